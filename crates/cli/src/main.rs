@@ -1,0 +1,4 @@
+//! The `oxyfuel` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,4 @@
+//! Developer commands: `cargo xtask --help`.
+#![forbid(unsafe_code)]
+
+fn main() {}
