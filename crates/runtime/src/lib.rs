@@ -1,1 +1,5 @@
 //! Everything that touches memory, threads and drivers; with `python` the only home of `unsafe`.
+#![warn(missing_docs)]
+
+pub mod cpu;
+pub mod fork;

@@ -1,0 +1,2 @@
+//! The host processor: what it is.
+pub mod features;
