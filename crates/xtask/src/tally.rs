@@ -1,0 +1,108 @@
+//! Counting tests from what the runners print: `cargo nextest` (one summary) and `cargo test` (one line a binary).
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub passed: usize,
+    pub failed: usize,
+    pub ignored: usize,
+}
+
+impl Tally {
+    /// Looks at one printed line, and adds what it counts.
+    pub fn see(&mut self, line: &str) {
+        let line = line.trim();
+        let counts = if let Some(rest) = line.strip_prefix("test result:") {
+            rest
+        } else if line.starts_with("Summary [") {
+            line
+        } else {
+            return;
+        };
+        let words: Vec<&str> = counts
+            .split([' ', ',', ';', '.', ':'])
+            .filter(|w| !w.is_empty())
+            .collect();
+        for pair in words.windows(2) {
+            let Ok(n) = pair[0].parse::<usize>() else {
+                continue;
+            };
+            match pair[1] {
+                "passed" => self.passed += n,
+                // nextest counts a test that crashed its process, or ran past its time, apart from a failed one.
+                "failed" | "exec" | "timed" => self.failed += n,
+                "ignored" | "skipped" => self.ignored += n,
+                _ => {}
+            }
+        }
+    }
+
+    pub fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    /// The plain line that closes a run.
+    pub fn line(&self) -> String {
+        format!("{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(lines: &[&str]) -> Tally {
+        let mut tally = Tally::default();
+        lines.iter().for_each(|l| tally.see(l));
+        tally
+    }
+
+    #[test]
+    fn cargo_test_lines_add_up() {
+        let tally = seen(&[
+            "running 3 tests",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ]);
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 4,
+                failed: 2,
+                ignored: 1
+            }
+        );
+        assert_eq!(tally.line(), "4 passed, 2 failed");
+    }
+
+    #[test]
+    fn the_nextest_summary_counts_once() {
+        assert_eq!(
+            seen(&["     Summary [   0.005s] 3 tests run: 3 passed, 0 skipped"]),
+            Tally {
+                passed: 3,
+                failed: 0,
+                ignored: 0
+            }
+        );
+        assert_eq!(
+            seen(&[
+                "     Summary [   1.005s] 9 tests run: 5 passed (1 slow), 2 failed, 1 timed out, 1 exec failed, 4 skipped"
+            ]),
+            Tally {
+                passed: 5,
+                failed: 4,
+                ignored: 4
+            }
+        );
+    }
+
+    #[test]
+    fn other_lines_count_nothing() {
+        assert_eq!(
+            seen(&["12 passed, 3 failed", "a test printed: 7 failed"]),
+            Tally::default()
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! `test`: everything CI asks, in one command, on a machine that has Rust and Python 3 and nothing else.
+
+use crate::args::Args;
+use crate::tally::Tally;
+use crate::{Outcome, deny, deps, lint, process, venv, workspace};
+use std::process::Command;
+use std::time::Instant;
+
+pub const HELP: &str = "\
+usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
+
+Runs everything CI runs: formatting, clippy, the crate table (`deps`), licences (`deny`), then all tests and
+doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses cargo-nextest where it
+is installed. Closes with one line: `N passed, N failed`.
+
+  --only-tests   leave out the checks before the tests
+  -- ...         handed to the runner in place of `--workspace`, for instance `-- -p oxyfuel-graph`; leaves out the
+                 checks too
+";
+
+/// Set for the tests, so that a test may refuse to do without a tool that this command provides.
+const FULL_RUN: &str = "OXYFUEL_FULL_TEST";
+
+type Step = (&'static str, fn() -> Outcome);
+
+const CHECKS: &[Step] = &[
+    ("fmt", || lint::format(true)),
+    ("deps", deps::check),
+    ("deny", deny::check),
+    ("clippy", || lint::lint(&[])),
+];
+
+pub fn run(args: &[String]) -> Outcome {
+    let args = Args::parse(args, &["--only-tests"])?;
+    let with_checks = !args.has("--only-tests") && args.after_dashes.is_empty();
+    let mut tally = Tally::default();
+    let outcome = checks(if with_checks { CHECKS } else { &[] })
+        .and_then(|()| tests(&args.after_dashes, &mut tally));
+    if outcome.is_err() && tally.failed == 0 {
+        // A check, or the build itself: the closing line must not read like a success.
+        tally.failed = 1;
+    }
+    if let Err(sentence) = &outcome {
+        eprintln!("error: {sentence}");
+    }
+    println!("{}", tally.line());
+    outcome.map_err(|_| "not everything passed".to_owned())
+}
+
+fn checks(steps: &[Step]) -> Outcome {
+    for (name, step) in steps {
+        timed(name, *step)?;
+    }
+    Ok(())
+}
+
+fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
+    let tools = timed("venv", venv::ensure)?;
+    let nextest = process::find_program("cargo-nextest").is_some();
+    let mut main = cargo(if nextest {
+        &["nextest", "run", "--no-fail-fast", "--no-tests=pass"]
+    } else {
+        &["test"]
+    });
+    if !nextest {
+        // Doctests follow in a run of their own, as they must with nextest.
+        main.args(["--no-fail-fast", "--lib", "--bins", "--tests", "--examples"]);
+    }
+    let mut doc = cargo(&["test", "--quiet", "--doc", "--no-fail-fast"]);
+    let mut runs = vec![("tests", &mut main)];
+    if arguments.is_empty() {
+        runs.push(("doctests", &mut doc));
+    }
+    let mut failed = Vec::new();
+    for (name, command) in runs {
+        if arguments.is_empty() {
+            command.arg("--workspace")
+        } else {
+            command.args(arguments)
+        };
+        command
+            .env(FULL_RUN, "1")
+            .env("OXYFUEL_PYTHON", &tools.python);
+        if let Some(ptxas) = &tools.ptxas {
+            command.env("OXYFUEL_PTXAS", ptxas);
+        }
+        let mut seen = Tally::default();
+        let status = timed(name, || process::watch(command, |line| seen.see(line)))?;
+        if !status.success() {
+            failed.push(match seen.failed {
+                0 => format!("the {name} could not be built or run"),
+                n => format!("{n} of the {name} failed"),
+            });
+        }
+        tally.add(seen);
+    }
+    // A filter skips on purpose; in a full run a skipped test is one that nobody runs.
+    if arguments.is_empty() && tally.ignored > 0 {
+        failed.push(format!(
+            "{} ignored: a test is run or removed, never ignored",
+            tally.ignored
+        ));
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed.join("; "))
+    }
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = process::cargo();
+    command.current_dir(workspace::root()).args(args);
+    command
+}
+
+fn timed<T>(name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    println!("== {name}");
+    let start = Instant::now();
+    let result = step();
+    println!("== {name}: {:.1} s", start.elapsed().as_secs_f64());
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failing_check_stops_the_rest() {
+        let steps: &[Step] = &[
+            ("good", || Ok(())),
+            ("bad", || Err("no".to_owned())),
+            ("never", || Err("never".to_owned())),
+        ];
+        assert_eq!(checks(steps).unwrap_err(), "no");
+        assert_eq!(checks(&steps[..1]), Ok(()));
+    }
+}

@@ -1,0 +1,132 @@
+//! The Python environment of the tests: `.venv-test`, made from `python/requirements-test.txt`.
+//!
+//! The file pins everything that is installed, and pip is told to add nothing to it, so two machines get the same
+//! tools. A copy of the file inside the environment says what it was made from; when the two differ, or the making
+//! was interrupted, the environment is made again from nothing.
+
+use crate::args::Args;
+use crate::{Outcome, process, workspace};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub const HELP: &str = "\
+usage: cargo xtask venv
+
+Makes `.venv-test` from python/requirements-test.txt (Python 3 with its venv module is needed) and prints where the
+tools in it are. Does nothing where it is up to date.
+";
+
+const REQUIREMENTS: &str = "python/requirements-test.txt";
+const STAMP: &str = "made-from.txt";
+
+pub fn run(args: &[String]) -> Outcome {
+    Args::parse(args, &[])?.nothing_after_dashes()?;
+    let tools = ensure()?;
+    println!("python: {}", tools.python.display());
+    match tools.ptxas {
+        Some(ptxas) => println!("ptxas:  {}", ptxas.display()),
+        None => println!("ptxas:  none for this platform"),
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+pub struct Tools {
+    pub python: PathBuf,
+    /// NVIDIA's assembler; its wheels exist for Linux alone.
+    pub ptxas: Option<PathBuf>,
+}
+
+pub fn ensure() -> Result<Tools, String> {
+    let root = workspace::root();
+    let venv = root.join(".venv-test");
+    let wanted = fs::read_to_string(root.join(REQUIREMENTS))
+        .map_err(|e| format!("cannot read {REQUIREMENTS}: {e}"))?;
+    let stamp = venv.join(STAMP);
+    if !fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == wanted) {
+        make(&root, &venv)?;
+        fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
+    }
+    let ptxas = find_file(&venv.join("lib"), "ptxas");
+    if ptxas.is_none() && cfg!(target_os = "linux") {
+        return Err(".venv-test holds no ptxas: delete the folder and run this again".to_owned());
+    }
+    Ok(Tools {
+        python: venv.join("bin/python"),
+        ptxas,
+    })
+}
+
+fn make(root: &Path, venv: &Path) -> Outcome {
+    println!("making .venv-test from {REQUIREMENTS}");
+    if venv.exists() {
+        fs::remove_dir_all(venv)
+            .map_err(|e| format!("cannot remove the old {}: {e}", venv.display()))?;
+    }
+    let python = ["python3", "python"]
+        .into_iter()
+        .find_map(process::find_program)
+        .ok_or("the tests need Python 3, and there is no `python3` on the search path")?;
+    process::run(Command::new(&python).args(["-m", "venv"]).arg(venv), "`python3 -m venv`").map_err(|e| {
+        format!("{e}: the tests need Python 3 with its venv module (on Debian and Ubuntu: the package python3-venv)")
+    })?;
+    let mut pip = Command::new(venv.join("bin/python"));
+    pip.current_dir(root).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "-r",
+    ]);
+    process::run(pip.arg(REQUIREMENTS), &format!("installing {REQUIREMENTS}"))
+}
+
+/// The first file of that name under a folder, in the order of names.
+fn find_file(folder: &Path, name: &str) -> Option<PathBuf> {
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .collect();
+    entries.sort();
+    let here = entries
+        .iter()
+        .find(|p| p.is_file() && p.file_name().is_some_and(|n| n == name))
+        .cloned();
+    here.or_else(|| {
+        entries
+            .iter()
+            .filter(|p| p.is_dir() && !p.is_symlink())
+            .find_map(|p| find_file(p, name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_file_in_depth() {
+        let folder = std::env::temp_dir().join(format!("xtask-find-{}", std::process::id()));
+        let deep = folder.join("b/c");
+        fs::create_dir_all(&deep).unwrap();
+        fs::create_dir_all(folder.join("a/tool")).unwrap();
+        fs::write(deep.join("tool"), "x").unwrap();
+        assert_eq!(find_file(&folder, "tool"), Some(deep.join("tool")));
+        assert_eq!(find_file(&folder, "other"), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn every_requirement_is_pinned() {
+        let text = fs::read_to_string(workspace::root().join(REQUIREMENTS)).unwrap();
+        for line in text
+            .lines()
+            .filter(|l| !l.trim().is_empty() && !l.starts_with('#'))
+        {
+            assert!(line.contains("=="), "not pinned: {line}");
+        }
+    }
+}
