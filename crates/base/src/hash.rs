@@ -1,0 +1,101 @@
+//! Hashes that stay the same between runs, machines and builds: keys of the disk cache.
+//!
+//! A value is hashed through its serde form in postcard's bytes. What changes the bytes changes the
+//! digest (a field added, a variant moved), which is what a cache key wants; what does not reach
+//! serde does not count. Maps must have an order of their own (`BTreeMap`, `IndexMap`, `Arena`): a
+//! `HashMap` hashes as it happens to iterate.
+
+use crate::error::{Code, Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// 32 bytes of BLAKE3, shown as 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of_bytes(bytes: &[u8]) -> Digest {
+        Digest(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The first 16 hex digits: a name for people, not a key.
+    pub fn short(&self) -> String {
+        self.to_string()[..16].to_string()
+    }
+
+    /// The first 8 bytes as a number, for hash tables.
+    pub fn as_u64(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Digest> {
+        blake3::Hash::from_hex(s)
+            .map(|h| Digest(*h.as_bytes()))
+            .map_err(|e| Error::new(Code::InvalidLiteral, format!("not a digest: {e}")))
+    }
+}
+
+/// The digest of a value's serialised form.
+///
+/// Fails only for types that postcard cannot write (sequences of unknown length).
+pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> Result<Digest> {
+    let mut hasher = Hasher::new();
+    hasher.add(value)?;
+    Ok(hasher.finish())
+}
+
+/// Collects several values into one digest.
+#[derive(Clone, Default)]
+pub struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    /// Nothing added yet.
+    pub fn new() -> Hasher {
+        Hasher::default()
+    }
+
+    /// Adds a value's serialised form, with its length, so that two values never run together.
+    pub fn add<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
+        let bytes = postcard::to_stdvec(value)
+            .map_err(|e| Error::new(Code::Internal, format!("a value cannot be hashed: {e}")))?;
+        self.add_bytes(&bytes);
+        Ok(())
+    }
+
+    /// Adds raw bytes, with their length.
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    /// The digest of all that was added.
+    pub fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hasher({})", self.finish())
+    }
+}
