@@ -1,0 +1,212 @@
+//! The pool under load: every id runs exactly once, whoever calls, however they nest, panic or fork.
+
+use oxyfuel_runtime::pool::{Pool, PoolOptions};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn pool(threads: usize) -> Pool {
+    Pool::new(PoolOptions::with_threads(threads))
+}
+
+fn counts(total: usize) -> Vec<AtomicU32> {
+    (0..total).map(|_| AtomicU32::new(0)).collect()
+}
+
+fn all_are(counts: &[AtomicU32], n: u32) -> bool {
+    counts.iter().all(|c| c.load(Ordering::Relaxed) == n)
+}
+
+fn mark(counts: &[AtomicU32], range: Range<usize>) {
+    for id in range {
+        counts[id].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn every_id_runs_once() {
+    for threads in [1, 2, 3, 4, 7] {
+        let pool = pool(threads);
+        for total in [0, 1, 2, 3, 5, 64, 1000] {
+            for min_chunk in [0, 1, 3, 2000] {
+                let seen = counts(total);
+                pool.run(total, min_chunk, &|_, range| mark(&seen, range));
+                assert!(all_are(&seen, 1), "run {threads} {total} {min_chunk}");
+                let seen = counts(total);
+                pool.run_dynamic(total, min_chunk, &|_, range| mark(&seen, range));
+                assert!(all_are(&seen, 1), "dynamic {threads} {total} {min_chunk}");
+            }
+        }
+    }
+}
+
+fn chunks_of(pool: &Pool, total: usize, min_chunk: usize) -> Vec<(usize, usize)> {
+    let chunks = Mutex::new(vec![]);
+    pool.run(total, min_chunk, &|_, range| {
+        chunks.lock().unwrap().push((range.start, range.end))
+    });
+    let mut chunks = chunks.into_inner().unwrap();
+    chunks.sort_unstable();
+    chunks
+}
+
+#[test]
+fn chunks_are_contiguous_balanced_and_the_same_busy_or_not() {
+    let pool = pool(4);
+    assert_eq!(chunks_of(&pool, 10, 1), [(0, 2), (2, 5), (5, 7), (7, 10)]);
+    assert_eq!(chunks_of(&pool, 10, 5), [(0, 5), (5, 10)]);
+    assert_eq!(chunks_of(&pool, 10, 11), [(0, 10)]);
+    let nested = Mutex::new(vec![]);
+    pool.run(4, 1, &|_, range| {
+        if range.start == 0 {
+            *nested.lock().unwrap() = chunks_of(&pool, 10, 1);
+        }
+    });
+    assert_eq!(nested.into_inner().unwrap(), chunks_of(&pool, 10, 1));
+}
+
+#[test]
+fn a_huge_total_does_not_overflow() {
+    let pool = pool(3);
+    let total = AtomicUsize::new(0);
+    pool.run(usize::MAX, 1, &|_, range| {
+        total.fetch_add(range.len(), Ordering::Relaxed);
+    });
+    assert_eq!(total.into_inner(), usize::MAX);
+}
+
+#[test]
+fn worker_numbers_are_never_shared() {
+    let pool = pool(4);
+    let busy: Vec<AtomicU32> = counts(4);
+    for _ in 0..500 {
+        pool.run_dynamic(64, 1, &|worker, _| {
+            assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0);
+            std::hint::spin_loop();
+            busy[worker].fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+#[test]
+fn eight_threads_call_one_pool() {
+    let pool = pool(3);
+    let seen = counts(100);
+    std::thread::scope(|s| {
+        for _ in 0..8 {
+            s.spawn(|| {
+                for round in 0..300 {
+                    if round % 2 == 0 {
+                        pool.run(100, 1, &|_, range| mark(&seen, range));
+                    } else {
+                        pool.run_dynamic(100, 7, &|_, range| mark(&seen, range));
+                    }
+                    if round % 64 == 0 {
+                        pool.hush();
+                    }
+                }
+            });
+        }
+    });
+    assert!(all_are(&seen, 8 * 300));
+}
+
+#[test]
+fn nested_calls_run_inline() {
+    let pool = pool(4);
+    let seen = counts(16 * 16);
+    pool.run(16, 1, &|_, outer| {
+        for o in outer {
+            pool.run(16, 1, &|_, inner| {
+                mark(&seen, o * 16 + inner.start..o * 16 + inner.end)
+            });
+        }
+    });
+    assert!(all_are(&seen, 1));
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+    let pool = pool(4);
+    for victim in 0..4 {
+        for _ in 0..20 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(4, 1, &|_, range| {
+                    assert!(!range.contains(&victim), "chunk {victim}")
+                });
+            }));
+            let payload = caught.expect_err("the panic must arrive");
+            assert_eq!(
+                payload.downcast_ref::<String>().unwrap(),
+                &format!("chunk {victim}")
+            );
+            let seen = counts(50);
+            pool.run(50, 1, &|_, range| mark(&seen, range));
+            assert!(all_are(&seen, 1));
+        }
+    }
+}
+
+#[test]
+fn sleeping_workers_wake() {
+    let pool = Pool::new(PoolOptions {
+        threads: 4,
+        spin: Duration::ZERO,
+    });
+    for _ in 0..200 {
+        let seen = counts(64);
+        pool.run(64, 1, &|_, range| mark(&seen, range));
+        assert!(all_are(&seen, 1));
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn a_long_chunk_lets_the_caller_sleep() {
+    let pool = pool(2);
+    let ran = AtomicU32::new(0);
+    for _ in 0..20 {
+        pool.run(2, 1, &|_, _| {
+            // Both chunks take long, so neither thread can steal the other's.
+            std::thread::sleep(Duration::from_millis(2));
+            ran.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(ran.into_inner(), 40);
+}
+
+#[test]
+fn pools_come_and_go() {
+    for _ in 0..50 {
+        let pool = pool(4);
+        pool.run(8, 1, &|_, _| {});
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_forked_child_has_a_pool_again() {
+    let pool = pool(3);
+    pool.run(8, 1, &|_, _| {});
+    // SAFETY: the child only uses the pool and leaves by `_exit`.
+    let status = unsafe {
+        match libc::fork() {
+            0 => {
+                let seen = counts(100);
+                pool.run(100, 1, &|_, range| mark(&seen, range));
+                libc::_exit(i32::from(!all_are(&seen, 1)))
+            }
+            pid => {
+                let mut status = -1;
+                libc::waitpid(pid, &mut status, 0);
+                status
+            }
+        }
+    };
+    assert_eq!(status, 0);
+    let seen = counts(100);
+    pool.run(100, 1, &|_, range| mark(&seen, range));
+    assert!(all_are(&seen, 1));
+}
