@@ -4,4 +4,5 @@
 pub mod code;
 pub mod cpu;
 pub mod fork;
+pub mod memory;
 pub mod pool;

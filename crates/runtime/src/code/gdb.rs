@@ -159,13 +159,25 @@ fn object_file(name: &str, address: u64, length: u64) -> Vec<u8> {
     out.extend(strings.iter());
     out.extend(SECTION_NAMES);
     out.resize(sections_at as usize, 0);
-    // name, type, flags, address, offset, size, link, info, alignment, entry size
-    let sections: [(u32, u32, u64, u64, u64, u64, u32, u32, u64, u64); 5] = [
-        (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (1, 8, 6, address, HEADER, length, 0, 0, 64, 0),
-        (7, 2, 0, 0, HEADER, 2 * SYMBOL, 3, 1, 8, SYMBOL),
-        (15, 3, 0, 0, strings_at, strings.len() as u64, 0, 0, 1, 0),
-        (
+    /// Fields of a section header in their order, with their widths in bytes.
+    const FIELDS: [(&str, usize); 10] = [
+        ("name", 4),
+        ("type", 4),
+        ("flags", 8),
+        ("address", 8),
+        ("offset", 8),
+        ("size", 8),
+        ("link", 4),
+        ("info", 4),
+        ("alignment", 8),
+        ("entry size", 8),
+    ];
+    let sections: [[u64; FIELDS.len()]; 5] = [
+        [0; FIELDS.len()],
+        [1, 8, 6, address, HEADER, length, 0, 0, 64, 0],
+        [7, 2, 0, 0, HEADER, 2 * SYMBOL, 3, 1, 8, SYMBOL],
+        [15, 3, 0, 0, strings_at, strings.len() as u64, 0, 0, 1, 0],
+        [
             23,
             3,
             0,
@@ -176,17 +188,13 @@ fn object_file(name: &str, address: u64, length: u64) -> Vec<u8> {
             0,
             1,
             0,
-        ),
+        ],
     ];
-    for (name, kind, flags, address, offset, size, link, info, align, entry) in sections {
-        out.extend([name, kind].map(u32::to_le_bytes).as_flattened());
-        out.extend(
-            [flags, address, offset, size]
-                .map(u64::to_le_bytes)
-                .as_flattened(),
-        );
-        out.extend([link, info].map(u32::to_le_bytes).as_flattened());
-        out.extend([align, entry].map(u64::to_le_bytes).as_flattened());
+    for (value, (_, width)) in sections
+        .iter()
+        .flat_map(|section| section.iter().zip(FIELDS))
+    {
+        out.extend(&value.to_le_bytes()[..width]);
     }
     out
 }
