@@ -1,1 +1,21 @@
+//! Tile IR to x86-64 machine code: selection, register allocation, encoding.
+//!
+//! ```text
+//! mapped tile program ─ select ─▶ machine IR (virtual registers) ─ regalloc, rewrite ─▶ physical items ─ asm ─▶ bytes
+//! ```
+//!
+//! Everything about an instruction stands in one row of [`asm::table`]; everything about a machine in a [`Level`].
+
 #![forbid(unsafe_code)]
+
+pub mod asm;
+pub mod check;
+pub mod level;
+pub mod mir;
+pub mod regalloc;
+pub mod rewrite;
+
+pub use level::Level;
+
+#[cfg(test)]
+mod regalloc_tests;
