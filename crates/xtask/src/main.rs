@@ -10,6 +10,7 @@
 mod args;
 mod deny;
 mod deps;
+mod links;
 mod lint;
 mod process;
 mod spdx;
@@ -66,6 +67,12 @@ const COMMANDS: &[Command] = &[
         summary: "check licences, banned crates and sources",
         help: deny::HELP,
         run: deny::run,
+    },
+    Command {
+        name: "links",
+        summary: "check the links between the Markdown pages",
+        help: links::HELP,
+        run: links::run,
     },
     Command {
         name: "venv",

@@ -2,15 +2,15 @@
 
 use crate::args::Args;
 use crate::tally::Tally;
-use crate::{Outcome, deny, deps, lint, process, venv, workspace};
+use crate::{Outcome, deny, deps, links, lint, process, venv, workspace};
 use std::process::Command;
 use std::time::Instant;
 
 pub const HELP: &str = "\
 usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
 
-Runs everything CI runs: formatting, clippy, the crate table (`deps`), licences (`deny`), then all tests and
-doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses cargo-nextest where it
+Runs everything CI runs: formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
+then all tests and doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses cargo-nextest where it
 is installed. Closes with one line: `N passed, N failed`.
 
   --only-tests   leave out the checks before the tests
@@ -27,6 +27,7 @@ const CHECKS: &[Step] = &[
     ("fmt", || lint::format(true)),
     ("deps", deps::check),
     ("deny", deny::check),
+    ("links", links::check),
     ("clippy", || lint::lint(&[])),
 ];
 
