@@ -1,1 +1,19 @@
+//! PLAN: what the compile side hands to the run side, as serialisable data and nothing else.
+//!
+//! A [`Plan`] names its inputs and outputs, the buffers between them with offsets and lifetimes, the kernels with their machine code or PTX, and the steps that run
+//! them in order. Sizes and offsets are expressions over symbols, evaluated once for each assignment of the symbols. [`TargetDesc`] is the other half of
+//! the meeting point: everything above the emitters knows a machine only through it.
 #![forbid(unsafe_code)]
+
+mod memory;
+mod plan;
+mod target;
+mod verify;
+
+pub use memory::{Lifetime, MemoryPlan, plan_memory};
+pub use plan::{
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
+    MachineCode, OutputSpec, Plan, Provenance, PtxModule, Step, SymbolBinding, TensorMapSpec,
+};
+pub use target::{MatrixUnit, OperandHome, TargetDesc};
+pub use verify::verify;

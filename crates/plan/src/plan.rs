@@ -1,0 +1,202 @@
+//! The plan itself.
+
+use oxyfuel_base::{Arena, DType, Expr, Scalar, Symbol, define_id};
+use serde::{Deserialize, Serialize};
+
+define_id!(
+    /// A buffer of a plan.
+    pub struct BufferId "b"
+);
+define_id!(
+    /// A kernel of a plan.
+    pub struct KernelId "k"
+);
+
+/// Everything that is needed to run a compiled graph.
+///
+/// Invariants, checked by [`crate::verify`]: every id exists; a step reads only buffers that are inputs, constants or written by an earlier step; arena buffers whose
+/// lifetimes overlap do not overlap in memory; argument lists match kernel parameters in number and kind; every output has a home.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub name: String,
+    /// [`crate::TargetDesc::isa`] of the machine it was made for.
+    pub isa: String,
+    /// How symbols get their numbers from the inputs of a call.
+    pub symbols: Vec<SymbolBinding>,
+    pub inputs: Vec<InputSpec>,
+    pub outputs: Vec<OutputSpec>,
+    pub buffers: Arena<BufferId, Buffer>,
+    /// Bytes of the arena that holds all buffers of [`BufferHome::Arena`].
+    pub arena_bytes: Expr,
+    pub kernels: Arena<KernelId, Kernel>,
+    pub steps: Vec<Step>,
+}
+
+/// `symbol` is extent `dim` of input `input`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SymbolBinding {
+    pub symbol: Symbol,
+    pub input: u32,
+    pub dim: u32,
+}
+
+/// What an input must look like; the guards of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputSpec {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<Expr>,
+    /// In elements.
+    pub strides: Vec<Expr>,
+    /// Alignment that the code relies on, in bytes.
+    pub align: u32,
+    pub buffer: BufferId,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputSpec {
+    pub dtype: DType,
+    pub shape: Vec<Expr>,
+    pub strides: Vec<Expr>,
+    pub buffer: BufferId,
+    /// Element offset of the output in its buffer (an output may be a view of an input).
+    pub offset: Expr,
+    /// The output is a mutated or viewed input, which one.
+    pub alias: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub home: BufferHome,
+    pub bytes: Expr,
+    pub align: u32,
+    /// First and last step that touch it.
+    pub first_step: u32,
+    pub last_step: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum BufferHome {
+    Input(u32),
+    /// Allocated for each call and given to the caller.
+    Output(u32),
+    Arena {
+        offset: Expr,
+    },
+    /// Bytes that belong to the plan.
+    Constant(Vec<u8>),
+}
+
+/// Where a kernel came from, for explain, profiles and listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Source ops in order, such as "add", "relu".
+    pub ops: Vec<String>,
+    /// Source lines, "file:line".
+    pub lines: Vec<String>,
+}
+
+/// What a kernel must do at least: each input read once, each output written once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    pub bytes_read: Expr,
+    pub bytes_written: Expr,
+    pub flops: Expr,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    pub name: String,
+    /// The mapped tile program as text: what the interpreter runs, what `dump` shows and what other targets are emitted from.
+    pub program: String,
+    pub artefact: Artefact,
+    pub phases: Vec<KernelPhase>,
+    pub provenance: Provenance,
+    pub cost: Cost,
+    /// Why this kernel is not machine code, if it is not.
+    pub note: Option<String>,
+}
+
+/// One grid launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelPhase {
+    pub grid: Vec<Expr>,
+    /// Program instances that one worker should take at least, so that small work stays on the caller's thread.
+    pub min_chunk: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Artefact {
+    /// Run `program` by the tile interpreter.
+    Interpreted,
+    MachineCode(MachineCode),
+    Ptx(PtxModule),
+}
+
+/// Code for the CPU: `extern "sysv64" fn(args: *const u64, scratch: *mut u8, begin: u64, end: u64)` at each entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineCode {
+    pub code: Vec<u8>,
+    /// Byte offset of each phase's entry.
+    pub entries: Vec<u32>,
+    /// Private scratch that each worker needs.
+    pub scratch_bytes: u64,
+    /// Uses the matrix unit, whose state the process must have asked for.
+    pub matrix_state: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PtxModule {
+    pub text: String,
+    /// Function name of each phase.
+    pub entries: Vec<String>,
+    pub threads: u32,
+    pub cluster: [u32; 3],
+    pub shared_bytes: u32,
+    /// Blocks to launch when the phase is persistent; 0: the whole grid.
+    pub persistent_blocks: Vec<u32>,
+    /// Tensor maps that the host builds before the launch, in parameter order.
+    pub tensor_maps: Vec<TensorMapSpec>,
+}
+
+/// A copy engine's descriptor over the buffer of argument `arg`. Dims slowest first, strides in elements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorMapSpec {
+    /// Position of the map among the kernel's parameters.
+    pub param: u32,
+    /// Position of the buffer that it describes.
+    pub buffer_param: u32,
+    pub dtype: DType,
+    pub dims: Vec<Expr>,
+    pub strides: Vec<Expr>,
+    pub boxed: Vec<u32>,
+    /// Bytes of the swizzle span: 0, 32, 64 or 128.
+    pub swizzle_bytes: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    Launch {
+        kernel: KernelId,
+        args: Vec<ArgRef>,
+    },
+    /// Copies `bytes` from one buffer to another, both from their start.
+    Copy {
+        src: BufferId,
+        dst: BufferId,
+        bytes: Expr,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ArgRef {
+    /// Pointer to a buffer, moved by bytes.
+    Buffer { buffer: BufferId, offset: Expr },
+    /// A 64-bit integer from the symbols.
+    Index(Expr),
+    /// A literal of the parameter's dtype.
+    Literal { dtype: DType, value: Scalar },
+    /// Built by the host from the kernel's [`TensorMapSpec`].
+    TensorMap,
+}

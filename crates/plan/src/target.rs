@@ -1,0 +1,88 @@
+//! What the compiler may know of a machine: numbers, never names.
+
+use oxyfuel_base::DType;
+use serde::{Deserialize, Serialize};
+
+/// A machine as data. Two equal descriptions get equal code.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetDesc {
+    /// For people, logs and cache keys; nothing above the emitters may decide by it.
+    pub name: String,
+    /// What the emitter is told to use, in its own words (such as "x86-64 avx512 amx" or "sm_90a"); opaque elsewhere.
+    pub isa: String,
+    /// Bytes of one vector register (CPU); 0 where threads are the lanes.
+    pub vector_bytes: u32,
+    /// Threads that run in lock step; 1 on a CPU.
+    pub warp_lanes: u32,
+    /// Warps of the largest block; 1 on a CPU.
+    pub max_warps: u32,
+    /// Vector registers of a core, or 32-bit registers of a thread.
+    pub registers: u32,
+    /// Cores or multiprocessors.
+    pub workers: u32,
+    /// Private first-level cache of a worker, in bytes.
+    pub l1_bytes: u64,
+    /// Second level: private on a CPU, shared on a GPU.
+    pub l2_bytes: u64,
+    /// Memory that the warps of a block share; 0 on a CPU.
+    pub shared_bytes: u32,
+    /// Tiles larger than the register file run as loops with scratch. Otherwise a tile must fit into registers.
+    pub tiles_spill: bool,
+    /// Has an engine that copies boxes by tensor maps and completes on barriers.
+    pub tensor_copies: bool,
+    pub matrix_units: Vec<MatrixUnit>,
+}
+
+/// One instruction shape of a matrix unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MatrixUnit {
+    pub a: DType,
+    pub b: DType,
+    pub acc: DType,
+    /// Largest tile of one instruction.
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    /// Where the instruction reads its operands.
+    pub operands: OperandHome,
+    /// Elements along the depth that must lie next to each other in `b` (1: none; 2 for bf16 pairs; 4 for int8).
+    pub b_pack: u32,
+    /// How many accumulator tiles of `m x n` a worker (or warp group) can hold.
+    pub accumulators: u32,
+    /// Runs beside the program; results need a wait.
+    pub asynchronous: bool,
+    /// Warps that issue one instruction together; 1 on a CPU.
+    pub warps: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OperandHome {
+    /// Ordinary vector registers of the worker or warp.
+    Registers,
+    /// Memory windows with a row stride, through matrix registers.
+    Memory,
+    /// Shared memory of the block.
+    Shared,
+}
+
+impl TargetDesc {
+    /// A threads-are-lanes machine.
+    pub fn is_simt(&self) -> bool {
+        self.warp_lanes > 1
+    }
+
+    pub fn matrix_unit(&self, a: DType, b: DType, acc: DType) -> Option<&MatrixUnit> {
+        self.matrix_units
+            .iter()
+            .find(|unit| unit.a == a && unit.b == b && unit.acc == acc)
+    }
+
+    /// Lanes of one vector (CPU) or warp for elements of at most `element_bytes`.
+    pub fn lanes(&self, element_bytes: u32) -> u32 {
+        if self.is_simt() {
+            self.warp_lanes
+        } else {
+            (self.vector_bytes / element_bytes.max(4)).max(1)
+        }
+    }
+}

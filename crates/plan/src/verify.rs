@@ -1,0 +1,97 @@
+//! Checks the invariants that [`Plan`] states.
+
+use oxyfuel_base::{Code, Error, Id, Result};
+
+use crate::{ArgRef, BufferHome, BufferId, Plan, Step};
+
+/// Refuses a plan that the run side could not run safely.
+pub fn verify(plan: &Plan) -> Result<()> {
+    let bad = |message: String| Err(Error::new(Code::InvalidPlan, message));
+    let check = |buffer: BufferId| {
+        if plan.buffers.get(buffer).is_some() {
+            Ok(())
+        } else {
+            Err(Error::new(
+                Code::InvalidPlan,
+                format!("buffer {buffer} does not exist"),
+            ))
+        }
+    };
+    let mut written = vec![false; plan.buffers.len()];
+    for (id, buffer) in plan.buffers.iter() {
+        match buffer.home {
+            BufferHome::Input(i) if (i as usize) >= plan.inputs.len() => {
+                return bad(format!("buffer {id} names input {i}, which does not exist"));
+            }
+            BufferHome::Output(i) if (i as usize) >= plan.outputs.len() => {
+                return bad(format!(
+                    "buffer {id} names output {i}, which does not exist"
+                ));
+            }
+            BufferHome::Input(_) | BufferHome::Constant(_) => written[id.index()] = true,
+            BufferHome::Output(_) | BufferHome::Arena { .. } => {}
+        }
+    }
+    for (number, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Launch { kernel, args } => {
+                if plan.kernels.get(*kernel).is_none() {
+                    return bad(format!(
+                        "step {number} launches kernel {kernel}, which does not exist"
+                    ));
+                }
+                for arg in args {
+                    if let ArgRef::Buffer { buffer, .. } = arg {
+                        check(*buffer)?;
+                        written[buffer.index()] = true;
+                    }
+                }
+            }
+            Step::Copy { src, dst, .. } => {
+                check(*src)?;
+                check(*dst)?;
+                if !written[src.index()] {
+                    return bad(format!(
+                        "step {number} copies from buffer {src}, which nothing has written"
+                    ));
+                }
+                written[dst.index()] = true;
+            }
+        }
+    }
+    for (i, output) in plan.outputs.iter().enumerate() {
+        check(output.buffer)?;
+        if !written[output.buffer.index()] {
+            return bad(format!(
+                "output {i} lives in buffer {}, which nothing has written",
+                output.buffer
+            ));
+        }
+    }
+    let arena: Vec<(BufferId, i64, i64, u32, u32)> = plan
+        .buffers
+        .iter()
+        .filter_map(|(id, buffer)| match &buffer.home {
+            BufferHome::Arena { offset } => Some((
+                id,
+                offset.as_const()?,
+                buffer.bytes.as_const()?,
+                buffer.first_step,
+                buffer.last_step,
+            )),
+            BufferHome::Input(_) | BufferHome::Output(_) | BufferHome::Constant(_) => None,
+        })
+        .collect();
+    for (i, a) in arena.iter().enumerate() {
+        for b in &arena[..i] {
+            let together = a.3 <= b.4 && b.3 <= a.4;
+            if together && a.1 < b.1 + b.2 && b.1 < a.1 + a.2 {
+                return bad(format!(
+                    "buffers {} and {} live at once and overlap",
+                    a.0, b.0
+                ));
+            }
+        }
+    }
+    Ok(())
+}
