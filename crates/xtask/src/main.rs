@@ -24,6 +24,9 @@ use std::process::ExitCode;
 /// What a command returns: nothing, or one sentence for the person at the terminal.
 type Outcome = Result<(), String>;
 
+/// The error of a command whose own last line has to stay the last one.
+const ALREADY_SAID: &str = "";
+
 struct Command {
     name: &'static str,
     summary: &'static str,
@@ -107,7 +110,9 @@ fn main() -> ExitCode {
     match (command.run)(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            eprintln!("error: {sentence}");
+            if sentence != ALREADY_SAID {
+                eprintln!("error: {sentence}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,12 @@
 //! Counting tests from what the runners print: `cargo nextest` (one summary) and `cargo test` (one line a binary).
 
+/// Whose lines to read. They are not mixed: nextest repeats what a failed test's own harness printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runner {
+    Nextest,
+    CargoTest,
+}
+
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     pub passed: usize,
@@ -9,13 +16,12 @@ pub struct Tally {
 
 impl Tally {
     /// Looks at one printed line, and adds what it counts.
-    pub fn see(&mut self, line: &str) {
-        let line = line.trim();
-        let counts = if let Some(rest) = line.strip_prefix("test result:") {
-            rest
-        } else if line.starts_with("Summary [") {
-            line
-        } else {
+    pub fn see(&mut self, runner: Runner, line: &str) {
+        let start = match runner {
+            Runner::Nextest => "Summary [",
+            Runner::CargoTest => "test result:",
+        };
+        let Some(counts) = line.trim().strip_prefix(start) else {
             return;
         };
         let words: Vec<&str> = counts
@@ -28,7 +34,7 @@ impl Tally {
             };
             match pair[1] {
                 "passed" => self.passed += n,
-                // nextest counts a test that crashed its process, or ran past its time, apart from a failed one.
+                // nextest counts a test that could not start, or ran past its time, apart from a failed one.
                 "failed" | "exec" | "timed" => self.failed += n,
                 "ignored" | "skipped" => self.ignored += n,
                 _ => {}
@@ -52,57 +58,43 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn seen(lines: &[&str]) -> Tally {
+    fn seen(runner: Runner, lines: &[&str]) -> Tally {
         let mut tally = Tally::default();
-        lines.iter().for_each(|l| tally.see(l));
+        lines.iter().for_each(|l| tally.see(runner, l));
         tally
     }
 
+    const OK: &str = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+    const BAD: &str = "test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s";
+
     #[test]
     fn cargo_test_lines_add_up() {
-        let tally = seen(&[
-            "running 3 tests",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-        ]);
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 4,
-                failed: 2,
-                ignored: 1
-            }
-        );
+        let tally = seen(Runner::CargoTest, &["running 3 tests", OK, BAD]);
+        let wanted = Tally {
+            passed: 4,
+            failed: 2,
+            ignored: 1,
+        };
+        assert_eq!(tally, wanted);
         assert_eq!(tally.line(), "4 passed, 2 failed");
     }
 
     #[test]
-    fn the_nextest_summary_counts_once() {
-        assert_eq!(
-            seen(&["     Summary [   0.005s] 3 tests run: 3 passed, 0 skipped"]),
-            Tally {
-                passed: 3,
-                failed: 0,
-                ignored: 0
-            }
-        );
-        assert_eq!(
-            seen(&[
-                "     Summary [   1.005s] 9 tests run: 5 passed (1 slow), 2 failed, 1 timed out, 1 exec failed, 4 skipped"
-            ]),
-            Tally {
-                passed: 5,
-                failed: 4,
-                ignored: 4
-            }
-        );
+    fn the_nextest_summary_alone_counts_under_nextest() {
+        let summary = "     Summary [   1.005s] 9 tests run: 5 passed (1 slow), 2 failed, 1 timed out, 1 exec failed, 4 skipped";
+        let wanted = Tally {
+            passed: 5,
+            failed: 4,
+            ignored: 4,
+        };
+        assert_eq!(seen(Runner::Nextest, &[BAD, summary]), wanted);
+        assert_eq!(seen(Runner::CargoTest, &[summary]), Tally::default());
     }
 
     #[test]
     fn other_lines_count_nothing() {
-        assert_eq!(
-            seen(&["12 passed, 3 failed", "a test printed: 7 failed"]),
-            Tally::default()
-        );
+        let lines = ["12 passed, 3 failed", "a test printed: 7 failed"];
+        assert_eq!(seen(Runner::Nextest, &lines), Tally::default());
+        assert_eq!(seen(Runner::CargoTest, &lines), Tally::default());
     }
 }

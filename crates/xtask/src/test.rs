@@ -1,7 +1,7 @@
 //! `test`: everything CI asks, in one command, on a machine that has Rust and Python 3 and nothing else.
 
 use crate::args::Args;
-use crate::tally::Tally;
+use crate::tally::{Runner, Tally};
 use crate::{Outcome, deny, deps, links, lint, process, venv, workspace};
 use std::process::Command;
 use std::time::Instant;
@@ -10,8 +10,8 @@ pub const HELP: &str = "\
 usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
 
 Runs everything CI runs: formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
-then all tests and doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses cargo-nextest where it
-is installed. Closes with one line: `N passed, N failed`.
+then all tests and doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses
+cargo-nextest where it is installed. Closes with one line: `N passed, N failed`.
 
   --only-tests   leave out the checks before the tests
   -- ...         handed to the runner in place of `--workspace`, for instance `-- -p oxyfuel-graph`; leaves out the
@@ -45,7 +45,7 @@ pub fn run(args: &[String]) -> Outcome {
         eprintln!("error: {sentence}");
     }
     println!("{}", tally.line());
-    outcome.map_err(|_| "not everything passed".to_owned())
+    outcome.map_err(|_| crate::ALREADY_SAID.to_owned())
 }
 
 fn checks(steps: &[Step]) -> Outcome {
@@ -58,22 +58,23 @@ fn checks(steps: &[Step]) -> Outcome {
 fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
     let tools = timed("venv", venv::ensure)?;
     let nextest = process::find_program("cargo-nextest").is_some();
-    let mut main = cargo(if nextest {
-        &["nextest", "run", "--no-fail-fast", "--no-tests=pass"]
+    let (runner, mut main) = if nextest {
+        let args = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
+        (Runner::Nextest, cargo(&args))
     } else {
-        &["test"]
-    });
-    if !nextest {
         // Doctests follow in a run of their own, as they must with nextest.
-        main.args(["--no-fail-fast", "--lib", "--bins", "--tests", "--examples"]);
-    }
+        let targets = ["--lib", "--bins", "--tests", "--examples"];
+        let mut command = cargo(&["test", "--no-fail-fast"]);
+        command.args(targets);
+        (Runner::CargoTest, command)
+    };
     let mut doc = cargo(&["test", "--quiet", "--doc", "--no-fail-fast"]);
-    let mut runs = vec![("tests", &mut main)];
+    let mut runs = vec![("tests", runner, &mut main)];
     if arguments.is_empty() {
-        runs.push(("doctests", &mut doc));
+        runs.push(("doctests", Runner::CargoTest, &mut doc));
     }
     let mut failed = Vec::new();
-    for (name, command) in runs {
+    for (name, runner, command) in runs {
         if arguments.is_empty() {
             command.arg("--workspace")
         } else {
@@ -86,14 +87,16 @@ fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
             command.env("OXYFUEL_PTXAS", ptxas);
         }
         let mut seen = Tally::default();
-        let status = timed(name, || process::watch(command, |line| seen.see(line)))?;
-        if !status.success() {
-            failed.push(match seen.failed {
-                0 => format!("the {name} could not be built or run"),
-                n => format!("{n} of the {name} failed"),
-            });
-        }
+        let status = timed(name, || {
+            process::watch(command, |line| seen.see(runner, line))
+        })?;
         tally.add(seen);
+        match (status.success(), seen.failed) {
+            (true, _) => {}
+            // What does not build now will not build as a doctest either.
+            (false, 0) => return Err(format!("the {name} could not be built or run")),
+            (false, n) => failed.push(format!("{n} of the {name} failed")),
+        }
     }
     // A filter skips on purpose; in a full run a skipped test is one that nobody runs.
     if arguments.is_empty() && tally.ignored > 0 {
