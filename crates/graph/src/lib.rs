@@ -1,1 +1,46 @@
+//! The tensor IR: what a program computes, before anyone decides how.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`ir`] | graph, values, nodes: the data and its meaning |
+//! | [`op`] | the vocabulary: one table of all operators |
+//! | [`rules`] | dtype and shape rules, one match |
+//! | [`builder`] | building graphs with PyTorch's broadcasting and promotion |
+//! | [`edit`] | users, replacement, rebuilding: what passes are made of |
+//! | [`verify`](mod@verify) | the invariants, and their check |
+//! | [`text`], [`parse`](mod@parse) | readable text and back |
+//! | [`interp`] | the interpreter: what every operator means |
+//! | [`bind`](mod@bind) | values of symbols from actual shapes |
+//! | [`tensor`] | dense tensors in host memory |
+//!
+//! `docs/graph.md` has the semantics in prose.
 #![forbid(unsafe_code)]
+
+pub mod bind;
+pub mod builder;
+pub mod edit;
+pub mod interp;
+pub mod ir;
+pub mod op;
+pub mod parse;
+pub mod rules;
+pub mod tensor;
+pub mod text;
+pub mod verify;
+
+pub use bind::{Bindings, bind};
+pub use builder::{Builder, Operand};
+pub use edit::{Rebuild, Users};
+pub use interp::run;
+pub use ir::{
+    ConstId, Constant, Device, Graph, GraphOutput, Layout, Node, NodeId, Origin, Place, SymbolInfo,
+    TensorType, Value, ValueId,
+};
+pub use op::{
+    Accepts, AttrKind, AttrValue, Binary, Category, Compare, Effect, Gives, Op, OpInfo, Reduce,
+    Unary,
+};
+pub use parse::{parse, parse_tensor};
+pub use rules::infer;
+pub use tensor::HostTensor;
+pub use verify::verify;

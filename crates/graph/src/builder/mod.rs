@@ -1,0 +1,392 @@
+//! Builds graphs the way PyTorch reads programs: broadcasting, promotion, negative dimensions, numbers as operands.
+//!
+//! The IR is strict; this is where PyTorch's leniency is spelled out as casts and constants. Each node remembers the caller's line
+//! (`#[track_caller]`), or the origin an importer set with [`Builder::set_origin`], and errors point there.
+//!
+//! ```
+//! use oxyfuel_graph::{Builder, Device};
+//! use oxyfuel_base::{DType, Expr};
+//! # fn main() -> oxyfuel_base::Result<()> {
+//! let mut b = Builder::new("f");
+//! let x = b.input("x", DType::F32, vec![Expr::from(4), Expr::from(2)], Device::Cpu)?;
+//! let y = b.mul(x, 2.0)?;
+//! let z = b.relu(y)?;
+//! b.output(z);
+//! println!("{}", b.finish()?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod pointwise;
+mod promote;
+mod reduce;
+mod shape;
+
+pub use promote::{Operand, default_float, result_type};
+
+use crate::HostTensor;
+use crate::ir::{
+    Constant, Device, Graph, GraphOutput, Layout, Node, Origin, Place, SymbolInfo, TensorType,
+    Value, ValueId,
+};
+use crate::op::Op;
+use crate::rules::{self, Scope};
+use oxyfuel_base::{Code, DType, Error, Expr, Location, Ranges, Result, Scalar, Symbol};
+use std::panic;
+use std::sync::Arc;
+
+/// Builds a [`Graph`]. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    graph: Graph,
+    ranges: Ranges,
+    origin: Option<Origin>,
+}
+
+impl Builder {
+    pub fn new(name: impl Into<String>) -> Self {
+        let graph = Graph {
+            name: identifier(&name.into()),
+            ..Graph::default()
+        };
+        Self {
+            graph,
+            ranges: Ranges::default(),
+            origin: None,
+        }
+    }
+
+    /// Goes on with a graph that is not finished.
+    pub(crate) fn resume(graph: Graph) -> Self {
+        let ranges = graph.ranges();
+        Self {
+            graph,
+            ranges,
+            origin: None,
+        }
+    }
+
+    /// What was built so far, unverified.
+    pub(crate) fn into_graph(self) -> Graph {
+        self.graph
+    }
+
+    /// A node whose result types are known to be right.
+    pub(crate) fn push_raw(
+        &mut self,
+        op: Op,
+        inputs: Vec<ValueId>,
+        results: Vec<Value>,
+        origin: Origin,
+    ) -> Vec<ValueId> {
+        let outputs: Vec<ValueId> = results
+            .into_iter()
+            .map(|value| self.graph.values.push(value))
+            .collect();
+        self.graph.nodes.push(Node {
+            op,
+            inputs,
+            outputs: outputs.clone(),
+            origin,
+        });
+        outputs
+    }
+
+    /// What was built so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    pub fn ty(&self, value: ValueId) -> &TensorType {
+        &self.graph.values[value].ty
+    }
+
+    /// Nodes from here on come from `origin` instead of the caller's line; `None` returns to that.
+    pub fn set_origin(&mut self, origin: Option<Origin>) {
+        self.origin = origin;
+    }
+
+    /// A new unknown size, at least `min` and at most `max`.
+    pub fn symbol(&mut self, name: impl Into<String>, min: i64, max: i64) -> Expr {
+        let symbol = Symbol(u32::try_from(self.graph.symbols.len()).unwrap_or(u32::MAX));
+        self.ranges.set(symbol, min, max);
+        self.graph.symbols.push(SymbolInfo {
+            symbol,
+            min,
+            max,
+            name: Some(name.into()),
+        });
+        Expr::from(symbol)
+    }
+
+    /// A new input with any layout.
+    pub fn input(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: Vec<Expr>,
+        device: Device,
+    ) -> Result<ValueId> {
+        self.input_value(Value {
+            name: Some(name.to_owned()),
+            ..Value::new(TensorType::new(dtype, shape, device))
+        })
+    }
+
+    /// A new input with all its properties. Its name is made a unique identifier.
+    pub fn input_value(&mut self, mut value: Value) -> Result<ValueId> {
+        if !self.graph.nodes.is_empty() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                "inputs come before the first operation",
+            ));
+        }
+        value.name = value.name.map(|name| self.unique_name(&name));
+        let id = self.graph.values.push(value);
+        self.graph.inputs.push(id);
+        Ok(id)
+    }
+
+    /// A tensor that belongs to the graph.
+    #[track_caller]
+    pub fn constant(&mut self, name: &str, tensor: HostTensor, device: Device) -> Result<ValueId> {
+        let wanted = identifier(name);
+        let taken = |n: &str| self.graph.constants.values().any(|c| c.name == n);
+        let name = first_free(&wanted, taken);
+        let id = self.graph.constants.push(Constant {
+            name,
+            tensor: Arc::new(tensor),
+        });
+        self.emit(Op::Constant { id, device }, &[])
+    }
+
+    /// Gives a value a name in the text, made a unique identifier.
+    pub fn set_name(&mut self, value: ValueId, name: &str) {
+        self.graph.values[value].name = None;
+        self.graph.values[value].name = Some(self.unique_name(name));
+    }
+
+    pub fn set_layout(&mut self, value: ValueId, layout: Layout) {
+        self.graph.values[value].layout = layout;
+    }
+
+    /// One application of an op to operands that already fit; all its results.
+    #[track_caller]
+    pub fn node(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>> {
+        let place = panic::Location::caller();
+        if let Some(unknown) = inputs.iter().find(|&&v| self.graph.values.get(v).is_none()) {
+            return Err(self.locate(Error::new(
+                Code::InvalidArgument,
+                format!("{unknown} is no value of this graph"),
+            )));
+        }
+        let types: Vec<&TensorType> = inputs.iter().map(|&v| &self.graph.values[v].ty).collect();
+        let scope = Scope {
+            constants: &self.graph.constants,
+            ranges: &self.ranges,
+        };
+        let results = rules::infer(scope, &op, &types).map_err(|e| self.locate(e))?;
+        let outputs: Vec<ValueId> = results
+            .into_iter()
+            .map(|ty| self.graph.values.push(Value::new(ty)))
+            .collect();
+        let origin = self.origin.clone().unwrap_or_else(|| Origin {
+            at: Some(Place {
+                file: place.file().to_owned(),
+                line: place.line(),
+            }),
+            ops: vec![],
+        });
+        self.graph.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            origin,
+        });
+        Ok(outputs)
+    }
+
+    /// One application of an op; its first result.
+    #[track_caller]
+    pub fn emit(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId> {
+        Ok(self.node(op, inputs)?[0])
+    }
+
+    /// Makes a value a result of the graph.
+    pub fn output(&mut self, value: ValueId) {
+        self.graph.outputs.push(GraphOutput { value, alias: None });
+    }
+
+    /// Makes a value the new content of an input (by position).
+    pub fn mutate(&mut self, input: usize, value: ValueId) {
+        self.graph.outputs.push(GraphOutput {
+            value,
+            alias: Some(input),
+        });
+    }
+
+    /// The finished graph, verified.
+    pub fn finish(self) -> Result<Graph> {
+        crate::verify(&self.graph)?;
+        Ok(self.graph)
+    }
+
+    #[track_caller]
+    pub fn full(
+        &mut self,
+        value: impl Into<Scalar>,
+        shape: Vec<Expr>,
+        dtype: DType,
+        device: Device,
+    ) -> Result<ValueId> {
+        let value = value.into().cast(dtype);
+        self.emit(
+            Op::Full {
+                value,
+                shape,
+                dtype,
+                device,
+            },
+            &[],
+        )
+    }
+
+    /// A symbolic integer as a tensor without dimensions.
+    #[track_caller]
+    pub fn scalar_tensor(&mut self, value: Expr, dtype: DType, device: Device) -> Result<ValueId> {
+        self.emit(
+            Op::ScalarTensor {
+                value,
+                dtype,
+                device,
+            },
+            &[],
+        )
+    }
+
+    /// `start, start + step, ...` up to and without `end`; i64 when all are integers, else f32, unless `dtype` says otherwise.
+    #[track_caller]
+    pub fn arange(
+        &mut self,
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        dtype: Option<DType>,
+        device: Device,
+    ) -> Result<ValueId> {
+        let (start, end, step): (Scalar, Scalar, Scalar) = (start.into(), end.into(), step.into());
+        let float = [start, end, step].iter().any(|s| matches!(s, Scalar::F(_)));
+        let bad = |b: &Self| {
+            Err(b.locate(Error::new(
+                Code::InvalidArgument,
+                format!("arange: no way from {start} to {end} in steps of {step}"),
+            )))
+        };
+        let len = if float {
+            let n = ((end.as_f64() - start.as_f64()) / step.as_f64()).ceil();
+            if !(0.0..=9e15).contains(&n) {
+                return bad(self);
+            }
+            n as i64
+        } else {
+            let (start, end, step) = (
+                i128::from(start.as_i64()),
+                i128::from(end.as_i64()),
+                i128::from(step.as_i64()),
+            );
+            if step == 0 || (end - start).signum() * step.signum() < 0 {
+                return bad(self);
+            }
+            let n = (end - start + step - step.signum()) / step;
+            match i64::try_from(n) {
+                Ok(n) => n,
+                Err(_) => return bad(self),
+            }
+        };
+        let dtype = dtype.unwrap_or(if float { default_float() } else { DType::I64 });
+        // An integer result counts in integers, as PyTorch does, whatever the bounds were written as.
+        let (start, step) = if dtype.is_int() {
+            (Scalar::I(start.as_i64()), Scalar::I(step.as_i64()))
+        } else {
+            (Scalar::F(start.as_f64()), Scalar::F(step.as_f64()))
+        };
+        self.emit(
+            Op::Arange {
+                start,
+                step,
+                shape: vec![Expr::from(len)],
+                dtype,
+                device,
+            },
+            &[],
+        )
+    }
+
+    /// An argument error that points at the caller.
+    #[track_caller]
+    pub(crate) fn fail<T>(&self, code: Code, message: String) -> Result<T> {
+        Err(self.locate(Error::new(code, message)))
+    }
+
+    /// Adds the place in the user's program, where none is known yet.
+    #[track_caller]
+    fn locate(&self, error: Error) -> Error {
+        if error.at.is_some() {
+            return error;
+        }
+        let at = match self.origin.as_ref().and_then(|o| o.at.as_ref()) {
+            Some(place) => Location::new(place.file.as_str(), place.line, 1),
+            None => {
+                let caller = panic::Location::caller();
+                Location::new(caller.file(), caller.line(), caller.column())
+            }
+        };
+        error.at(at)
+    }
+
+    /// A dimension counted from the end when negative.
+    #[track_caller]
+    fn dim(&self, op: &str, dim: i64, rank: usize) -> Result<usize> {
+        let r = i64::try_from(rank).unwrap_or(i64::MAX);
+        // PyTorch lets a tensor without dimensions have dimension 0 and -1.
+        let bound = r.max(1);
+        if dim < -bound || dim >= bound {
+            return self.fail(
+                Code::DimOutOfRange,
+                format!("{op}: dimension {dim} of a tensor with {rank} dimensions"),
+            );
+        }
+        Ok(usize::try_from(if dim < 0 { dim + bound } else { dim }).unwrap_or(0))
+    }
+
+    fn unique_name(&self, name: &str) -> String {
+        first_free(&identifier(name), |n| {
+            self.graph
+                .values
+                .values()
+                .any(|v| v.name.as_deref() == Some(n))
+        })
+    }
+}
+
+/// The nearest identifier: letters, digits and `_`, not starting with a digit.
+fn identifier(name: &str) -> String {
+    let mut out: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
+        out.insert(0, '_');
+    }
+    out
+}
+
+fn first_free(wanted: &str, taken: impl Fn(&str) -> bool) -> String {
+    if !taken(wanted) {
+        return wanted.to_owned();
+    }
+    (1u32..)
+        .map(|i| format!("{wanted}_{i}"))
+        .find(|n| !taken(n))
+        .unwrap_or_else(|| wanted.to_owned())
+}

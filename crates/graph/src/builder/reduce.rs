@@ -1,0 +1,173 @@
+//! Reductions, and the composites built on them.
+
+use super::Builder;
+use crate::ir::ValueId;
+use crate::op::{Op, Reduce};
+use oxyfuel_base::{Code, DType, Expr, Result, Scalar};
+
+impl Builder {
+    /// A reduction over dimensions; over all of them when none is named. Sums and products of integers are i64, as in PyTorch.
+    #[track_caller]
+    pub fn reduce(
+        &mut self,
+        op: Reduce,
+        x: ValueId,
+        dims: &[i64],
+        keepdim: bool,
+    ) -> Result<ValueId> {
+        let dims = self.dims(op.info().name, x, dims)?;
+        let dtype = self.ty(x).dtype;
+        let x = match op {
+            Reduce::Sum | Reduce::Prod if !dtype.is_float() => self.cast(x, DType::I64)?,
+            Reduce::Sum
+            | Reduce::Prod
+            | Reduce::Mean
+            | Reduce::Amax
+            | Reduce::Amin
+            | Reduce::Any
+            | Reduce::All => x,
+        };
+        let out = self.emit(Op::Reduce { op, dims, keepdim }, &[x])?;
+        match op {
+            // PyTorch keeps u8 here, for programs older than its bool.
+            Reduce::Any | Reduce::All if dtype == DType::U8 => self.cast(out, DType::U8),
+            Reduce::Sum
+            | Reduce::Prod
+            | Reduce::Mean
+            | Reduce::Amax
+            | Reduce::Amin
+            | Reduce::Any
+            | Reduce::All => Ok(out),
+        }
+    }
+
+    #[track_caller]
+    pub fn sum(&mut self, x: ValueId, dims: &[i64], keepdim: bool) -> Result<ValueId> {
+        self.reduce(Reduce::Sum, x, dims, keepdim)
+    }
+
+    #[track_caller]
+    pub fn mean(&mut self, x: ValueId, dims: &[i64], keepdim: bool) -> Result<ValueId> {
+        self.reduce(Reduce::Mean, x, dims, keepdim)
+    }
+
+    #[track_caller]
+    pub fn amax(&mut self, x: ValueId, dims: &[i64], keepdim: bool) -> Result<ValueId> {
+        self.reduce(Reduce::Amax, x, dims, keepdim)
+    }
+
+    #[track_caller]
+    pub fn amin(&mut self, x: ValueId, dims: &[i64], keepdim: bool) -> Result<ValueId> {
+        self.reduce(Reduce::Amin, x, dims, keepdim)
+    }
+
+    #[track_caller]
+    pub fn var(
+        &mut self,
+        x: ValueId,
+        dims: &[i64],
+        correction: f64,
+        keepdim: bool,
+    ) -> Result<ValueId> {
+        let dims = self.dims("var", x, dims)?;
+        self.emit(
+            Op::Var {
+                dims,
+                correction: Scalar::F(correction),
+                keepdim,
+            },
+            &[x],
+        )
+    }
+
+    #[track_caller]
+    pub fn softmax(&mut self, x: ValueId, dim: i64) -> Result<ValueId> {
+        let dim = self.dim("_softmax", dim, self.ty(x).rank())?;
+        self.emit(Op::Softmax { dim }, &[x])
+    }
+
+    #[track_caller]
+    pub fn log_softmax(&mut self, x: ValueId, dim: i64) -> Result<ValueId> {
+        let dim = self.dim("_log_softmax", dim, self.ty(x).rank())?;
+        self.emit(Op::LogSoftmax { dim }, &[x])
+    }
+
+    /// Layer norm over the last `rank` dimensions: the normalised tensor, mean and reciprocal standard deviation.
+    #[track_caller]
+    pub fn native_layer_norm(
+        &mut self,
+        x: ValueId,
+        rank: usize,
+        weight: Option<ValueId>,
+        bias: Option<ValueId>,
+        eps: f64,
+    ) -> Result<[ValueId; 3]> {
+        let mut inputs = vec![x];
+        match (weight, bias) {
+            (Some(w), b) => {
+                inputs.push(w);
+                inputs.extend(b);
+            }
+            (None, None) => {}
+            (None, Some(b)) => {
+                let ty = self.ty(b).clone();
+                inputs.push(self.full(1.0, ty.shape, ty.dtype, ty.device)?);
+                inputs.push(b);
+            }
+        }
+        let out = self.node(
+            Op::NativeLayerNorm {
+                rank,
+                eps: Scalar::F(eps),
+            },
+            &inputs,
+        )?;
+        Ok([out[0], out[1], out[2]])
+    }
+
+    /// `torch.nn.functional.layer_norm`.
+    #[track_caller]
+    pub fn layer_norm(
+        &mut self,
+        x: ValueId,
+        normalized: &[Expr],
+        weight: Option<ValueId>,
+        bias: Option<ValueId>,
+        eps: f64,
+    ) -> Result<ValueId> {
+        if !self.ty(x).shape.ends_with(normalized) {
+            let have = crate::rules::shape_text(&self.ty(x).shape);
+            return self.fail(
+                Code::ShapeMismatch,
+                format!(
+                    "layer_norm: {have} does not end in {}",
+                    crate::rules::shape_text(normalized)
+                ),
+            );
+        }
+        Ok(self.native_layer_norm(x, normalized.len(), weight, bias, eps)?[0])
+    }
+
+    /// Dimensions made non-negative, sorted and distinct; all of them when none is named.
+    #[track_caller]
+    fn dims(&self, op: &str, x: ValueId, dims: &[i64]) -> Result<Vec<usize>> {
+        let rank = self.ty(x).rank();
+        if dims.is_empty() || rank == 0 {
+            dims.iter()
+                .try_for_each(|&d| self.dim(op, d, rank).map(|_| ()))?;
+            return Ok((0..rank).collect());
+        }
+        let mut out = dims
+            .iter()
+            .map(|&d| self.dim(op, d, rank))
+            .collect::<Result<Vec<_>>>()?;
+        out.sort_unstable();
+        if out.windows(2).any(|w| w[0] == w[1]) {
+            return self.fail(
+                Code::DimOutOfRange,
+                format!("{op}: a dimension appears twice in {dims:?}"),
+            );
+        }
+        Ok(out)
+    }
+}
