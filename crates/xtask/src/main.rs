@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cross;
 mod deny;
 mod deps;
 mod links;
@@ -76,6 +77,12 @@ const COMMANDS: &[Command] = &[
         summary: "check the links between the Markdown pages",
         help: links::HELP,
         run: links::run,
+    },
+    Command {
+        name: "cross",
+        summary: "check that the workspace builds for ARM and macOS",
+        help: cross::HELP,
+        run: cross::run,
     },
     Command {
         name: "venv",

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::tally::{Runner, Tally};
-use crate::{Outcome, deny, deps, links, lint, process, venv, workspace};
+use crate::{Outcome, cross, deny, deps, links, lint, process, venv, workspace};
 use std::process::Command;
 use std::time::Instant;
 
@@ -29,6 +29,7 @@ const CHECKS: &[Step] = &[
     ("deny", deny::check),
     ("links", links::check),
     ("clippy", || lint::lint(&[])),
+    ("cross", cross::check_installed),
 ];
 
 pub fn run(args: &[String]) -> Outcome {
