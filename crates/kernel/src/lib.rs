@@ -6,6 +6,7 @@
 //! | [`table`] | the op table: names, forms, syntax |
 //! | [`infer`] | types of results and the rules that operands meet |
 //! | [`visit`] | walking over operands, blocks and programs |
+//! | [`text`], [`parse`] | programs as text, both ways |
 //! | [`verify`] | the invariants |
 //! | [`builder`] | the kernel language, and rewriting for passes |
 //! | [`layout`] | layout algebra as plain data |
@@ -17,11 +18,14 @@ pub mod examples;
 pub mod infer;
 pub mod ir;
 pub mod layout;
+pub mod parse;
 pub mod table;
+pub mod text;
 pub mod tile_layout;
 pub mod verify;
 pub mod visit;
 
 pub use ir::*;
 pub use oxyfuel_base::{DType, Expr, Scalar, Symbol};
+pub use parse::parse;
 pub use verify::verify;

@@ -1,7 +1,7 @@
 //! The verifier. A program that passes is one that every target may rely on; a target never panics on it.
 //!
 //! # Invariants
-//! 1. **Parameters** have distinct values and names; their types follow from their kinds; alignments are powers of two; a tensor map describes a buffer parameter and
+//! 1. **Parameters** have distinct values and names, which are identifiers, as the program's own; their types follow from their kinds; alignments are powers of two; a tensor map describes a buffer parameter and
 //!    has rank 1 to 5, equal ranks of dims, strides and box, positive boxes of at most 256 along each dim, a last stride of 1, and, under a swizzle, rows no longer than the swizzle's span.
 //! 2. **Symbols** in grids, lengths and tensor maps are bound by scalar parameters, each symbol by one; expressions are valid.
 //! 3. **Phases**: at least one; grids have 1 to 3 axes; `program_id` asks for an axis that exists; bodies yield nothing.
@@ -35,6 +35,12 @@ pub fn verify(program: &Program) -> Result<()> {
 
 fn verify_inner(program: &Program) -> Result<()> {
     let geometry = &program.geometry;
+    ensure!(
+        crate::text::is_identifier(&program.name),
+        InvalidKernel,
+        "a program's name is an identifier, not `{}`",
+        program.name.escape_debug()
+    );
     match program.form {
         Form::Logical => ensure!(
             *geometry == Geometry::LOGICAL,

@@ -1,6 +1,6 @@
 //! The example programs build and verify.
 
-use oxyfuel_kernel::{DType, examples, verify};
+use oxyfuel_kernel::{DType, examples, parse, verify};
 
 #[test]
 fn logical_examples_verify() {
@@ -14,6 +14,9 @@ fn logical_examples_verify() {
     for program in programs {
         let program = program.unwrap();
         verify(&program).unwrap();
-        assert_eq!(program.clone().compact().phases.len(), program.phases.len());
+        let text = program.to_string();
+        let read = parse("example", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(read, program.compact(), "{text}");
+        assert_eq!(read.to_string(), text);
     }
 }

@@ -71,8 +71,8 @@ impl Program {
         let mut order = Vec::new();
         order.extend(self.params.iter().map(|param| param.value));
         self.walk(|inst| {
-            order.extend(inst.op.block_params());
             order.extend(&inst.results);
+            order.extend(inst.op.block_params());
         });
         let mut new_of = vec![None; self.values.len()];
         let mut values = Arena::new();
