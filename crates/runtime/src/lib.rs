@@ -1,8 +1,21 @@
 //! Everything that touches memory, threads and drivers; with `python` the only home of `unsafe`.
+//!
+//! ```text
+//!   plan ──▶ execute ──▶ Device ┬─ cpu    machine code on the pool, or the interpreter through `runner`
+//!            tensors            ├─ cuda   the driver, by dlopen
+//!            storage            └─ null   nothing, on record
+//!   underneath: pool (threads), memory (caching allocators), code (executable memory), fork (what a child rebuilds)
+//! ```
 #![warn(missing_docs)]
 
 pub mod code;
 pub mod cpu;
+pub mod cuda;
+pub mod device;
 pub mod fork;
 pub mod memory;
+pub mod null;
 pub mod pool;
+pub mod runner;
+pub mod storage;
+pub mod tensor;

@@ -1,4 +1,4 @@
-//! Host memory: a caching allocator and the reference-counted storage of tensors.
+//! Host memory: a caching allocator.
 //!
 //! Fresh pages cost more than the arithmetic done on them (the kernel clears each one at its first touch), so freed
 //! blocks are kept for the next request of the same size class.
@@ -59,45 +59,61 @@ pub struct MemoryStats {
     pub misses: u64,
 }
 
-/// The caching allocator; clones share it.
-#[derive(Clone, Debug)]
-pub struct HostAllocator {
-    shared: Arc<Shared>,
+/// Where an allocator's memory comes from.
+pub trait Source: std::fmt::Debug + Send + Sync + 'static {
+    /// Memory of exactly `size` bytes, or `None` when there is no more.
+    fn take(&self, size: usize) -> Option<u64>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `address` came from `take(size)` of this source and is not used again.
+    unsafe fn give(&self, address: u64, size: usize);
+}
+
+/// Memory of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemory;
+
+/// The caching allocator of host memory.
+pub type HostAllocator = Caching<HostMemory>;
+
+/// A caching allocator; clones share it.
+#[derive(Debug)]
+pub struct Caching<S: Source> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S: Source> Clone for Caching<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+        }
+    }
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Shared<S: Source> {
     options: MemoryOptions,
     generation: u64,
+    source: S,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     stats: MemoryStats,
-    /// Free blocks by class.
-    free: Vec<Vec<Address>>,
+    /// Addresses of free blocks by class.
+    free: Vec<Vec<u64>>,
 }
-
-/// The address of a block that nobody uses.
-#[derive(Debug)]
-struct Address(NonNull<u8>);
-
-// SAFETY: an unused block belongs to whoever holds its address.
-unsafe impl Send for Address {}
 
 /// A block in use; its memory returns to the allocator at drop.
 #[derive(Debug)]
-pub struct Block {
-    address: NonNull<u8>,
+pub struct Block<S: Source = HostMemory> {
+    address: u64,
     length: usize,
-    owner: HostAllocator,
+    owner: Caching<S>,
 }
-
-// SAFETY: a block owns its memory; access goes through raw pointers whose users answer for races.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
 
 /// The class of a size, and the size of blocks in that class.
 fn class_of(size: usize) -> Option<(usize, usize)> {
@@ -115,34 +131,45 @@ fn class_of(size: usize) -> Option<(usize, usize)> {
     ))
 }
 
-impl HostAllocator {
+/// The inverse of [`class_of`].
+fn class_size(class: usize) -> usize {
+    let (power, eighths) = (class / 8, class % 8);
+    (1 << power) + (eighths << power.saturating_sub(3))
+}
+
+impl<S: Source> Caching<S> {
     /// An allocator with nothing in it yet.
-    pub fn new(options: MemoryOptions) -> Self {
+    pub fn with_source(source: S, options: MemoryOptions) -> Self {
         let state = State {
             stats: MemoryStats::default(),
             free: (0..=CLASSES).map(|_| Vec::new()).collect(),
         };
+        let (generation, state) = (fork::generation(), Mutex::new(state));
         Self {
             shared: Arc::new(Shared {
                 options,
-                generation: fork::generation(),
-                state: Mutex::new(state),
+                generation,
+                source,
+                state,
             }),
         }
     }
 
-    /// A block of at least `size` bytes with arbitrary contents.
-    pub fn allocate(&self, size: usize) -> Result<Block> {
+    /// A block of at least `size` bytes with arbitrary contents (host memory is initialised, though).
+    pub fn allocate(&self, size: usize) -> Result<Block<S>> {
+        let Shared {
+            options, source, ..
+        } = &*self.shared;
         let too_much = || {
             err!(
                 OutOfMemory,
-                "{size} bytes are more than the {} bytes of memory here",
-                self.shared.options.limit
+                "{size} bytes are more than is left of {} bytes of memory",
+                options.limit
             )
             .help("use smaller shapes, or free other tensors first")
         };
         let (class, rounded) = class_of(size).ok_or_else(too_much)?;
-        if size > self.shared.options.limit {
+        if size > options.limit {
             return Err(too_much());
         }
         let block = |address| Block {
@@ -152,27 +179,24 @@ impl HostAllocator {
         };
         // In a forked child the lock may be held by a thread that does not exist there.
         let Some(mut state) = self.shared.lock() else {
-            return system_allocate(rounded).map(block).ok_or_else(too_much);
+            return source.take(rounded).map(block).ok_or_else(too_much);
         };
-        if state.stats.live.saturating_add(rounded)
-            > self.shared.options.limit.saturating_add(HUGE_PAGE)
-        {
+        if state.stats.live.saturating_add(rounded) > options.limit.saturating_add(HUGE_PAGE) {
             return Err(too_much());
         }
         let address = match state.free[class].pop() {
-            Some(Address(address)) => {
+            Some(address) => {
                 state.stats.cached -= rounded;
                 state.stats.hits += 1;
                 address
             }
             None => {
                 state.stats.misses += 1;
-                system_allocate(rounded)
-                    .or_else(|| {
-                        state.release_all();
-                        system_allocate(rounded)
-                    })
-                    .ok_or_else(too_much)?
+                let address = source.take(rounded).or_else(|| {
+                    state.release_all(source);
+                    source.take(rounded)
+                });
+                address.ok_or_else(too_much)?
             }
         };
         state.stats.live += rounded;
@@ -181,10 +205,10 @@ impl HostAllocator {
         Ok(block(address))
     }
 
-    /// Gives everything that is kept for reuse back to the system.
+    /// Gives everything that is kept for reuse back to where it came from.
     pub fn trim(&self) {
         if let Some(mut state) = self.shared.lock() {
-            state.release_all();
+            state.release_all(&self.shared.source);
         }
     }
 
@@ -195,31 +219,42 @@ impl HostAllocator {
             .map_or_else(MemoryStats::default, |state| state.stats)
     }
 
-    fn free(&self, address: NonNull<u8>, size: usize) {
+    fn free(&self, address: u64, size: usize) {
+        let Shared {
+            options, source, ..
+        } = &*self.shared;
         // The same arithmetic as at the allocation, which succeeded.
         let Some((class, rounded)) = class_of(size) else {
             return;
         };
         let Some(mut state) = self.shared.lock() else {
-            // SAFETY: the block came from `system_allocate(rounded)`, and its owner is being dropped.
-            return unsafe { system_free(address, rounded) };
+            // SAFETY: the block came from `take(rounded)`, and its owner is being dropped.
+            return unsafe { source.give(address, rounded) };
         };
         state.stats.live = state.stats.live.saturating_sub(rounded);
-        if rounded > self.shared.options.cache_limit {
+        if rounded > options.cache_limit {
+            drop(state);
             // SAFETY: as above.
-            return unsafe { system_free(address, rounded) };
+            return unsafe { source.give(address, rounded) };
         }
         // Sizes of yesterday make room for those of today, the largest first.
         let mut from = CLASSES;
-        while state.stats.cached + rounded > self.shared.options.cache_limit {
+        while state.stats.cached + rounded > options.cache_limit {
             match state.free[from].pop() {
-                Some(victim) => state.release(victim, from),
+                Some(victim) => state.release(source, victim, from),
                 None if from == 0 => break,
                 None => from -= 1,
             }
         }
-        state.free[class].push(Address(address));
+        state.free[class].push(address);
         state.stats.cached += rounded;
+    }
+}
+
+impl HostAllocator {
+    /// An allocator of host memory with nothing in it yet.
+    pub fn new(options: MemoryOptions) -> Self {
+        Self::with_source(HostMemory, options)
     }
 }
 
@@ -229,7 +264,7 @@ impl Default for HostAllocator {
     }
 }
 
-impl Shared {
+impl<S: Source> Shared<S> {
     /// The state, or `None` in a forked child, which must not touch the parent's lock.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         (self.generation == fork::generation())
@@ -237,35 +272,65 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl<S: Source> Drop for Shared<S> {
     fn drop(&mut self) {
         if let Some(mut state) = self.lock() {
-            state.release_all();
+            state.release_all(&self.source);
         }
     }
 }
 
 impl State {
-    fn release(&mut self, Address(address): Address, class: usize) {
+    fn release(&mut self, source: &impl Source, address: u64, class: usize) {
         let rounded = class_size(class);
         self.stats.cached -= rounded;
-        // SAFETY: a block in the list of `class` came from `system_allocate` of that class's size and is unused.
-        unsafe { system_free(address, rounded) };
+        // SAFETY: a block in the list of `class` came from `take` of that class's size and is unused.
+        unsafe { source.give(address, rounded) };
     }
 
-    fn release_all(&mut self) {
+    fn release_all(&mut self, source: &impl Source) {
         for class in 0..=CLASSES {
             while let Some(block) = self.free[class].pop() {
-                self.release(block, class);
+                self.release(source, block, class);
             }
         }
     }
 }
 
-/// The inverse of [`class_of`].
-fn class_size(class: usize) -> usize {
-    let (power, eighths) = (class / 8, class % 8);
-    (1 << power) + (eighths << power.saturating_sub(3))
+impl<S: Source> Block<S> {
+    /// Where the block is; aligned to [`ALIGN`].
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The size asked for.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether no byte was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl<S: Source> Drop for Block<S> {
+    fn drop(&mut self) {
+        self.owner.free(self.address, self.length);
+    }
+}
+
+impl Source for HostMemory {
+    fn take(&self, size: usize) -> Option<u64> {
+        system_allocate(size).map(|address| address.as_ptr() as u64)
+    }
+
+    unsafe fn give(&self, address: u64, size: usize) {
+        if let Some(address) = NonNull::new(address as *mut u8) {
+            // SAFETY: promised by the caller.
+            unsafe { system_free(address, size) };
+        }
+    }
 }
 
 fn layout(size: usize) -> Option<Layout> {
@@ -273,17 +338,17 @@ fn layout(size: usize) -> Option<Layout> {
 }
 
 #[cfg(not(unix))]
-fn system_allocate(size: usize) -> Option<NonNull<u8>> {
+pub(crate) fn system_allocate(size: usize) -> Option<NonNull<u8>> {
     // SAFETY: sizes of classes are never zero.
-    NonNull::new(unsafe { std::alloc::alloc(layout(size)?) })
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(size)?) })
 }
 
-/// Memory from the system: the general allocator for small sizes, an aligned mapping on huge pages for large ones.
+/// Zeroed memory from the system (so that no byte of a block is ever uninitialised): the general allocator for small sizes, an aligned mapping on huge pages for large ones.
 #[cfg(unix)]
-fn system_allocate(size: usize) -> Option<NonNull<u8>> {
+pub(crate) fn system_allocate(size: usize) -> Option<NonNull<u8>> {
     if size < LARGE {
         // SAFETY: sizes of classes are never zero.
-        return NonNull::new(unsafe { std::alloc::alloc(layout(size)?) });
+        return NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(size)?) });
     }
     // A mapping longer by one huge page contains an aligned one; the ends are given back.
     let mapped = size.checked_add(HUGE_PAGE)?;
@@ -316,7 +381,7 @@ fn system_allocate(size: usize) -> Option<NonNull<u8>> {
 
 /// # Safety
 /// The block came from `system_allocate(size)` and is not used again.
-unsafe fn system_free(address: NonNull<u8>, size: usize) {
+pub(crate) unsafe fn system_free(address: NonNull<u8>, size: usize) {
     #[cfg(unix)]
     if size >= LARGE {
         // SAFETY: promised by the caller: this is a whole mapping of ours.
@@ -326,29 +391,6 @@ unsafe fn system_free(address: NonNull<u8>, size: usize) {
     if let Some(layout) = layout(size) {
         // SAFETY: promised by the caller: the block was allocated with this layout.
         unsafe { std::alloc::dealloc(address.as_ptr(), layout) };
-    }
-}
-
-impl Block {
-    /// Where the block is; aligned to [`ALIGN`].
-    pub fn address(&self) -> NonNull<u8> {
-        self.address
-    }
-
-    /// The size asked for.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether no byte was asked for.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        self.owner.free(self.address, self.length);
     }
 }
 
@@ -364,7 +406,7 @@ mod tests {
 
     fn touch(block: &Block) {
         // SAFETY: the block is ours and has `len` bytes.
-        unsafe { block.address().write_bytes(0xa5, block.len()) };
+        unsafe { (block.address() as *mut u8).write_bytes(0xa5, block.len()) };
     }
 
     proptest! {
@@ -384,8 +426,8 @@ mod tests {
         for size in [0, 1, 63, 64, 4096, 1 << 20, LARGE - 1, LARGE, 9 << 20] {
             let block = memory.allocate(size).unwrap();
             touch(&block);
-            assert_eq!(block.address().as_ptr() as usize % ALIGN, 0);
-            assert!(size < LARGE || (block.address().as_ptr() as usize).is_multiple_of(HUGE_PAGE));
+            assert_eq!(block.address() as usize % ALIGN, 0);
+            assert!(size < LARGE || (block.address() as usize).is_multiple_of(HUGE_PAGE));
             let address = block.address();
             drop(block);
             assert_eq!(memory.allocate(size).unwrap().address(), address, "{size}");

@@ -1,0 +1,345 @@
+//! NVIDIA GPUs through the driver library that their owners have anyway.
+//!
+//! Nothing is linked: the library is opened at run time, and a machine without it gets a sentence. Work goes to the
+//! default stream (the one that torch uses unless told otherwise) or to the stream that a launch names. Memory that is
+//! freed is kept and given out again; on one stream that is safe without waiting, because the device works in order.
+//! After a fork CUDA is gone for the child, and says so.
+
+mod context;
+mod driver;
+mod module;
+
+pub use context::{Event, OwnStream, driver};
+pub use driver::{Driver, LIBRARIES};
+pub use module::{CudaKernel, FunctionInfo};
+
+use crate::device::{Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, Stream};
+use crate::memory::{Caching, MemoryOptions, MemoryStats};
+use crate::storage::Storage;
+use context::{Context, DeviceMemory, Pinned};
+use driver::{CuStream, device_attribute};
+use oxyfuel_base::{Result, err};
+use oxyfuel_plan::{Artefact, Kernel, PtxModule};
+use std::ffi::{CStr, c_void};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What a GPU is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaInfo {
+    /// Its name.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads that one multiprocessor holds.
+    pub threads_per_multiprocessor: u32,
+    /// 32-bit registers of a multiprocessor.
+    pub registers_per_multiprocessor: u32,
+    /// Shared memory of a multiprocessor in bytes.
+    pub shared_per_multiprocessor: u32,
+    /// Shared memory that one block may ask for in bytes.
+    pub shared_per_block: u32,
+    /// Second-level cache in bytes.
+    pub l2_bytes: u32,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Clock in kHz.
+    pub clock_khz: u32,
+    /// Memory clock in kHz (0 where newer drivers no longer say).
+    pub memory_clock_khz: u32,
+    /// Width of the memory bus in bits.
+    pub memory_bus_bits: u32,
+    /// CUDA version of the driver, 1000 * major + 10 * minor.
+    pub driver_version: u32,
+}
+
+/// Where machine code made from PTX is kept between runs.
+pub trait CubinStore: std::fmt::Debug + Send + Sync {
+    /// The machine code of this PTX for the device and driver named by `tag`.
+    fn get(&self, ptx: &str, tag: &str) -> Option<Vec<u8>>;
+    /// Keeps it.
+    fn put(&self, ptx: &str, tag: &str, cubin: &[u8]);
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct CudaDevice {
+    index: u32,
+    info: CudaInfo,
+    context: Arc<Context>,
+    memory: Caching<DeviceMemory>,
+    store: Option<Arc<dyn CubinStore>>,
+    this: Weak<CudaDevice>,
+}
+
+/// The number of GPUs; an error where there is no driver.
+pub fn device_count() -> Result<u32> {
+    let mut count = 0;
+    // SAFETY: the pointer is valid for one int.
+    unsafe { driver()?.device_count(&mut count) }?;
+    Ok(count.unsigned_abs())
+}
+
+fn query(context: &Context) -> Result<CudaInfo> {
+    let (driver, device) = (&context.driver, context.device);
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the pointer is valid for one int.
+        unsafe { driver.device_attribute(&mut value, attribute, device) }?;
+        Ok(value.unsigned_abs())
+    };
+    // What only `doctor` prints may be unknown.
+    let ask_gently = |attribute| ask(attribute).unwrap_or(0);
+    let mut name = [0u8; 256];
+    let mut memory = 0;
+    // SAFETY: the driver writes at most the length given, with a final zero, and one size.
+    unsafe {
+        driver.device_name(name.as_mut_ptr().cast(), name.len() as i32, device)?;
+        driver.device_memory(&mut memory, device)?;
+    }
+    let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned());
+    Ok(CudaInfo {
+        name: name.unwrap_or_default(),
+        capability: (
+            ask(device_attribute::CAPABILITY_MAJOR)?,
+            ask(device_attribute::CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: ask(device_attribute::MULTIPROCESSOR_COUNT)?,
+        threads_per_multiprocessor: ask(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?,
+        registers_per_multiprocessor: ask(device_attribute::REGISTERS_PER_MULTIPROCESSOR)?,
+        shared_per_multiprocessor: ask(device_attribute::SHARED_PER_MULTIPROCESSOR)?,
+        shared_per_block: ask(device_attribute::SHARED_PER_BLOCK_OPT_IN)?,
+        l2_bytes: ask(device_attribute::L2_CACHE_SIZE)?,
+        memory: memory as u64,
+        clock_khz: ask_gently(device_attribute::CLOCK_RATE),
+        memory_clock_khz: ask_gently(device_attribute::MEMORY_CLOCK_RATE),
+        memory_bus_bits: ask_gently(device_attribute::MEMORY_BUS_WIDTH),
+        driver_version: driver.version()?,
+    })
+}
+
+fn raw(stream: Stream) -> CuStream {
+    CuStream(stream.0 as *mut c_void)
+}
+
+impl CudaDevice {
+    /// The GPU of that number; `store` keeps compiled kernels between runs.
+    pub fn new(index: u32, store: Option<Arc<dyn CubinStore>>) -> Result<Arc<Self>> {
+        let context = Arc::new(Context::new(driver()?, index)?);
+        let info = query(&context)?;
+        let total = usize::try_from(info.memory).unwrap_or(usize::MAX);
+        // Without a bound on the cache: what is not used goes back when the driver has no more.
+        let options = MemoryOptions {
+            cache_limit: total,
+            limit: total,
+        };
+        let memory = Caching::with_source(DeviceMemory(context.clone()), options);
+        Ok(Arc::new_cyclic(|this| Self {
+            index,
+            info,
+            context,
+            memory,
+            store,
+            this: this.clone(),
+        }))
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &CudaInfo {
+        &self.info
+    }
+
+    /// Free and total bytes, as the driver sees them.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        let entered = self.context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are valid for one size.
+        unsafe { entered.driver().memory_info(&mut free, &mut total) }?;
+        Ok((free, total))
+    }
+
+    /// Where our own bytes are.
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.memory.stats()
+    }
+
+    /// Gives memory that is kept for reuse back to the driver.
+    pub fn trim(&self) {
+        self.memory.trim();
+    }
+
+    /// A stream of our own, which does not wait for the default stream.
+    pub fn new_stream(&self) -> Result<OwnStream> {
+        OwnStream::new(&self.context)
+    }
+
+    /// Host memory that the device reaches directly, all zero.
+    pub fn pinned(&self, bytes: usize) -> Result<Storage> {
+        let pinned = Pinned::new(&self.context, bytes)?;
+        let address = pinned.address as u64;
+        // SAFETY: the memory is initialised host memory of `bytes` bytes that lives as long as `pinned`.
+        Ok(unsafe { Storage::on_device(DeviceId::CPU, None, address, bytes, Box::new(pinned)) })
+    }
+
+    /// Machine code for this device.
+    pub fn compile(&self, ptx: &str) -> Result<Vec<u8>> {
+        module::link(&self.context, ptx)
+    }
+
+    /// Loads a kernel, through the store where there is one.
+    pub fn load_ptx(&self, ptx: &PtxModule) -> Result<CudaKernel> {
+        let Some(store) = &self.store else {
+            return CudaKernel::new(&self.context, ptx, None);
+        };
+        let (major, minor) = self.info.capability;
+        let tag = format!("sm_{major}{minor} driver {}", self.info.driver_version);
+        // A stale or damaged entry is not an error: the PTX is still there.
+        if let Some(cubin) = store.get(&ptx.text, &tag)
+            && let Ok(kernel) = CudaKernel::new(&self.context, ptx, Some(&cubin))
+        {
+            return Ok(kernel);
+        }
+        let cubin = self.compile(&ptx.text)?;
+        store.put(&ptx.text, &tag, &cubin);
+        CudaKernel::new(&self.context, ptx, Some(&cubin))
+    }
+
+    /// Fills memory with a byte, in the order of `stream`.
+    ///
+    /// # Safety
+    /// `to` is the address of `bytes` bytes of this device that stay valid until it is done.
+    pub unsafe fn fill(&self, to: u64, value: u8, bytes: usize, stream: Stream) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe { entered.driver().fill_async(to, value, bytes, raw(stream)) }
+    }
+
+    /// Copies from (pinned) host memory in the order of `stream`.
+    ///
+    /// # Safety
+    /// Both ranges are valid and not otherwise written until the copy is done.
+    pub unsafe fn write_async(
+        &self,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe {
+            entered
+                .driver()
+                .copy_in_async(to, from.cast(), bytes, raw(stream))
+        }
+    }
+
+    /// Copies to (pinned) host memory in the order of `stream`.
+    ///
+    /// # Safety
+    /// Both ranges are valid and not otherwise touched until the copy is done.
+    pub unsafe fn read_async(
+        &self,
+        from: u64,
+        to: *mut u8,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe {
+            entered
+                .driver()
+                .copy_out_async(to.cast(), from, bytes, raw(stream))
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    fn id(&self) -> DeviceId {
+        DeviceId {
+            kind: DeviceKind::Cuda,
+            index: self.index,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.info.name.clone()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Storage> {
+        let block = self.memory.allocate(bytes)?;
+        let address = block.address();
+        let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
+        // SAFETY: the block is `bytes` bytes of this device and lives in the storage.
+        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(block)) })
+    }
+
+    unsafe fn write(&self, to: u64, from: &[u8]) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe {
+            entered
+                .driver()
+                .copy_in(to, from.as_ptr().cast(), from.len())
+        }
+    }
+
+    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe {
+            entered
+                .driver()
+                .copy_out(to.as_mut_ptr().cast(), from, to.len())
+        }
+    }
+
+    unsafe fn move_bytes(&self, from: u64, to: u64, bytes: usize, stream: Stream) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: promised by the caller.
+        unsafe { entered.driver().copy_async(to, from, bytes, raw(stream)) }
+    }
+
+    fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
+        match &kernel.artefact {
+            Artefact::Ptx(ptx) => {
+                let loaded = self.load_ptx(ptx);
+                Ok(Box::new(loaded.map_err(|error| {
+                    error.context(format_args!("kernel {}", kernel.name))
+                })?))
+            }
+            Artefact::MachineCode(_) | Artefact::Interpreted => Err(err!(
+                DeviceMismatch,
+                "kernel {} is not code for a GPU",
+                kernel.name
+            )),
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: no arguments.
+        unsafe { entered.driver().context_synchronize() }
+    }
+
+    fn mark(&self, stream: Stream) -> Result<Mark> {
+        Ok(Mark(MarkKind::Cuda(Event::record(
+            &self.context,
+            raw(stream),
+        )?)))
+    }
+
+    fn elapsed(&self, from: &Mark, to: &Mark) -> Result<Duration> {
+        match (&from.0, &to.0) {
+            (MarkKind::Cuda(from), MarkKind::Cuda(to)) => Ok(Duration::from_secs_f64(
+                f64::from(from.milliseconds_to(to)?.max(0.0)) / 1e3,
+            )),
+            (MarkKind::Clock(_), _) | (_, MarkKind::Clock(_)) => {
+                Err(err!(DeviceMismatch, "a mark of another device"))
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The bytes behind tensors: reference counted, on any device, ours or borrowed.
+//!
+//! A storage knows its device, its address there and its length, and gives the memory back when its last holder goes.
+//! Tensors of safe code may share a storage and write to it, so every access of the host is bracketed by a borrow:
+//! many readers or one writer at a time. A conflict is an error, never a race.
+
+use crate::device::{Device, DeviceId};
+use crate::memory::{Block, HostAllocator};
+use oxyfuel_base::{Result, ensure, err};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Reference-counted bytes on a device.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    address: u64,
+    length: usize,
+    device: Option<Arc<dyn Device>>,
+    id: DeviceId,
+    /// Readers, or -1 for a writer.
+    borrows: AtomicI32,
+    owner: Owner,
+}
+
+/// What gives the memory back when dropped.
+enum Owner {
+    Host { _block: Block },
+    Other { _keeper: Box<dyn Any + Send + Sync> },
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let owner = match self.owner {
+            Owner::Host { .. } => "host allocator",
+            Owner::Other { .. } => "other",
+        };
+        f.debug_struct("Storage")
+            .field("device", &self.id)
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("length", &self.length)
+            .field("owner", &owner)
+            .finish()
+    }
+}
+
+/// Runs a closure when dropped.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(f) = self.0.take() {
+            f();
+        }
+    }
+}
+
+impl Storage {
+    /// `length` bytes of host memory with arbitrary contents.
+    pub fn host(allocator: &HostAllocator, length: usize) -> Result<Self> {
+        let block = allocator.allocate(length)?;
+        let address = block.address();
+        Ok(Self::build(
+            DeviceId::CPU,
+            None,
+            address,
+            length,
+            Owner::Host { _block: block },
+        ))
+    }
+
+    /// Memory of a device; `keeper` gives it back when it is dropped.
+    ///
+    /// # Safety
+    /// `address..address + length` is memory of `device` that stays valid until `keeper` is dropped. If the device is the
+    /// host's own processor, the bytes are initialised and nobody else writes them while a borrow of this storage lasts.
+    pub unsafe fn on_device(
+        id: DeviceId,
+        device: Option<Arc<dyn Device>>,
+        address: u64,
+        length: usize,
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self::build(
+            id,
+            device,
+            address,
+            length,
+            Owner::Other { _keeper: keeper },
+        )
+    }
+
+    /// Somebody else's host memory; `release` is called when the last holder is gone.
+    ///
+    /// # Safety
+    /// As for [`Self::on_device`], until `release` is called.
+    pub unsafe fn foreign(
+        address: *mut u8,
+        length: usize,
+        release: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        let keeper = Box::new(OnDrop(Some(release)));
+        Self::build(
+            DeviceId::CPU,
+            None,
+            address as u64,
+            length,
+            Owner::Other { _keeper: keeper },
+        )
+    }
+
+    fn build(
+        id: DeviceId,
+        device: Option<Arc<dyn Device>>,
+        address: u64,
+        length: usize,
+        owner: Owner,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                address,
+                length,
+                device,
+                id,
+                borrows: AtomicI32::new(0),
+                owner,
+            }),
+        }
+    }
+
+    /// Where the bytes are on their device.
+    pub fn address(&self) -> u64 {
+        self.inner.address
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.inner.length
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.inner.length == 0
+    }
+
+    /// The device the bytes are on.
+    pub fn device_id(&self) -> DeviceId {
+        self.inner.id
+    }
+
+    /// The device itself, unless it is the host's own processor.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.inner.device.as_ref()
+    }
+
+    /// Whether two storages are the same memory object.
+    pub fn is_same(&self, other: &Storage) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Whether nobody else holds this storage.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.inner) == 1
+    }
+
+    /// Begins to read: fails while somebody writes.
+    pub fn borrow(&self) -> Result<Reading<'_>> {
+        let free = self
+            .inner
+            .borrows
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+                (n >= 0).then_some(n + 1)
+            });
+        free.map_err(|_| err!(DataRace, "a tensor is read while another call writes it"))?;
+        Ok(Reading { storage: self })
+    }
+
+    /// Begins to write: fails while somebody reads or writes.
+    pub fn borrow_mut(&self) -> Result<Writing<'_>> {
+        let free = self
+            .inner
+            .borrows
+            .compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed);
+        free.map_err(|_| err!(DataRace, "a tensor is written while another call uses it"))?;
+        Ok(Writing { storage: self })
+    }
+
+    fn on_host(&self) -> Result<*mut u8> {
+        ensure!(
+            self.inner.id == DeviceId::CPU,
+            DeviceMismatch,
+            "the host cannot touch memory of {}",
+            self.inner.id
+        );
+        // An empty storage may have any address; a slice wants one that is not null.
+        let dangling = std::ptr::NonNull::dangling().as_ptr();
+        Ok(if self.inner.length == 0 {
+            dangling
+        } else {
+            self.inner.address as *mut u8
+        })
+    }
+}
+
+/// A storage that is being read.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    storage: &'a Storage,
+}
+
+/// A storage that is being written.
+#[derive(Debug)]
+pub struct Writing<'a> {
+    storage: &'a Storage,
+}
+
+impl Reading<'_> {
+    /// The bytes of host memory.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        let address = self.storage.on_host()?;
+        // SAFETY: the storage owns `len` initialised bytes there, and the borrow excludes writers while `self` lives.
+        Ok(unsafe { std::slice::from_raw_parts(address, self.storage.len()) })
+    }
+}
+
+impl Writing<'_> {
+    /// The bytes of host memory.
+    pub fn bytes(&mut self) -> Result<&mut [u8]> {
+        let address = self.storage.on_host()?;
+        // SAFETY: the storage owns `len` initialised bytes there, and the borrow excludes everybody else while `self` lives.
+        Ok(unsafe { std::slice::from_raw_parts_mut(address, self.storage.len()) })
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.storage.inner.borrows.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.storage.inner.borrows.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_base::Code;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn borrows_exclude_each_other() {
+        let storage = Storage::host(&HostAllocator::default(), 64).unwrap();
+        let clone = storage.clone();
+        let first = storage.borrow().unwrap();
+        let second = clone.borrow().unwrap();
+        assert_eq!(storage.borrow_mut().unwrap_err().code, Code::DataRace);
+        drop((first, second));
+        let mut writer = storage.borrow_mut().unwrap();
+        assert_eq!(clone.borrow().unwrap_err().code, Code::DataRace);
+        writer.bytes().unwrap().fill(7);
+        drop(writer);
+        assert_eq!(clone.borrow().unwrap().bytes().unwrap(), [7; 64]);
+        assert!(storage.is_same(&clone) && !storage.is_unique());
+    }
+
+    #[test]
+    fn foreign_memory_is_released_once_by_the_last_holder() {
+        static RELEASED: AtomicU32 = AtomicU32::new(0);
+        let bytes = Box::leak(vec![1u8, 2, 3].into_boxed_slice());
+        // SAFETY: the leaked slice lives for ever and nobody else uses it.
+        let storage = unsafe {
+            Storage::foreign(bytes.as_mut_ptr(), bytes.len(), || {
+                RELEASED.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let clone = storage.clone();
+        drop(storage);
+        assert_eq!(clone.borrow().unwrap().bytes().unwrap(), [1, 2, 3]);
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 0);
+        drop(clone);
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn empty_storage_is_fine() {
+        let storage = Storage::host(&HostAllocator::default(), 0).unwrap();
+        assert!(storage.is_empty());
+        assert_eq!(storage.borrow().unwrap().bytes().unwrap(), [0u8; 0]);
+    }
+}
