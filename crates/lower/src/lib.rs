@@ -1,1 +1,163 @@
+//! LOWER: a group of the schedule becomes a tile program, first logical, then mapped onto a machine.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `build.rs`, `pointwise.rs` | a group as nests: values over one iteration domain |
+//! | `nest.rs` | what a nest is; merging its dims |
+//! | `tile.rs` | how a nest is cut into tiles |
+//! | `rows.rs`, `split.rs` | a nest as phases of a logical program |
+//! | `contract.rs` | matrix products |
+//! | `maths` | transcendental functions in terms of plain arithmetic |
+//! | `map.rs` | layouts for every tile |
+//!
+//! This is the only crate that sees both IRs.
 #![forbid(unsafe_code)]
+
+mod build;
+mod direct;
+
+mod map;
+mod nest;
+mod pointwise;
+mod rows;
+mod split;
+mod tile;
+
+use oxyfuel_base::{Expr, Result};
+use oxyfuel_graph::{Graph, ValueId};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem};
+use oxyfuel_kernel::ir::BufferMode;
+use oxyfuel_plan::TargetDesc;
+use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
+
+use crate::nest::Nest;
+
+/// What a kernel's parameter stands for, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// The buffer of a root value.
+    Value(ValueId),
+    /// Scratch of so many bytes.
+    Workspace(u64),
+    /// A tensor map over an earlier buffer parameter.
+    TensorMap,
+}
+
+/// A group as programs of both forms.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    pub logical: Program,
+    pub mapped: Program,
+    pub arguments: Vec<Argument>,
+    /// Instances of each phase that one worker should take at least.
+    pub min_chunk: Vec<u64>,
+}
+
+/// Elements of work below which a second thread costs more than it brings.
+const WORTH_A_THREAD: i64 = 16 * 1024;
+
+/// Lowers a group for a machine in the way of `strategy`.
+pub fn lower_group(
+    graph: &Graph,
+    schedule: &Schedule,
+    group: &Group,
+    strategy: Strategy,
+    target: &TargetDesc,
+    name: &str,
+) -> Result<Lowered> {
+    let mut work = build::build(graph, &schedule.placements, group, name)?;
+    if let GroupKind::Contraction(node) = group.kind {
+        let node = &graph.nodes[node];
+        let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
+        work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
+    }
+    let (logical, workspaces) = loops(&mut work.nests, strategy, target, name)?;
+    let mapped = map::map(logical.clone(), target)?;
+    let mut arguments: Vec<Argument> = work
+        .buffers
+        .iter()
+        .map(|&root| Argument::Value(root))
+        .collect();
+    arguments.extend(workspaces.into_iter().map(Argument::Workspace));
+    let min_chunk = vec![1; mapped.phases.len()];
+    let elements: i64 = work
+        .nests
+        .iter()
+        .map(|nest| nest.dims.iter().product::<i64>())
+        .max()
+        .unwrap_or(1);
+    let min_chunk = min_chunk
+        .into_iter()
+        .zip(&mapped.phases)
+        .map(|(_, phase): (u64, _)| {
+            let instances: i64 = phase
+                .grid
+                .iter()
+                .map(|extent| extent.as_const().unwrap_or(1))
+                .product::<i64>()
+                .max(1);
+            u64::try_from(tile::ceil_div(WORTH_A_THREAD * instances, elements.max(1)).max(1))
+                .unwrap_or(1)
+        })
+        .collect();
+    Ok(Lowered {
+        logical,
+        mapped,
+        arguments,
+        min_chunk,
+    })
+}
+
+/// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut.
+fn loops(
+    nests: &mut [Nest],
+    strategy: Strategy,
+    target: &TargetDesc,
+    name: &str,
+) -> Result<(Program, Vec<u64>)> {
+    let k = KernelBuilder::new(name);
+    let buffers = nests
+        .first()
+        .map(|nest| nest.buffers.clone())
+        .unwrap_or_default();
+    let mems: Vec<Mem> = buffers
+        .iter()
+        .enumerate()
+        .map(|(i, buffer)| {
+            let mode = match (buffer.read, buffer.written) {
+                (true, true) => BufferMode::ReadWrite,
+                (_, true) => BufferMode::Write,
+                (_, false) => BufferMode::Read,
+            };
+            k.buffer(
+                format!("p{i}"),
+                buffer.dtype,
+                mode,
+                Expr::constant(buffer.len),
+            )
+            .aligned(buffer.align.max(buffer.dtype.size() as u32))
+        })
+        .collect();
+    let mut workspaces = Vec::new();
+    for nest in nests {
+        nest.collapse();
+        let tiling = tile::choose(nest, target);
+        match strategy {
+            Strategy::SplitReduction { parts } if split::applies(nest) => {
+                let made = split::emit_split(&k, &mems, nest, tiling, i64::from(parts), |nest| {
+                    tile::choose(nest, target)
+                })?;
+                workspaces.extend(
+                    made.into_iter()
+                        .map(|(dtype, len)| dtype.size() as u64 * u64::try_from(len).unwrap_or(0)),
+                );
+            }
+            Strategy::Tiles
+            | Strategy::SplitReduction { .. }
+            | Strategy::PackedProduct
+            | Strategy::DirectProduct => rows::emit(&k, &mems, nest, &tiling),
+        }
+    }
+    Ok((k.finish()?, workspaces))
+}

@@ -1,1 +1,23 @@
+//! SCHEDULE: which nodes share a kernel, in which order, and in which memory.
+//!
+//! [`schedule`] takes a graph of primitive ops (composites are decomposed before) and returns [`Schedule`]: groups in an order in which they can run. A group
+//! becomes one kernel. Views never become kernels: they are [`Placement`]s, strides over the buffer of another value, or relabelled dims inside a group.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `group.rs` | what a group is |
+//! | `views.rs` | a view as an offset and strides over a root value |
+//! | `fuse.rs` | which nodes share a group |
+//! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
+
+mod buffers;
+mod fuse;
+mod group;
+mod text;
+mod views;
+
+pub use buffers::{BufferPlan, plan_buffers};
+pub use fuse::{schedule, view_dims};
+pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
+pub use views::{Placement, Placements, place_views};

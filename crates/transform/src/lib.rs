@@ -1,1 +1,15 @@
+//! TRANSFORM: passes from graph to graph.
+//!
+//! | file | pass |
+//! |---|---|
+//! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
+//! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
+//!
+//! A pass takes a graph and returns a graph; the pipeline verifies what comes out.
 #![forbid(unsafe_code)]
+
+mod decompose;
+mod simplify;
+
+pub use decompose::decompose;
+pub use simplify::{RULES, Rule, simplify};

@@ -1,0 +1,555 @@
+//! From a group of the schedule to nests: views become strides, ops become values over the domain.
+
+use std::collections::BTreeMap;
+
+use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
+use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
+use oxyfuel_kernel::ir::BinaryOp;
+use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, view_dims};
+
+use crate::nest::{Nest, NestBuffer, NestOp, NestStore, Node, Window};
+use crate::pointwise::{Writer, compute_dtype};
+
+/// A group as nests over shared buffers. Nests run one after the other.
+#[derive(Debug)]
+pub struct Work {
+    /// The root value behind each buffer, in argument order.
+    pub buffers: Vec<ValueId>,
+    pub nests: Vec<Nest>,
+}
+
+/// Builds the nests of a group. For a contraction the nest is the work on its result, whose first value is [`NestOp::Given`] in `acc` dtype.
+pub fn build(graph: &Graph, placements: &Placements, group: &Group, name: &str) -> Result<Work> {
+    let mut builder = Builder::new(graph, placements, group, name)?;
+    let nests = match group.kind {
+        GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
+        GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
+    };
+    Ok(Work {
+        buffers: builder.roots,
+        nests,
+    })
+}
+
+/// The number behind a dim that this stage needs to know.
+pub fn known(expr: &Expr) -> Result<i64> {
+    expr.check()?.as_const().ok_or_else(|| {
+        Error::new(Code::NoLowering, format!("the size {expr} is symbolic"))
+            .help("compile with concrete sizes; symbolic sizes are not lowered yet")
+    })
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    placements: &'a Placements,
+    group: &'a Group,
+    name: String,
+    producer: BTreeMap<ValueId, NodeId>,
+    roots: Vec<ValueId>,
+    buffers: Vec<NestBuffer>,
+    /// Nest values of graph values, and of the loads made so far.
+    values: BTreeMap<ValueId, Node>,
+    loads: Vec<(Window, Node)>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        graph: &'a Graph,
+        placements: &'a Placements,
+        group: &'a Group,
+        name: &str,
+    ) -> Result<Self> {
+        let producer = graph
+            .nodes
+            .iter()
+            .flat_map(|(id, node)| node.outputs.iter().map(move |&v| (v, id)))
+            .collect();
+        let mut roots: Vec<ValueId> = group.inputs.clone();
+        roots.extend(group.outputs.iter().filter(|v| !group.inputs.contains(v)));
+        let buffers = roots
+            .iter()
+            .map(|&root| {
+                let data = &graph.values[root];
+                let place = placements.of(root);
+                let mut len = 1;
+                for (extent, stride) in data.ty.shape.iter().zip(&place.strides) {
+                    len += (known(extent)? - 1).max(0) * known(stride)?;
+                }
+                let computed = producer_of(graph, root);
+                let align = if computed { 64 } else { data.align.max(1) };
+                Ok(NestBuffer {
+                    dtype: data.ty.dtype,
+                    read: group.inputs.contains(&root),
+                    written: group.outputs.contains(&root),
+                    len,
+                    align,
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            graph,
+            placements,
+            group,
+            name: name.to_owned(),
+            producer,
+            roots,
+            buffers,
+            values: BTreeMap::new(),
+            loads: Vec::new(),
+        })
+    }
+
+    // ---- elementwise work and reductions ---------------------------------------------------------------------------------------
+
+    fn loops(&mut self) -> Result<Nest> {
+        let dims = self
+            .group
+            .dims
+            .iter()
+            .map(known)
+            .collect::<Result<Vec<_>>>()?;
+        let mut nest = Nest::new(self.name.clone(), dims);
+        nest.buffers = self.buffers.clone();
+        for &dim in &self.group.reduced {
+            nest.reduced = nest.reduced.with(dim);
+        }
+        for &id in &self.group.nodes {
+            let node = &self.graph.nodes[id];
+            let value = self.node(&mut nest, id, node)?;
+            self.values.insert(node.out(), value);
+        }
+        for &out in &self.group.outputs {
+            let value = self.values[&out];
+            let node = &self.graph.nodes[self.producer[&out]];
+            let window = if node.op.category() == Category::View {
+                // A copied reshape: row-major over what it reads.
+                let shape = &self.graph.values[node.inputs[0]].ty;
+                let place = Placement {
+                    root: out,
+                    offset: Expr::constant(0),
+                    strides: shape.contiguous_strides(),
+                };
+                self.window(
+                    &nest,
+                    &place,
+                    &self.group.operand_maps[&self.producer[&out]],
+                    &shape.shape,
+                )?
+            } else {
+                self.window(
+                    &nest,
+                    self.placements.of(out),
+                    &self.group.maps[&out],
+                    &self.graph.values[out].ty.shape,
+                )?
+            };
+            nest.stores.push(NestStore { value, window });
+        }
+        Ok(nest)
+    }
+
+    fn node(&mut self, nest: &mut Nest, id: NodeId, node: &GraphNode) -> Result<Node> {
+        let out = self.graph.values[node.out()].ty.dtype;
+        let map = self
+            .group
+            .maps
+            .get(&node.out())
+            .cloned()
+            .unwrap_or_default();
+        let operand =
+            |this: &mut Self, nest: &mut Nest, i: usize| this.operand(nest, node.inputs[i], &map);
+        match &node.op {
+            Op::Unary(f) => {
+                let x = operand(self, nest, 0)?;
+                Writer { nest }.unary(*f, x, out)
+            }
+            Op::Binary(f) => {
+                let (a, b) = (operand(self, nest, 0)?, operand(self, nest, 1)?);
+                Writer { nest }.binary(*f, a, b, out)
+            }
+            Op::Compare(f) => {
+                let (a, b) = (operand(self, nest, 0)?, operand(self, nest, 1)?);
+                Writer { nest }.compare(*f, a, b)
+            }
+            Op::Where => {
+                let (c, a, b) = (
+                    operand(self, nest, 0)?,
+                    operand(self, nest, 1)?,
+                    operand(self, nest, 2)?,
+                );
+                let mut w = Writer { nest };
+                // Selecting moves bits, but narrow dtypes live in registers as f32.
+                let wide = compute_dtype(out);
+                let (a, b) = (w.cast(a, wide)?, w.cast(b, wide)?);
+                let chosen = w.select(c, a, b)?;
+                w.cast(chosen, out)
+            }
+            Op::Cast { .. } | Op::Clone => {
+                let x = operand(self, nest, 0)?;
+                Writer { nest }.cast(x, out)
+            }
+            Op::Copy => {
+                let x = operand(self, nest, 1)?;
+                Writer { nest }.cast(x, out)
+            }
+            Op::Reduce { op, dims, .. } => {
+                let input = node.inputs[0];
+                let x = self.operand(nest, input, &self.group.operand_maps[&id].clone())?;
+                let shape = &self.graph.values[input].ty.shape;
+                let count = dims
+                    .iter()
+                    .map(|&d| known(&shape[d]))
+                    .product::<Result<i64>>()?;
+                Writer { nest }.reduce(*op, x, count, out)
+            }
+            Op::View { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Slice { .. } => {
+                self.operand(nest, node.inputs[0], &self.group.operand_maps[&id].clone())
+            }
+            Op::Gather { dim } => {
+                let index = operand(self, nest, 1)?;
+                self.load_at(
+                    nest,
+                    node.inputs[0],
+                    &map,
+                    *dim,
+                    index,
+                    &(0..map.len()).map(Some).collect::<Vec<_>>(),
+                )
+            }
+            Op::IndexSelect { dim } => {
+                let mut index_map = vec![None; 1];
+                index_map[0] = map[*dim];
+                let index = self.operand(nest, node.inputs[1], &index_map)?;
+                self.load_at(
+                    nest,
+                    node.inputs[0],
+                    &map,
+                    *dim,
+                    index,
+                    &(0..map.len()).map(Some).collect::<Vec<_>>(),
+                )
+            }
+            Op::Embedding => {
+                let index = self.operand(nest, node.inputs[1], &map[..map.len() - 1].to_vec())?;
+                self.load_at(
+                    nest,
+                    node.inputs[0],
+                    &map,
+                    0,
+                    index,
+                    &[None, Some(map.len() - 1)],
+                )
+            }
+            Op::Full { .. } | Op::ScalarTensor { .. } | Op::Arange { .. } => {
+                self.source(nest, node, &map)
+            }
+            Op::Mm | Op::Bmm => {
+                let acc = nest.push(NestOp::Given, accumulator(out))?;
+                Writer { nest }.cast(acc, out)
+            }
+            Op::Addmm { beta, alpha } => self.addmm(nest, node, &map, *beta, *alpha),
+            Op::Cat { .. } | Op::SliceScatter { .. } | Op::Constant { .. } => Err(internal(node)),
+            Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::NativeLayerNorm { .. }
+            | Op::Var { .. } => Err(internal(node)),
+        }
+    }
+
+    fn addmm(
+        &mut self,
+        nest: &mut Nest,
+        node: &GraphNode,
+        map: &DimMap,
+        beta: Scalar,
+        alpha: Scalar,
+    ) -> Result<Node> {
+        let out = self.graph.values[node.out()].ty.dtype;
+        let wide = accumulator(out);
+        let mut sum = nest.push(NestOp::Given, wide)?;
+        let scaled = |nest: &mut Nest, x: Node, by: Scalar| -> Result<Node> {
+            if by.as_f64() == 1.0 {
+                return Ok(x);
+            }
+            let factor = Writer { nest }.constant(wide, by)?;
+            nest.push(NestOp::Binary(BinaryOp::Mul, x, factor), wide)
+        };
+        sum = scaled(nest, sum, alpha)?;
+        if beta.as_f64() != 0.0 {
+            let bias = self.operand(nest, node.inputs[0], map)?;
+            let bias = Writer { nest }.cast(bias, wide)?;
+            let bias = scaled(nest, bias, beta)?;
+            sum = nest.push(NestOp::Binary(BinaryOp::Add, sum, bias), wide)?;
+        }
+        Writer { nest }.cast(sum, out)
+    }
+
+    /// The nest value of an operand of a node whose result (or, for reductions, whose operand) has the dims `map`.
+    fn operand(&mut self, nest: &mut Nest, value: ValueId, map: &DimMap) -> Result<Node> {
+        let root = self.placements.root(value);
+        if let Some(&node) = self.values.get(&root)
+            && view_dims(
+                self.graph,
+                self.group,
+                &|v| self.producer.get(&v).copied(),
+                value,
+            )
+            .is_some()
+        {
+            return Ok(node);
+        }
+        let shape = &self.graph.values[value].ty.shape;
+        let map = &map[map.len() - shape.len()..].to_vec();
+        let source = self.producer.get(&root).map(|&n| &self.graph.nodes[n]);
+        if let Some(node) = source
+            && node.op.category() == Category::Source
+            && !self.roots.contains(&root)
+        {
+            return self.repeat_source(nest, node, value, map);
+        }
+        let window = self.window(nest, self.placements.of(value), map, shape)?;
+        if let Some((_, node)) = self.loads.iter().find(|(seen, _)| *seen == window) {
+            return Ok(*node);
+        }
+        let node = nest.push(
+            NestOp::Load(window.clone()),
+            self.graph.values[root].ty.dtype,
+        )?;
+        self.loads.push((window, node));
+        Ok(node)
+    }
+
+    fn window(
+        &self,
+        nest: &Nest,
+        place: &Placement,
+        map: &DimMap,
+        shape: &[Expr],
+    ) -> Result<Window> {
+        let buffer = self.buffer(place.root)?;
+        let mut strides = vec![0; nest.rank()];
+        for ((dim, stride), extent) in map.iter().zip(&place.strides).zip(shape) {
+            if let Some(dim) = dim
+                && *extent != Expr::constant(1)
+            {
+                strides[*dim] += known(stride)?;
+            }
+        }
+        Ok(Window {
+            buffer,
+            base: known(&place.offset)?,
+            strides,
+        })
+    }
+
+    fn buffer(&self, root: ValueId) -> Result<usize> {
+        self.roots.iter().position(|&r| r == root).ok_or_else(|| {
+            Error::new(
+                Code::Internal,
+                format!("{root} is not among the buffers of {}", self.name),
+            )
+        })
+    }
+
+    /// Reads `table` at a computed position along `dim`; `along[d]` is the result dim that table dim `d` follows.
+    fn load_at(
+        &mut self,
+        nest: &mut Nest,
+        table: ValueId,
+        map: &DimMap,
+        dim: usize,
+        index: Node,
+        along: &[Option<usize>],
+    ) -> Result<Node> {
+        let place = self.placements.of(table).clone();
+        let ty = &self.graph.values[table].ty;
+        let mut strides = vec![0; nest.rank()];
+        for (d, &result_dim) in along.iter().enumerate() {
+            if d != dim
+                && let Some(domain) = result_dim.and_then(|r| map[r])
+            {
+                strides[domain] += known(&place.strides[d])?;
+            }
+        }
+        let window = Window {
+            buffer: self.buffer(place.root)?,
+            base: known(&place.offset)?,
+            strides,
+        };
+        let (stride, extent) = (known(&place.strides[dim])?, known(&ty.shape[dim])?);
+        let index = Writer { nest }.cast(index, DType::I64)?;
+        nest.push(
+            NestOp::LoadAt {
+                window,
+                index,
+                stride,
+                extent,
+            },
+            ty.dtype,
+        )
+    }
+
+    // ---- sources ---------------------------------------------------------------------------------------------------------------
+
+    fn source(&mut self, nest: &mut Nest, node: &GraphNode, map: &DimMap) -> Result<Node> {
+        let dtype = self.graph.values[node.out()].ty.dtype;
+        match &node.op {
+            Op::Full { value, .. } => Writer { nest }.constant(dtype, *value),
+            Op::ScalarTensor { value, .. } => {
+                let value = known(value)?;
+                Writer { nest }.constant(dtype, value)
+            }
+            Op::Arange { start, step, .. } => match (start, step, map.first().copied().flatten()) {
+                (_, _, None) => Writer { nest }.constant(dtype, *start),
+                (Scalar::I(start), Scalar::I(step), Some(dim)) => {
+                    let c = nest.push(
+                        NestOp::Coordinate {
+                            dim,
+                            scale: *step,
+                            offset: *start,
+                        },
+                        DType::I64,
+                    )?;
+                    Writer { nest }.cast(c, dtype)
+                }
+                (_, _, Some(dim)) => {
+                    // start + i * step, rounded once: computed in f64.
+                    let c = nest.push(
+                        NestOp::Coordinate {
+                            dim,
+                            scale: 1,
+                            offset: 0,
+                        },
+                        DType::I64,
+                    )?;
+                    let mut w = Writer { nest };
+                    let i = w.cast(c, DType::F64)?;
+                    let (start, step) = (
+                        w.constant(DType::F64, start.as_f64())?,
+                        w.constant(DType::F64, step.as_f64())?,
+                    );
+                    let scaled = w
+                        .nest
+                        .push(NestOp::Binary(BinaryOp::Mul, i, step), DType::F64)?;
+                    let sum = w
+                        .nest
+                        .push(NestOp::Binary(BinaryOp::Add, scaled, start), DType::F64)?;
+                    w.cast(sum, dtype)
+                }
+            },
+            _ => Err(internal(node)),
+        }
+    }
+
+    /// A source outside the group, made again where it is read. A view of an arange keeps its only dim somewhere in the strides.
+    fn repeat_source(
+        &mut self,
+        nest: &mut Nest,
+        node: &GraphNode,
+        value: ValueId,
+        map: &DimMap,
+    ) -> Result<Node> {
+        let Op::Arange { start, step, .. } = &node.op else {
+            return self.source(nest, node, map);
+        };
+        let place = self.placements.of(value);
+        let shape = &self.graph.values[value].ty.shape;
+        let mut moving = None;
+        for (d, stride) in place.strides.iter().enumerate() {
+            if shape[d] != Expr::constant(1) && known(stride)? != 0 {
+                if moving.is_some() {
+                    return Err(Error::new(
+                        Code::NoLowering,
+                        "an arange reshaped to several dims inside a kernel",
+                    ));
+                }
+                moving = Some((d, known(stride)?));
+            }
+        }
+        let offset = known(&place.offset)?;
+        let (start, step) = match (start, step) {
+            (Scalar::I(start), Scalar::I(step)) => (
+                Scalar::I(start + offset * step),
+                Scalar::I(step * moving.map_or(1, |m| m.1)),
+            ),
+            (start, step) => {
+                let (start, step) = (start.as_f64(), step.as_f64());
+                (
+                    Scalar::F(start + offset as f64 * step),
+                    Scalar::F(step * moving.map_or(1.0, |m| m.1 as f64)),
+                )
+            }
+        };
+        let mut moved = node.clone();
+        if let Op::Arange {
+            start: s, step: t, ..
+        } = &mut moved.op
+        {
+            (*s, *t) = (start, step);
+        }
+        let map = moving.map_or_else(Vec::new, |(d, _)| vec![map[d]]);
+        self.source(nest, &moved, &map)
+    }
+
+    // ---- writes into parts ------------------------------------------------------------------------------------------------------
+
+    fn writes(&mut self, node: &GraphNode) -> Result<Vec<Nest>> {
+        let out = node.out();
+        let place = self.placements.of(out).clone();
+        let mut parts: Vec<(ValueId, i64, usize, i64)> = Vec::new();
+        match &node.op {
+            Op::Cat { dim } => {
+                let mut at = 0;
+                for &operand in &node.inputs {
+                    parts.push((operand, at, *dim, 1));
+                    at += known(&self.graph.values[operand].ty.shape[*dim])?;
+                }
+            }
+            Op::SliceScatter {
+                dim, start, step, ..
+            } => {
+                parts.push((node.inputs[0], 0, *dim, 1));
+                parts.push((node.inputs[1], known(start)?, *dim, *step));
+            }
+            _ => return Err(internal(node)),
+        }
+        let mut nests = Vec::new();
+        for (i, (operand, at, dim, step)) in parts.into_iter().enumerate() {
+            let shape = self.graph.values[operand].ty.shape.clone();
+            let extents = shape.iter().map(known).collect::<Result<Vec<_>>>()?;
+            if extents.contains(&0) {
+                continue;
+            }
+            let mut nest = Nest::new(format!("{}_part{i}", self.name), extents);
+            nest.buffers = self.buffers.clone();
+            let map: DimMap = (0..shape.len()).map(Some).collect();
+            let source = self.window(&nest, self.placements.of(operand), &map, &shape)?;
+            let mut into = self.window(&nest, &place, &map, &self.graph.values[out].ty.shape)?;
+            into.base += at * known(&place.strides[dim])?;
+            into.strides[dim] = known(&place.strides[dim])? * step;
+            let value = nest.push(NestOp::Load(source), self.graph.values[operand].ty.dtype)?;
+            nest.stores.push(NestStore {
+                value,
+                window: into,
+            });
+            nests.push(nest);
+        }
+        Ok(nests)
+    }
+}
+
+/// The dtype in which products of this dtype are summed.
+pub fn accumulator(dtype: DType) -> DType {
+    compute_dtype(dtype)
+}
+
+fn producer_of(graph: &Graph, value: ValueId) -> bool {
+    !graph.inputs.contains(&value)
+}
+
+fn internal(node: &GraphNode) -> Error {
+    Error::new(
+        Code::Internal,
+        format!("`{}` cannot be part of a nest", node.op.name()),
+    )
+}

@@ -1,0 +1,252 @@
+//! From the logical to the mapped form: every tile gets a layout on the machine.
+//!
+//! One shape, one layout: lanes run along the last dim, which memory walks contiguously, with as many neighbouring elements a thread as one access moves; then warps; what is
+//! left is iterated. A tile with extent 1 along a dim has the layout of the full tile with that dim's modes replicated, so that reductions and broadcasts move nothing between threads
+//! but what they must.
+
+use oxyfuel_base::{Result, err};
+use oxyfuel_kernel::ir::{Form, Geometry, Mode, Op, Program, TileLayout, Type};
+use oxyfuel_plan::TargetDesc;
+
+use crate::tile::ceil_div;
+
+/// Places a logical program on a machine. Programs with `Dot` have mappings of their own and are refused.
+pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
+    let mut widest = 4;
+    let mut largest: Vec<i64> = Vec::new();
+    let mut narrowest_access = 16u32;
+    for (_, data) in program.values.iter() {
+        if let Type::Tile(tile) = &data.ty
+            && !tile.shape.is_empty()
+        {
+            if !tile.dtype.is_bool() {
+                widest = widest.max(tile.dtype.size() as u32);
+                narrowest_access = narrowest_access.min(tile.dtype.size() as u32);
+            }
+            let grown = tile.shape.len() > largest.len() || tile.len() > largest.iter().product();
+            if grown {
+                largest = tile.shape.clone();
+            }
+        }
+    }
+    let mut has_dot = false;
+    program.walk(|inst| has_dot |= matches!(inst.op, Op::Dot { .. }));
+    if has_dot {
+        return Err(err!(
+            NoLowering,
+            "a product in the logical form has no general mapping yet"
+        ));
+    }
+    let lanes = target.lanes(widest as u32);
+    let (geometry, spread) = if target.is_simt() {
+        simt(&largest, target, narrowest_access)
+    } else {
+        vector(lanes)
+    };
+    program.form = Form::Mapped;
+    program.geometry = geometry;
+    for data in program.values.values_mut() {
+        if let Type::Tile(tile) = &data.ty {
+            data.layout = Some(spread.layout(&tile.shape, &largest));
+        }
+    }
+    Ok(program)
+}
+
+/// How elements are spread, before the shape is known.
+struct Spread {
+    lanes: u32,
+    warps: u32,
+    /// Neighbouring elements that one thread holds.
+    vector: u32,
+}
+
+fn vector(lanes: u32) -> (Geometry, Spread) {
+    (
+        Geometry {
+            lanes,
+            warps: 1,
+            cluster: [1; 3],
+            registers: 0,
+        },
+        Spread {
+            lanes,
+            warps: 1,
+            vector: 1,
+        },
+    )
+}
+
+fn simt(largest: &[i64], target: &TargetDesc, access_bytes: u32) -> (Geometry, Spread) {
+    let elements: i64 = largest.iter().product::<i64>().max(1);
+    let lanes = target.warp_lanes;
+    let vector = (16 / access_bytes.max(1)).clamp(1, 8);
+    let per_warp = i64::from(lanes * vector);
+    // Long rows get more elements a thread before they get more warps than a block should have.
+    let wanted = ceil_div(elements, per_warp);
+    let warps = u32::try_from(wanted)
+        .unwrap_or(u32::MAX)
+        .next_power_of_two()
+        .clamp(1, 8.min(target.max_warps));
+    let warps = if elements > i64::from(warps) * per_warp * 8 {
+        target.max_warps.min(warps * 2)
+    } else {
+        warps
+    };
+    (
+        Geometry {
+            lanes,
+            warps,
+            cluster: [1; 3],
+            registers: 0,
+        },
+        Spread {
+            lanes,
+            warps,
+            vector,
+        },
+    )
+}
+
+impl Spread {
+    /// The layout of a tile of `shape` in a program whose largest tile is `full`.
+    fn layout(&self, shape: &[i64], full: &[i64]) -> TileLayout {
+        if shape.is_empty() {
+            return TileLayout::default();
+        }
+        // A smaller tile of the same rank follows the full one; any other stands for itself.
+        let follows =
+            shape.len() == full.len() && shape.iter().zip(full).all(|(&s, &f)| s == f || s == 1);
+        let full = if follows { full } else { shape };
+        let mut layout = TileLayout::default();
+        // What remains of each dim, and the step to its next element.
+        let mut rest: Vec<i64> = full.to_vec();
+        let mut step: Vec<i64> = vec![1; full.len()];
+        let take = |level: &mut Vec<Mode>,
+                    rest: &mut [i64],
+                    step: &mut [i64],
+                    mut want: i64,
+                    round_up: bool| {
+            for d in (0..full.len()).rev() {
+                if want <= 1 {
+                    break;
+                }
+                let extent = if round_up && d == full.len() - 1 {
+                    want.min(rest[d].max(1))
+                } else {
+                    want.min(rest[d])
+                };
+                if extent <= 1 {
+                    continue;
+                }
+                let extent = if want % extent == 0 {
+                    extent
+                } else {
+                    largest_divisor(want, extent)
+                };
+                if extent <= 1 {
+                    continue;
+                }
+                level.push(Mode {
+                    dim: d as u8,
+                    extent: extent as u32,
+                    stride: if shape[d] == 1 { 0 } else { step[d] as u32 },
+                });
+                step[d] *= extent;
+                rest[d] = ceil_div(rest[d], extent);
+                want /= extent;
+            }
+            if want > 1 {
+                level.push(Mode {
+                    dim: 0,
+                    extent: want as u32,
+                    stride: 0,
+                });
+            }
+        };
+        let mut vector = Vec::new();
+        let last = full.len() - 1;
+        if self.vector > 1 && rest[last] >= i64::from(self.vector) {
+            vector.push(Mode {
+                dim: last as u8,
+                extent: self.vector,
+                stride: u32::from(shape[last] != 1),
+            });
+            step[last] *= i64::from(self.vector);
+            rest[last] = ceil_div(rest[last], i64::from(self.vector));
+        }
+        take(
+            &mut layout.lane,
+            &mut rest,
+            &mut step,
+            i64::from(self.lanes),
+            true,
+        );
+        take(
+            &mut layout.warp,
+            &mut rest,
+            &mut step,
+            i64::from(self.warps),
+            false,
+        );
+        layout
+            .reg
+            .extend(vector.into_iter().filter(|mode| mode.stride != 0));
+        for d in (0..full.len()).rev() {
+            if rest[d] > 1 && shape[d] != 1 {
+                layout.reg.push(Mode {
+                    dim: d as u8,
+                    extent: rest[d] as u32,
+                    stride: step[d] as u32,
+                });
+            }
+        }
+        layout
+    }
+}
+
+fn largest_divisor(n: i64, at_most: i64) -> i64 {
+    (1..=at_most).rev().find(|d| n % d == 0).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(dim: u8, extent: u32, stride: u32) -> Mode {
+        Mode {
+            dim,
+            extent,
+            stride,
+        }
+    }
+
+    #[test]
+    fn a_cpu_row_runs_lanes_then_iterations() {
+        let (_, spread) = vector(16);
+        let layout = spread.layout(&[4, 2048], &[4, 2048]);
+        assert_eq!(layout.lane, [mode(1, 16, 1)]);
+        assert_eq!(layout.reg, [mode(1, 128, 16), mode(0, 4, 1)]);
+    }
+
+    #[test]
+    fn a_reduced_row_is_replicated_over_lanes() {
+        let (_, spread) = vector(16);
+        let layout = spread.layout(&[4, 1], &[4, 2048]);
+        assert_eq!(layout.lane, [mode(1, 16, 0)]);
+        assert_eq!(layout.reg, [mode(0, 4, 1)]);
+    }
+
+    #[test]
+    fn threads_hold_neighbours_that_one_access_moves() {
+        let spread = Spread {
+            lanes: 32,
+            warps: 4,
+            vector: 4,
+        };
+        let layout = spread.layout(&[1024], &[1024]);
+        assert_eq!(layout.lane, [mode(0, 32, 4)]);
+        assert_eq!(layout.warp, [mode(0, 4, 128)]);
+        assert_eq!(layout.reg, [mode(0, 4, 1), mode(0, 2, 512)]);
+    }
+}

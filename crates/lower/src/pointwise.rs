@@ -1,0 +1,280 @@
+//! Elementwise ops of the tensor IR as values of a nest, rounding where eager rounds.
+//!
+//! Arithmetic happens in a dtype that targets compute in: bf16, f16 and the fp8 formats compute in f32 and are rounded once for each op of the tensor IR.
+
+use oxyfuel_base::{DType, Result, Scalar};
+use oxyfuel_graph::{Binary, Compare, Reduce, Unary};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+
+use crate::nest::{Nest, NestOp, Node};
+
+/// The dtype that arithmetic on `dtype` happens in.
+pub fn compute_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 | DType::F4E2M1 | DType::E8M0 => {
+            DType::F32
+        }
+        _ => dtype,
+    }
+}
+
+/// Writes values into a nest.
+pub struct Writer<'a> {
+    pub nest: &'a mut Nest,
+}
+
+impl Writer<'_> {
+    pub fn dtype(&self, node: Node) -> DType {
+        self.nest.values[node].dtype
+    }
+
+    pub fn cast(&mut self, node: Node, dtype: DType) -> Result<Node> {
+        if self.dtype(node) == dtype {
+            Ok(node)
+        } else {
+            self.nest.push(NestOp::Cast(node), dtype)
+        }
+    }
+
+    pub fn constant(&mut self, dtype: DType, value: impl Into<Scalar>) -> Result<Node> {
+        self.nest
+            .push(NestOp::Const(value.into().cast(dtype)), dtype)
+    }
+
+    fn un(&mut self, op: UnaryOp, x: Node) -> Result<Node> {
+        let dtype = if op == UnaryOp::IsNan {
+            DType::Bool
+        } else {
+            self.dtype(x)
+        };
+        self.nest.push(NestOp::Unary(op, x), dtype)
+    }
+
+    fn bin(&mut self, op: BinaryOp, a: Node, b: Node) -> Result<Node> {
+        self.nest.push(NestOp::Binary(op, a, b), self.dtype(a))
+    }
+
+    fn bin_const(&mut self, op: BinaryOp, a: Node, value: f64) -> Result<Node> {
+        let b = self.constant(self.dtype(a), value)?;
+        self.bin(op, a, b)
+    }
+
+    fn cmp(&mut self, op: CompareOp, a: Node, b: Node) -> Result<Node> {
+        self.nest.push(NestOp::Compare(op, a, b), DType::Bool)
+    }
+
+    fn cmp_zero(&mut self, op: CompareOp, a: Node) -> Result<Node> {
+        let zero = self.constant(self.dtype(a), 0)?;
+        self.cmp(op, a, zero)
+    }
+
+    pub fn select(&mut self, cond: Node, a: Node, b: Node) -> Result<Node> {
+        self.nest.push(NestOp::Select(cond, a, b), self.dtype(a))
+    }
+
+    /// `f(x)` rounded to `out`.
+    pub fn unary(&mut self, f: Unary, x: Node, out: DType) -> Result<Node> {
+        let x = self.cast(x, compute_dtype(self.dtype(x)))?;
+        let dtype = self.dtype(x);
+        let rounds_integer = matches!(f, Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc)
+            && !dtype.is_float();
+        let y = match f {
+            Unary::Neg => self.un(UnaryOp::Neg, x)?,
+            Unary::Abs if !dtype.is_float() && !dtype.is_signed() => x,
+            Unary::Abs => self.un(UnaryOp::Abs, x)?,
+            Unary::Sign => self.sign(x)?,
+            Unary::Relu => {
+                let zero = self.constant(dtype, 0)?;
+                self.bin(BinaryOp::Max, x, zero)?
+            }
+            Unary::Gelu => {
+                let scaled = self.bin_const(BinaryOp::Mul, x, std::f64::consts::FRAC_1_SQRT_2)?;
+                let erf = self.un(UnaryOp::Erf, scaled)?;
+                self.half_gate(x, erf)?
+            }
+            Unary::GeluTanh => {
+                let square = self.bin(BinaryOp::Mul, x, x)?;
+                let cube = self.bin(BinaryOp::Mul, square, x)?;
+                let bent = self.bin_const(BinaryOp::Mul, cube, 0.044715)?;
+                let sum = self.bin(BinaryOp::Add, x, bent)?;
+                let inner =
+                    self.bin_const(BinaryOp::Mul, sum, (2.0 / std::f64::consts::PI).sqrt())?;
+                let tanh = self.un(UnaryOp::Tanh, inner)?;
+                self.half_gate(x, tanh)?
+            }
+            Unary::Silu => {
+                let gate = self.un(UnaryOp::Sigmoid, x)?;
+                self.bin(BinaryOp::Mul, x, gate)?
+            }
+            Unary::Sigmoid => self.un(UnaryOp::Sigmoid, x)?,
+            Unary::Tanh => self.un(UnaryOp::Tanh, x)?,
+            Unary::Exp => self.un(UnaryOp::Exp, x)?,
+            Unary::Exp2 => self.un(UnaryOp::Exp2, x)?,
+            Unary::Expm1 => self.un(UnaryOp::Expm1, x)?,
+            Unary::Log => self.un(UnaryOp::Log, x)?,
+            Unary::Log2 => self.un(UnaryOp::Log2, x)?,
+            Unary::Log1p => self.un(UnaryOp::Log1p, x)?,
+            Unary::Sqrt => self.un(UnaryOp::Sqrt, x)?,
+            Unary::Rsqrt => self.un(UnaryOp::Rsqrt, x)?,
+            Unary::Reciprocal => self.un(UnaryOp::Recip, x)?,
+            Unary::Erf => self.un(UnaryOp::Erf, x)?,
+            Unary::Sin => self.un(UnaryOp::Sin, x)?,
+            Unary::Cos => self.un(UnaryOp::Cos, x)?,
+            Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc if rounds_integer => x,
+            Unary::Floor => self.un(UnaryOp::Floor, x)?,
+            Unary::Ceil => self.un(UnaryOp::Ceil, x)?,
+            Unary::Round => self.un(UnaryOp::Round, x)?,
+            Unary::Trunc => self.un(UnaryOp::Trunc, x)?,
+            Unary::LogicalNot => self.cmp_zero(CompareOp::Eq, x)?,
+            Unary::BitwiseNot => self.un(UnaryOp::Not, x)?,
+            Unary::IsNan if dtype.is_float() => self.un(UnaryOp::IsNan, x)?,
+            Unary::IsInf if dtype.is_float() => {
+                let size = self.un(UnaryOp::Abs, x)?;
+                let inf = self.constant(dtype, f64::INFINITY)?;
+                self.cmp(CompareOp::Eq, size, inf)?
+            }
+            Unary::IsNan | Unary::IsInf => self.constant(DType::Bool, false)?,
+        };
+        self.cast(y, out)
+    }
+
+    /// `x * 0.5 * (1 + gate)`.
+    fn half_gate(&mut self, x: Node, gate: Node) -> Result<Node> {
+        let half = self.bin_const(BinaryOp::Mul, x, 0.5)?;
+        let open = self.bin_const(BinaryOp::Add, gate, 1.0)?;
+        self.bin(BinaryOp::Mul, half, open)
+    }
+
+    fn sign(&mut self, x: Node) -> Result<Node> {
+        let dtype = self.dtype(x);
+        let (zero, one) = (self.constant(dtype, 0)?, self.constant(dtype, 1)?);
+        let above = self.cmp(CompareOp::Gt, x, zero)?;
+        let up = self.select(above, one, zero)?;
+        if !dtype.is_signed() && !dtype.is_float() {
+            return Ok(up);
+        }
+        let minus = self.constant(dtype, -1)?;
+        let below = self.cmp(CompareOp::Lt, x, zero)?;
+        self.select(below, minus, up)
+    }
+
+    /// `f(a, b)` rounded to `out`.
+    pub fn binary(&mut self, f: Binary, a: Node, b: Node, out: DType) -> Result<Node> {
+        let dtype = compute_dtype(self.dtype(a));
+        let (a, b) = (self.cast(a, dtype)?, self.cast(b, dtype)?);
+        let bool_op = dtype.is_bool();
+        let y = match f {
+            Binary::Add if bool_op => self.bin(BinaryOp::Or, a, b)?,
+            Binary::Add => self.bin(BinaryOp::Add, a, b)?,
+            Binary::Sub => self.bin(BinaryOp::Sub, a, b)?,
+            Binary::Mul if bool_op => self.bin(BinaryOp::And, a, b)?,
+            Binary::Mul => self.bin(BinaryOp::Mul, a, b)?,
+            Binary::Div => self.bin(BinaryOp::Div, a, b)?,
+            Binary::DivFloor if dtype.is_float() => {
+                let quotient = self.bin(BinaryOp::Div, a, b)?;
+                self.un(UnaryOp::Floor, quotient)?
+            }
+            Binary::DivFloor => self.bin(BinaryOp::FloorDiv, a, b)?,
+            Binary::DivTrunc if dtype.is_float() => {
+                let quotient = self.bin(BinaryOp::Div, a, b)?;
+                self.un(UnaryOp::Trunc, quotient)?
+            }
+            Binary::DivTrunc => self.bin(BinaryOp::Div, a, b)?,
+            Binary::Remainder if dtype.is_float() => self.float_remainder(a, b)?,
+            Binary::Remainder => self.bin(BinaryOp::Mod, a, b)?,
+            Binary::Fmod => self.bin(BinaryOp::Rem, a, b)?,
+            Binary::Pow => self.bin(BinaryOp::Pow, a, b)?,
+            Binary::Maximum if bool_op => self.bin(BinaryOp::Or, a, b)?,
+            Binary::Maximum => self.bin(BinaryOp::Max, a, b)?,
+            Binary::Minimum if bool_op => self.bin(BinaryOp::And, a, b)?,
+            Binary::Minimum => self.bin(BinaryOp::Min, a, b)?,
+            Binary::BitwiseAnd => self.bin(BinaryOp::And, a, b)?,
+            Binary::BitwiseOr => self.bin(BinaryOp::Or, a, b)?,
+            Binary::BitwiseXor => self.bin(BinaryOp::Xor, a, b)?,
+            Binary::ShiftLeft => self.bin(BinaryOp::Shl, a, b)?,
+            Binary::ShiftRight => self.bin(BinaryOp::Shr, a, b)?,
+        };
+        self.cast(y, out)
+    }
+
+    /// The remainder with the divisor's sign.
+    fn float_remainder(&mut self, a: Node, b: Node) -> Result<Node> {
+        let rest = self.bin(BinaryOp::Rem, a, b)?;
+        let moved = self.bin(BinaryOp::Add, rest, b)?;
+        let rest_below = self.cmp_zero(CompareOp::Lt, rest)?;
+        let divisor_below = self.cmp_zero(CompareOp::Lt, b)?;
+        let signs_differ = self.nest.push(
+            NestOp::Binary(BinaryOp::Xor, rest_below, divisor_below),
+            DType::Bool,
+        )?;
+        let some = self.cmp_zero(CompareOp::Ne, rest)?;
+        let wrong = self.nest.push(
+            NestOp::Binary(BinaryOp::And, signs_differ, some),
+            DType::Bool,
+        )?;
+        self.select(wrong, moved, rest)
+    }
+
+    pub fn compare(&mut self, f: Compare, a: Node, b: Node) -> Result<Node> {
+        let dtype = match self.dtype(a) {
+            DType::Bool => DType::U8,
+            other => compute_dtype(other),
+        };
+        let (a, b) = (self.cast(a, dtype)?, self.cast(b, dtype)?);
+        let op = match f {
+            Compare::Eq => CompareOp::Eq,
+            Compare::Ne => CompareOp::Ne,
+            Compare::Lt => CompareOp::Lt,
+            Compare::Le => CompareOp::Le,
+            Compare::Gt => CompareOp::Gt,
+            Compare::Ge => CompareOp::Ge,
+        };
+        self.cmp(op, a, b)
+    }
+
+    /// A reduction over the nest's reduced dims; `count` elements go into each result.
+    pub fn reduce(&mut self, f: Reduce, x: Node, count: i64, out: DType) -> Result<Node> {
+        let (x, op) = match f {
+            Reduce::Any | Reduce::All => {
+                let wide = self.cast(x, compute_dtype(self.dtype(x)))?;
+                let truth = if self.dtype(wide).is_bool() {
+                    wide
+                } else {
+                    self.cmp_zero(CompareOp::Ne, wide)?
+                };
+                (
+                    truth,
+                    if f == Reduce::Any {
+                        ReduceOp::Any
+                    } else {
+                        ReduceOp::All
+                    },
+                )
+            }
+            Reduce::Amax | Reduce::Amin if self.dtype(x).is_bool() => (
+                x,
+                if f == Reduce::Amax {
+                    ReduceOp::Any
+                } else {
+                    ReduceOp::All
+                },
+            ),
+            Reduce::Sum | Reduce::Mean | Reduce::Prod | Reduce::Amax | Reduce::Amin => {
+                // The result's dtype is at least as wide: sums of narrow integers are i64.
+                let wide = compute_dtype(if out.is_float() { self.dtype(x) } else { out });
+                let op = match f {
+                    Reduce::Prod => ReduceOp::Prod,
+                    Reduce::Amax => ReduceOp::Max,
+                    Reduce::Amin => ReduceOp::Min,
+                    Reduce::Sum | Reduce::Mean | Reduce::Any | Reduce::All => ReduceOp::Sum,
+                };
+                (self.cast(x, wide)?, op)
+            }
+        };
+        let mut y = self.nest.push(NestOp::Reduce(op, x), self.dtype(x))?;
+        if f == Reduce::Mean {
+            y = self.bin_const(BinaryOp::Div, y, count as f64)?;
+        }
+        self.cast(y, out)
+    }
+}

@@ -1,0 +1,171 @@
+//! A long reduction cut into parts: one phase reduces each part, a second combines them and finishes.
+//!
+//! It applies when results are small: no store needs an element of the reduced dims, and no reduction needs another's result.
+
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem};
+use oxyfuel_kernel::ir::BufferMode;
+
+use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestStore, Node, Window};
+use crate::rows::{depends_on_reduction, emit, emit_partial};
+use crate::tile::{Tiling, ceil_div};
+
+/// Whether the reductions of a nest can be cut.
+pub fn applies(nest: &Nest) -> bool {
+    let nested = nest.values.iter().any(|value| match value.op {
+        NestOp::Reduce(_, operand) => depends_on_reduction(nest, operand),
+        _ => false,
+    });
+    let small = nest.stores.iter().all(|store| {
+        nest.values[store.value].support.minus(nest.reduced) == nest.values[store.value].support
+    });
+    nest.has_reduction() && !nested && small
+}
+
+/// Adds both phases. Returns dtype and elements of each workspace, which are the program's last parameters.
+pub fn emit_split(
+    k: &KernelBuilder,
+    mems: &[Mem],
+    nest: &Nest,
+    mut tiling: Tiling,
+    parts: i64,
+    finish: impl Fn(&Nest) -> Tiling,
+) -> Result<Vec<(DType, i64)>> {
+    let cut = nest.reduced.iter().next().unwrap_or(0);
+    tiling.block[cut] = ceil_div(nest.dims[cut], parts.clamp(1, nest.dims[cut]));
+    let parts = ceil_div(nest.dims[cut], tiling.block[cut]);
+    let kept: i64 = (0..nest.rank())
+        .filter(|&d| !nest.reduced.contains(d))
+        .map(|d| nest.dims[d])
+        .product();
+    let sums: Vec<Node> = (0..nest.values.len())
+        .filter(|&n| matches!(nest.values[n].op, NestOp::Reduce(..)))
+        .collect();
+    let len = kept * parts;
+    let workspaces: Vec<(Node, Mem)> = sums
+        .iter()
+        .enumerate()
+        .map(|(i, &node)| {
+            (
+                node,
+                k.buffer(
+                    format!("partial{i}"),
+                    nest.values[node].dtype,
+                    BufferMode::Workspace,
+                    Expr::constant(len),
+                )
+                .aligned(64),
+            )
+        })
+        .collect();
+    emit_partial(k, mems, nest, &tiling, &workspaces);
+
+    let second = combine(nest, parts, &sums)?;
+    let mut all: Vec<Mem> = mems.to_vec();
+    all.extend(workspaces.iter().map(|(_, mem)| mem.clone()));
+    let tiling = finish(&second);
+    emit(k, &all, &second, &tiling);
+    Ok(sums
+        .iter()
+        .map(|&node| (nest.values[node].dtype, len))
+        .collect())
+}
+
+/// The nest that combines the parts: kept dims, then the parts as the only reduced dim.
+fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
+    let kept: Vec<usize> = (0..nest.rank())
+        .filter(|&d| !nest.reduced.contains(d))
+        .collect();
+    let mut dims: Vec<i64> = kept.iter().map(|&d| nest.dims[d]).collect();
+    dims.push(parts);
+    let mut second = Nest::new(format!("{}_combine", nest.name), dims);
+    second.reduced = Dims::default().with(kept.len());
+    second.buffers = nest.buffers.clone();
+    let moved = |window: &Window| {
+        let mut strides: Vec<i64> = kept.iter().map(|&d| window.strides[d]).collect();
+        strides.push(0);
+        Window {
+            buffer: window.buffer,
+            base: window.base,
+            strides,
+        }
+    };
+    let mut row_major = vec![1; kept.len() + 1];
+    for d in (0..kept.len()).rev() {
+        row_major[d] = row_major[d + 1] * second.dims[d + 1];
+    }
+    let mut map: Vec<Option<Node>> = vec![None; nest.values.len()];
+    for (node, value) in nest.values.iter().enumerate() {
+        let small = value.support.minus(nest.reduced) == value.support;
+        let needed = matches!(value.op, NestOp::Reduce(..))
+            || (small && operands(&value.op).iter().all(|&n| map[n].is_some()));
+        if !needed {
+            continue;
+        }
+        let get = |n: Node| map[n].unwrap_or(0);
+        let op = match &value.op {
+            NestOp::Reduce(f, _) => {
+                let i = sums.iter().position(|&s| s == node).unwrap_or(0);
+                second.buffers.push(NestBuffer {
+                    dtype: value.dtype,
+                    read: true,
+                    written: true,
+                    len: row_major[0] * second.dims[0],
+                    align: 64,
+                });
+                let window = Window {
+                    buffer: nest.buffers.len() + i,
+                    base: 0,
+                    strides: row_major.clone(),
+                };
+                let part = second.push(NestOp::Load(window), value.dtype)?;
+                NestOp::Reduce(*f, part)
+            }
+            NestOp::Load(window) => NestOp::Load(moved(window)),
+            NestOp::LoadAt {
+                window,
+                index,
+                stride,
+                extent,
+            } => NestOp::LoadAt {
+                window: moved(window),
+                index: get(*index),
+                stride: *stride,
+                extent: *extent,
+            },
+            NestOp::Coordinate { dim, scale, offset } => NestOp::Coordinate {
+                dim: kept.iter().position(|d| d == dim).unwrap_or(0),
+                scale: *scale,
+                offset: *offset,
+            },
+            NestOp::Given => NestOp::Given,
+            NestOp::Const(value) => NestOp::Const(*value),
+            NestOp::Unary(f, a) => NestOp::Unary(*f, get(*a)),
+            NestOp::Binary(f, a, b) => NestOp::Binary(*f, get(*a), get(*b)),
+            NestOp::Compare(f, a, b) => NestOp::Compare(*f, get(*a), get(*b)),
+            NestOp::Select(c, a, b) => NestOp::Select(get(*c), get(*a), get(*b)),
+            NestOp::Cast(a) => NestOp::Cast(get(*a)),
+        };
+        map[node] = Some(second.push(op, value.dtype)?);
+    }
+    for store in &nest.stores {
+        let value = map[store.value].unwrap_or(0);
+        second.stores.push(NestStore {
+            value,
+            window: moved(&store.window),
+        });
+    }
+    Ok(second)
+}
+
+fn operands(op: &NestOp) -> Vec<Node> {
+    match op {
+        NestOp::Load(_) | NestOp::Given | NestOp::Const(_) | NestOp::Coordinate { .. } => {
+            Vec::new()
+        }
+        NestOp::LoadAt { index, .. } => vec![*index],
+        NestOp::Unary(_, a) | NestOp::Cast(a) | NestOp::Reduce(_, a) => vec![*a],
+        NestOp::Binary(_, a, b) | NestOp::Compare(_, a, b) => vec![*a, *b],
+        NestOp::Select(c, a, b) => vec![*c, *a, *b],
+    }
+}

@@ -1,0 +1,718 @@
+//! Which nodes share a group.
+//!
+//! Nodes are visited in order. A pointwise node joins the group of an operand when their dims can be matched; groups of several operands are merged when no third
+//! group lies between them. A reduction joins its operand's group when the group has no other reduced dims. A matrix product starts a group of its own that
+//! takes elementwise work on its result. What a node reads through a view that only relabels dims (permute, expand, added or dropped extents of 1) counts as read from the group itself; through any other view the
+//! operand must be in memory, so the node starts a new group.
+//!
+//! Matching dims is free choice where only operands from memory run along a dim: their strides adapt to any order. That is why `x - amax(x)` finds the reduced dim again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use oxyfuel_base::{Code, Error, Expr, Id, Result};
+use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, ValueId};
+use oxyfuel_plan::TargetDesc;
+
+use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
+use crate::views::{Placements, place_views};
+
+/// Groups with more nodes gain nothing and cost registers.
+const MAX_NODES: usize = 128;
+/// A group of at most so many nodes is recomputed along a new dim rather than stored.
+const MAX_GROWN_NODES: usize = 12;
+
+/// Groups the nodes of a verified graph of primitive ops.
+pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
+    let placements = place_views(graph)?;
+    let mut fuser = Fuser::new(graph, &placements);
+    for (id, node) in graph.nodes.iter() {
+        fuser.visit(id, node)?;
+    }
+    let groups = fuser.finish(target)?;
+    Ok(Schedule { groups, placements })
+}
+
+/// A group while it grows.
+struct Draft {
+    kind: GroupKind,
+    dims: Vec<Expr>,
+    reduced: BTreeSet<usize>,
+    nodes: Vec<NodeId>,
+    deps: BTreeSet<usize>,
+    /// Merged into another group.
+    dead: bool,
+}
+
+struct Fuser<'a> {
+    graph: &'a Graph,
+    placements: &'a Placements,
+    /// Node that computes a value.
+    producer: Vec<Option<NodeId>>,
+    /// Group of each node; nodes that are views or repeated sources have none.
+    group_of: Vec<Option<usize>>,
+    drafts: Vec<Draft>,
+    maps: BTreeMap<ValueId, DimMap>,
+    /// Dims of what a reduction or a copied reshape reads, which its result does not show.
+    operand_maps: BTreeMap<NodeId, DimMap>,
+}
+
+/// How a node sees an operand from inside a group.
+enum Seen {
+    /// Computed by the group, with these dims.
+    Inside(DimMap),
+    /// In memory, or cheap enough to be made again.
+    Outside,
+    /// Computed by the group but needed in memory.
+    Blocked,
+}
+
+impl<'a> Fuser<'a> {
+    fn new(graph: &'a Graph, placements: &'a Placements) -> Self {
+        let mut producer = vec![None; graph.values.len()];
+        for (id, node) in graph.nodes.iter() {
+            for &out in &node.outputs {
+                producer[out.index()] = Some(id);
+            }
+        }
+        Self {
+            graph,
+            placements,
+            producer,
+            group_of: vec![None; graph.nodes.len()],
+            drafts: Vec::new(),
+            maps: BTreeMap::new(),
+            operand_maps: BTreeMap::new(),
+        }
+    }
+
+    fn visit(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        match node.op.category() {
+            Category::View if !self.placements.is_root(node.out()) => Ok(()),
+            // A reshape that strides cannot express is a copy: it walks its operand and writes row-major.
+            Category::View => self.start_copy(id, node),
+            Category::Source => {
+                if repeatable(&node.op) && self.needs_memory(node.out()) {
+                    self.start(id, node, GroupKind::Loops, self.shape(node.out()))?;
+                }
+                Ok(())
+            }
+            Category::Pointwise | Category::Indexing if !matches!(node.op, Op::Cat { .. }) => {
+                self.visit_pointwise(id, node)
+            }
+            Category::Reduction => self.visit_reduction(id, node),
+            Category::Matmul => {
+                self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
+            }
+            Category::Indexing => {
+                self.start(id, node, GroupKind::Writes(id), self.shape(node.out()))
+            }
+            Category::Update => match node.op {
+                Op::Copy => self.visit_pointwise(id, node),
+                _ => self.start(id, node, GroupKind::Writes(id), self.shape(node.out())),
+            },
+            Category::Composite => Err(Error::new(
+                Code::Internal,
+                format!(
+                    "`{}` reached the schedule; composites are decomposed before",
+                    node.op.name()
+                ),
+            )),
+            Category::Pointwise => self.visit_pointwise(id, node),
+        }
+    }
+
+    fn shape(&self, value: ValueId) -> Vec<Expr> {
+        self.graph.values[value].ty.shape.clone()
+    }
+
+    /// A source (full, arange) is made again by elementwise readers; everyone else needs it in memory.
+    fn needs_memory(&self, value: ValueId) -> bool {
+        let returned = self
+            .graph
+            .outputs
+            .iter()
+            .any(|out| self.placements.root(out.value) == value);
+        returned
+            || self.graph.nodes.iter().any(|(_, user)| {
+                user.inputs.iter().enumerate().any(|(i, &input)| {
+                    let view = user.op.category() == Category::View
+                        && !self.placements.is_root(user.out());
+                    !view
+                        && self.placements.root(input) == value
+                        && (reads_memory(&user.op, i) || user.op.category() == Category::Reduction)
+                })
+            })
+    }
+
+    // ---- joining ---------------------------------------------------------------------------------------------------------------
+
+    fn visit_pointwise(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        let mut candidates: Vec<usize> = node
+            .inputs
+            .iter()
+            .filter_map(|&v| self.group_behind(v))
+            .collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        let joined = candidates
+            .iter()
+            .rev()
+            .find_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)));
+        let Some((group, dims)) = joined else {
+            return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
+        };
+        self.place(id, node, group, dims);
+        for other in candidates {
+            if other != group && !self.drafts[other].dead {
+                self.try_merge(node, other, group);
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_reduction(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        let Op::Reduce { dims, keepdim, .. } = &node.op else {
+            return Err(Error::new(
+                Code::Internal,
+                format!("`{}` is no reduction the schedule knows", node.op.name()),
+            ));
+        };
+        let operand = node.inputs[0];
+        let joined = self.group_behind(operand).and_then(|g| {
+            let draft = &self.drafts[g];
+            let Seen::Inside(map) = self.see(operand, g) else {
+                return None;
+            };
+            let shape = self.shape(operand);
+            let complete = shape
+                .iter()
+                .zip(&map)
+                .all(|(extent, dim)| dim.is_some() || *extent == Expr::constant(1));
+            let reduced: BTreeSet<usize> = dims.iter().filter_map(|&d| map[d]).collect();
+            let fits = draft.kind == GroupKind::Loops
+                && draft.nodes.len() < MAX_NODES
+                && complete
+                && !reduced.is_empty()
+                && (draft.reduced.is_empty() || draft.reduced == reduced);
+            fits.then_some((g, map, reduced))
+        });
+        let map = match joined {
+            Some((group, map, reduced)) => {
+                self.drafts[group].reduced = reduced;
+                self.group_of[id.index()] = Some(group);
+                self.drafts[group].nodes.push(id);
+                map
+            }
+            None => {
+                let shape = self.shape(operand);
+                self.start(id, node, GroupKind::Loops, shape.clone())?;
+                let group = self.drafts.len() - 1;
+                let map = fresh_map(&shape);
+                self.drafts[group].reduced = dims.iter().filter_map(|&d| map[d]).collect();
+                map
+            }
+        };
+        let out: DimMap = map
+            .iter()
+            .enumerate()
+            .filter(|(d, _)| *keepdim || !dims.contains(d))
+            .map(|(d, &dim)| if dims.contains(&d) { None } else { dim })
+            .collect();
+        self.operand_maps.insert(id, map);
+        self.maps.insert(node.out(), out);
+        Ok(())
+    }
+
+    /// Dims of the node's result in a group, if the node can join it; grows nothing.
+    fn dims_for(&self, node: &Node, group: usize) -> Option<(DimMap, Vec<(usize, Expr)>)> {
+        let draft = &self.drafts[group];
+        if draft.nodes.len() >= MAX_NODES || matches!(draft.kind, GroupKind::Writes(_)) {
+            return None;
+        }
+        let shape = self.shape(node.out());
+        let mut map: DimMap = vec![None; shape.len()];
+        for (i, &operand) in node.inputs.iter().enumerate() {
+            match self.see(operand, group) {
+                Seen::Blocked => return None,
+                Seen::Outside => {
+                    if self
+                        .group_behind(operand)
+                        .is_some_and(|other| other != group && self.depends(other, group))
+                    {
+                        return None;
+                    }
+                }
+                Seen::Inside(_) if reads_memory(&node.op, i) => return None,
+                Seen::Inside(dims) => {
+                    let lead = shape.len().checked_sub(dims.len())?;
+                    for (j, dim) in dims.into_iter().enumerate() {
+                        match (map[lead + j], dim) {
+                            (Some(have), Some(want)) if have != want => return None,
+                            (None, Some(want)) => map[lead + j] = Some(want),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        let mut used: BTreeSet<usize> = BTreeSet::new();
+        if !map.iter().flatten().all(|&dim| used.insert(dim)) {
+            return None;
+        }
+        let mut grown = Vec::new();
+        for j in 0..shape.len() {
+            if map[j].is_some() || shape[j] == Expr::constant(1) {
+                continue;
+            }
+            match (0..draft.dims.len()).find(|d| !used.contains(d) && draft.dims[*d] == shape[j]) {
+                Some(dim) => {
+                    used.insert(dim);
+                    map[j] = Some(dim);
+                }
+                None => grown.push((j, shape[j].clone())),
+            }
+        }
+        if let GroupKind::Contraction(_) = draft.kind {
+            let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
+            return (grown.is_empty() && whole).then_some((map, grown));
+        }
+        if !grown.is_empty() && !(draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES)
+        {
+            return None;
+        }
+        Some((map, grown))
+    }
+
+    /// Adds the node to a group with the dims that [`Self::dims_for`] found.
+    fn place(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        group: usize,
+        (mut map, grown): (DimMap, Vec<(usize, Expr)>),
+    ) {
+        for (j, extent) in grown {
+            let at = map[..j].iter().flatten().max().map_or(0, |&d| d + 1);
+            self.insert_dim(group, at, extent);
+            for dim in map.iter_mut().flatten() {
+                if *dim >= at {
+                    *dim += 1;
+                }
+            }
+            map[j] = Some(at);
+        }
+        self.group_of[id.index()] = Some(group);
+        let deps: Vec<usize> = node
+            .inputs
+            .iter()
+            .filter_map(|&v| self.group_behind(v))
+            .filter(|&g| g != group)
+            .collect();
+        let draft = &mut self.drafts[group];
+        draft.nodes.push(id);
+        draft.deps.extend(deps);
+        self.maps.insert(node.out(), map);
+    }
+
+    fn insert_dim(&mut self, group: usize, at: usize, extent: Expr) {
+        let draft = &mut self.drafts[group];
+        draft.dims.insert(at, extent);
+        draft.reduced = draft
+            .reduced
+            .iter()
+            .map(|&d| if d >= at { d + 1 } else { d })
+            .collect();
+        let nodes = draft.nodes.clone();
+        self.relabel(&nodes, &|dim| if dim >= at { dim + 1 } else { dim });
+    }
+
+    fn relabel(&mut self, nodes: &[NodeId], new: &dyn Fn(usize) -> usize) {
+        for node in nodes {
+            let maps = [
+                self.maps.get_mut(&self.graph.nodes[*node].out()),
+                self.operand_maps.get_mut(node),
+            ];
+            for dim in maps.into_iter().flatten().flatten().flatten() {
+                *dim = new(*dim);
+            }
+        }
+    }
+
+    /// Moves all nodes of `from` into `into`, where `node` already is, if their dims match and no third group stands between.
+    fn try_merge(&mut self, node: &Node, from: usize, into: usize) {
+        let (a, b) = (&self.drafts[from], &self.drafts[into]);
+        if a.kind != GroupKind::Loops
+            || b.kind != GroupKind::Loops
+            || a.nodes.len() + b.nodes.len() > MAX_NODES
+        {
+            return;
+        }
+        // `into` depends on `from` only through `node` itself, which was just placed; anything else lies between.
+        let direct = |g: usize| {
+            self.drafts[g].nodes.iter().any(|&n| {
+                let user = &self.graph.nodes[n];
+                !std::ptr::eq(user, node)
+                    && user
+                        .inputs
+                        .iter()
+                        .any(|&v| self.group_behind(v) == Some(from))
+            })
+        };
+        if direct(into)
+            || self.depends(from, into)
+            || self.drafts[into]
+                .deps
+                .iter()
+                .any(|&d| d != from && self.depends(d, from))
+        {
+            return;
+        }
+        let out_map = &self.maps[&node.out()];
+        let mut relabel: Vec<Option<usize>> = vec![None; a.dims.len()];
+        for (i, &operand) in node.inputs.iter().enumerate() {
+            if self.group_behind(operand) != Some(from) {
+                continue;
+            }
+            if reads_memory(&node.op, i) {
+                return;
+            }
+            let Seen::Inside(dims) = self.see(operand, from) else {
+                return;
+            };
+            let lead = out_map.len() - dims.len();
+            for (j, dim) in dims.into_iter().enumerate() {
+                let (Some(old), Some(new)) = (dim, out_map[lead + j]) else {
+                    continue;
+                };
+                if relabel[old].is_some_and(|have| have != new) {
+                    return;
+                }
+                relabel[old] = Some(new);
+            }
+        }
+        for old in 0..relabel.len() {
+            if relabel[old].is_none() {
+                let taken: BTreeSet<usize> = relabel.iter().flatten().copied().collect();
+                relabel[old] =
+                    (0..b.dims.len()).find(|d| !taken.contains(d) && b.dims[*d] == a.dims[old]);
+            }
+        }
+        let Some(relabel) = relabel.into_iter().collect::<Option<Vec<usize>>>() else {
+            return;
+        };
+        let distinct: BTreeSet<usize> = relabel.iter().copied().collect();
+        let same_extents = relabel
+            .iter()
+            .enumerate()
+            .all(|(old, &new)| a.dims[old] == b.dims[new]);
+        let reduced: BTreeSet<usize> = a.reduced.iter().map(|&d| relabel[d]).collect();
+        let one_reduction = a.reduced.is_empty() || b.reduced.is_empty() || reduced == b.reduced;
+        if distinct.len() != relabel.len() || !same_extents || !one_reduction {
+            return;
+        }
+        let (nodes, deps) = (a.nodes.clone(), a.deps.clone());
+        for &n in &nodes {
+            self.group_of[n.index()] = Some(into);
+        }
+        self.relabel(&nodes, &|dim| relabel[dim]);
+        let draft = &mut self.drafts[into];
+        draft.nodes.extend(nodes);
+        draft.nodes.sort_unstable();
+        draft.reduced.extend(reduced);
+        draft.deps.extend(deps);
+        draft.deps.remove(&from);
+        self.drafts[from].dead = true;
+        for draft in &mut self.drafts {
+            if draft.deps.remove(&from) {
+                draft.deps.insert(into);
+            }
+        }
+    }
+
+    // ---- starting --------------------------------------------------------------------------------------------------------------
+
+    fn start(&mut self, id: NodeId, node: &Node, kind: GroupKind, shape: Vec<Expr>) -> Result<()> {
+        let deps = node
+            .inputs
+            .iter()
+            .filter_map(|&v| self.group_behind(v))
+            .collect();
+        let one = Expr::constant(1);
+        let dims = shape.iter().filter(|d| **d != one).cloned().collect();
+        self.drafts.push(Draft {
+            kind,
+            dims,
+            reduced: BTreeSet::new(),
+            nodes: vec![id],
+            deps,
+            dead: false,
+        });
+        self.group_of[id.index()] = Some(self.drafts.len() - 1);
+        if self.shape(node.out()) == shape {
+            self.maps.insert(node.out(), fresh_map(&shape));
+        }
+        Ok(())
+    }
+
+    /// A reshape by copy: the domain is the operand's, the result has the same elements in row-major order.
+    fn start_copy(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        let shape = self.shape(node.inputs[0]);
+        self.start(id, node, GroupKind::Loops, shape.clone())?;
+        self.maps.remove(&node.out());
+        self.operand_maps.insert(id, fresh_map(&shape));
+        Ok(())
+    }
+
+    // ---- looking ---------------------------------------------------------------------------------------------------------------
+
+    /// The group that computes a value or what it is a view of.
+    fn group_behind(&self, value: ValueId) -> Option<usize> {
+        self.producer[self.placements.root(value).index()]
+            .and_then(|node| self.group_of[node.index()])
+    }
+
+    fn see(&self, value: ValueId, group: usize) -> Seen {
+        let root = self.placements.root(value);
+        if self.group_behind(root) != Some(group) {
+            return Seen::Outside;
+        }
+        // A copied reshape has no dims of its own in the domain: only memory shows it.
+        self.relabelled(value, root)
+            .map_or(Seen::Blocked, Seen::Inside)
+    }
+
+    /// Dims of a view of an in-group value, if the view only relabels them.
+    fn relabelled(&self, value: ValueId, root: ValueId) -> Option<DimMap> {
+        if value == root {
+            return self.maps.get(&value).cloned();
+        }
+        let node = &self.graph.nodes[self.producer[value.index()]?];
+        let inner = self.relabelled(node.inputs[0], root)?;
+        view_map(
+            &node.op,
+            &self.shape(node.inputs[0]),
+            &self.shape(value),
+            &inner,
+        )
+    }
+
+    /// Whether `group` needs `other` to have run before.
+    fn depends(&self, group: usize, other: usize) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![group];
+        while let Some(g) = stack.pop() {
+            if g == other {
+                return true;
+            }
+            if seen.insert(g) {
+                stack.extend(&self.drafts[g].deps);
+            }
+        }
+        false
+    }
+
+    // ---- finishing -------------------------------------------------------------------------------------------------------------
+
+    fn finish(self, target: &TargetDesc) -> Result<Vec<Group>> {
+        let mut outputs: Vec<BTreeSet<ValueId>> = vec![BTreeSet::new(); self.drafts.len()];
+        let mut inputs: Vec<BTreeSet<ValueId>> = vec![BTreeSet::new(); self.drafts.len()];
+        for out in &self.graph.outputs {
+            if let Some(g) = self.group_behind(out.value) {
+                outputs[g].insert(self.placements.root(out.value));
+            }
+        }
+        for (id, node) in self.graph.nodes.iter() {
+            let Some(user) = self.group_of[id.index()] else {
+                continue;
+            };
+            for (i, &operand) in node.inputs.iter().enumerate() {
+                let root = self.placements.root(operand);
+                let inside = self.group_behind(root) == Some(user) && !reads_memory(&node.op, i);
+                let repeated = self.producer[root.index()].is_some_and(|n| {
+                    repeatable(&self.graph.nodes[n].op) && self.group_of[n.index()] != Some(user)
+                }) && !reads_memory(&node.op, i)
+                    && node.op.category() != Category::Reduction;
+                if inside || repeated {
+                    continue;
+                }
+                inputs[user].insert(root);
+                if let Some(maker) = self.group_behind(root) {
+                    outputs[maker].insert(root);
+                }
+            }
+        }
+        let mut done: Vec<bool> = self.drafts.iter().map(|draft| draft.dead).collect();
+        let mut order = Vec::new();
+        while order.len() < self.drafts.iter().filter(|draft| !draft.dead).count() {
+            let ready: Vec<usize> = (0..self.drafts.len())
+                .filter(|&g| !done[g] && self.drafts[g].deps.iter().all(|&d| d == g || done[d]))
+                .collect();
+            if ready.is_empty() {
+                return Err(Error::new(
+                    Code::Internal,
+                    format!(
+                        "the groups of graph @{} wait for each other",
+                        self.graph.name
+                    ),
+                ));
+            }
+            for g in ready {
+                done[g] = true;
+                order.push(g);
+            }
+        }
+        let groups = order.into_iter().map(|g| {
+            let draft = &self.drafts[g];
+            let maps = draft
+                .nodes
+                .iter()
+                .flat_map(|&n| &self.graph.nodes[n].outputs)
+                .filter_map(|&v| Some((v, self.maps.get(&v)?.clone())))
+                .collect();
+            let operand_maps = draft
+                .nodes
+                .iter()
+                .filter_map(|&n| Some((n, self.operand_maps.get(&n)?.clone())))
+                .collect();
+            let mut group = Group {
+                kind: draft.kind,
+                dims: draft.dims.clone(),
+                reduced: draft.reduced.iter().copied().collect(),
+                nodes: draft.nodes.clone(),
+                maps,
+                operand_maps,
+                inputs: inputs[g].iter().copied().collect(),
+                outputs: outputs[g].iter().copied().collect(),
+                alternatives: Vec::new(),
+            };
+            group.alternatives = strategies(&group, target);
+            group
+        });
+        Ok(groups.collect())
+    }
+}
+
+/// Dims of a fresh group whose domain is the shape without its extents of 1.
+fn fresh_map(shape: &[Expr]) -> DimMap {
+    let mut next = 0;
+    shape
+        .iter()
+        .map(|extent| {
+            (*extent != Expr::constant(1)).then(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect()
+}
+
+/// Sources that elementwise readers make again instead of reading them.
+fn repeatable(op: &Op) -> bool {
+    op.category() == Category::Source && !matches!(op, Op::Constant { .. })
+}
+
+/// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.
+fn reads_memory(op: &Op, operand: usize) -> bool {
+    match op.category() {
+        Category::Matmul => true,
+        Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
+        Category::Update => !matches!(op, Op::Copy),
+        Category::View => true,
+        Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
+    }
+}
+
+/// Dims of a view of a value that a group computes, given the value's own; `None` if the view does more than relabel dims.
+pub fn view_dims(
+    graph: &Graph,
+    group: &Group,
+    producer: &dyn Fn(ValueId) -> Option<NodeId>,
+    value: ValueId,
+) -> Option<DimMap> {
+    if let Some(map) = group.maps.get(&value) {
+        return Some(map.clone());
+    }
+    let node = &graph.nodes[producer(value)?];
+    if node.op.category() != Category::View {
+        return None;
+    }
+    let operand = node.inputs[0];
+    let inner = view_dims(graph, group, producer, operand)?;
+    view_map(
+        &node.op,
+        &graph.values[operand].ty.shape,
+        &graph.values[value].ty.shape,
+        &inner,
+    )
+}
+
+/// Dims of a view, given those of its operand, if the view only relabels dims.
+fn view_map(op: &Op, from: &[Expr], to: &[Expr], inner: &DimMap) -> Option<DimMap> {
+    let one = Expr::constant(1);
+    match op {
+        Op::Permute { dims } => Some(dims.iter().map(|&d| inner[d]).collect()),
+        Op::Expand { .. } => {
+            let lead = to.len() - from.len();
+            Some(
+                (0..to.len())
+                    .map(|j| {
+                        if j < lead || from[j - lead] == one {
+                            None
+                        } else {
+                            inner[j - lead]
+                        }
+                    })
+                    .collect(),
+            )
+        }
+        Op::View { .. } => {
+            let kept_from: Vec<usize> = (0..from.len()).filter(|&j| from[j] != one).collect();
+            let kept_to: Vec<usize> = (0..to.len()).filter(|&j| to[j] != one).collect();
+            let same = kept_from.len() == kept_to.len()
+                && kept_from
+                    .iter()
+                    .zip(&kept_to)
+                    .all(|(&a, &b)| from[a] == to[b]);
+            same.then(|| {
+                let mut map = vec![None; to.len()];
+                for (&a, &b) in kept_from.iter().zip(&kept_to) {
+                    map[b] = inner[a];
+                }
+                map
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Ways to run a group on a machine, best first.
+fn strategies(group: &Group, target: &TargetDesc) -> Vec<Strategy> {
+    match group.kind {
+        GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
+        GroupKind::Writes(_) => vec![Strategy::Tiles],
+        GroupKind::Loops if group.reduced.is_empty() => vec![Strategy::Tiles],
+        GroupKind::Loops => {
+            let extent = |d: usize| group.dims[d].as_const().unwrap_or(1).max(1);
+            let rows: i64 = (0..group.dims.len())
+                .filter(|d| !group.reduced.contains(d))
+                .map(extent)
+                .product();
+            let depth: i64 = group.reduced.iter().map(|&d| extent(d)).product();
+            let workers = i64::from(target.workers.max(1));
+            let vector_rows = rows / i64::from(target.lanes(4)).max(1);
+            // Rows alone must give every worker something; a short reduction is not worth a second phase.
+            let inner_kept = !group.reduced.contains(&(group.dims.len() - 1));
+            let units = if inner_kept { vector_rows } else { rows };
+            if units >= 2 * workers || depth * rows < 1 << 16 {
+                return vec![Strategy::Tiles];
+            }
+            let parts = (4 * workers).min(depth / 1024).max(2);
+            vec![
+                Strategy::SplitReduction {
+                    parts: u32::try_from(parts).unwrap_or(2),
+                },
+                Strategy::Tiles,
+            ]
+        }
+    }
+}

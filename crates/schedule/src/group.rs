@@ -1,0 +1,63 @@
+//! What a group is: nodes that become one kernel, over one iteration domain.
+
+use std::collections::BTreeMap;
+
+use oxyfuel_base::Expr;
+use oxyfuel_graph::{NodeId, ValueId};
+
+use crate::views::Placements;
+
+/// For each dim of a value, the domain dim that it runs along; `None` where the value does not vary (extent 1, or repeated).
+pub type DimMap = Vec<Option<usize>>;
+
+/// The groups of a graph in an order in which they can run, and where views point.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub groups: Vec<Group>,
+    pub placements: Placements,
+}
+
+/// Nodes that share a kernel.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub kind: GroupKind,
+    /// Extents of the iteration domain; no extent is the constant 1.
+    pub dims: Vec<Expr>,
+    /// Domain dims that the group's reductions run over, ascending. Empty: no reduction.
+    pub reduced: Vec<usize>,
+    /// In an order in which they can be computed.
+    pub nodes: Vec<NodeId>,
+    /// Dims of every value that the group computes.
+    pub maps: BTreeMap<ValueId, DimMap>,
+    /// Dims of what a reduction or a copied reshape reads, which the result's dims do not show.
+    pub operand_maps: BTreeMap<NodeId, DimMap>,
+    /// Values of other groups, inputs and constants that the group reads, as roots.
+    pub inputs: Vec<ValueId>,
+    /// Values that must be in memory after the group ran.
+    pub outputs: Vec<ValueId>,
+    /// Ways to run it, best first by the cost model; a tuner may choose another.
+    pub alternatives: Vec<Strategy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Elementwise work and reductions over one domain.
+    Loops,
+    /// A matrix product (the node) with elementwise work on its result.
+    Contraction(NodeId),
+    /// Values copied into parts of one result (concatenation, a write into a slice).
+    Writes(NodeId),
+}
+
+/// How a group runs. What each means for tiles is decided by `lower`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// One pass of tiles over the domain; reduced dims lie whole inside a tile.
+    Tiles,
+    /// The reduced dims are cut into `parts`, whose partial results a second phase combines.
+    SplitReduction { parts: u32 },
+    /// Operands are copied into panels first, then multiplied.
+    PackedProduct,
+    /// Operands are read where they are.
+    DirectProduct,
+}

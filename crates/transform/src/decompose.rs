@@ -1,0 +1,194 @@
+//! Named compositions in terms of primitive ops.
+//!
+//! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
+
+use oxyfuel_base::{Code, DType, Error, Expr, Result};
+use oxyfuel_graph::{Binary, Builder, Graph, Node, Op, Rebuild, Reduce, Unary, ValueId};
+
+/// Replaces every composite op. What comes out has primitive ops only.
+pub fn decompose(graph: &Graph) -> Result<Graph> {
+    let mut rebuild = Rebuild::new(graph);
+    for (id, node) in graph.nodes.iter() {
+        let inputs = node
+            .inputs
+            .iter()
+            .map(|&v| rebuild.get(v))
+            .collect::<Result<Vec<_>>>()?;
+        rebuild.at(id);
+        let outs = match &node.op {
+            Op::Softmax { dim } => vec![softmax(&mut rebuild.builder, inputs[0], *dim)?],
+            Op::LogSoftmax { dim } => vec![log_softmax(&mut rebuild.builder, inputs[0], *dim)?],
+            Op::NativeLayerNorm { rank, eps } => {
+                layer_norm(&mut rebuild.builder, &inputs, *rank, eps.as_f64())?
+            }
+            Op::Var {
+                dims,
+                correction,
+                keepdim,
+            } => vec![var(
+                &mut rebuild.builder,
+                inputs[0],
+                dims,
+                correction.as_f64(),
+                *keepdim,
+            )?],
+            _ => {
+                rebuild.copy(id)?;
+                continue;
+            }
+        };
+        for (&old, new) in node.outputs.iter().zip(outs) {
+            keep_name(graph, node, old, &mut rebuild.builder, new);
+            rebuild.define(old, new);
+        }
+    }
+    rebuild.finish()
+}
+
+fn keep_name(graph: &Graph, _: &Node, old: ValueId, builder: &mut Builder, new: ValueId) {
+    let value = &graph.values[old];
+    if let Some(name) = &value.name {
+        builder.set_name(new, name);
+    }
+    builder.set_layout(new, value.layout.clone());
+}
+
+/// The dtype that a composite computes in.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 {
+        DType::F64
+    } else {
+        DType::F32
+    }
+}
+
+fn reduce(b: &mut Builder, op: Reduce, x: ValueId, dims: &[usize]) -> Result<ValueId> {
+    b.emit(
+        Op::Reduce {
+            op,
+            dims: dims.to_vec(),
+            keepdim: true,
+        },
+        &[x],
+    )
+}
+
+fn unary(b: &mut Builder, op: Unary, x: ValueId) -> Result<ValueId> {
+    b.emit(Op::Unary(op), &[x])
+}
+
+fn binary(b: &mut Builder, op: Binary, x: ValueId, y: ValueId) -> Result<ValueId> {
+    b.emit(Op::Binary(op), &[x, y])
+}
+
+/// `x - max` and its exponential, in the wide dtype.
+fn shifted(b: &mut Builder, x: ValueId, dim: usize) -> Result<(ValueId, ValueId)> {
+    let dtype = wide(b.ty(x).dtype);
+    let x = b.cast(x, dtype)?;
+    let max = reduce(b, Reduce::Amax, x, &[dim])?;
+    let centred = binary(b, Binary::Sub, x, max)?;
+    Ok((centred, unary(b, Unary::Exp, centred)?))
+}
+
+fn softmax(b: &mut Builder, x: ValueId, dim: usize) -> Result<ValueId> {
+    let out = b.ty(x).dtype;
+    if b.ty(x).rank() == 0 || b.ty(x).numel() == Expr::constant(0) {
+        return empty_or_single(b, x, 1.0);
+    }
+    let (_, exp) = shifted(b, x, dim)?;
+    let sum = reduce(b, Reduce::Sum, exp, &[dim])?;
+    // One division a row instead of one an element: half an ulp more, well inside the bound.
+    let scale = unary(b, Unary::Reciprocal, sum)?;
+    let y = binary(b, Binary::Mul, exp, scale)?;
+    b.cast(y, out)
+}
+
+fn log_softmax(b: &mut Builder, x: ValueId, dim: usize) -> Result<ValueId> {
+    let out = b.ty(x).dtype;
+    if b.ty(x).rank() == 0 || b.ty(x).numel() == Expr::constant(0) {
+        return empty_or_single(b, x, 0.0);
+    }
+    let (centred, exp) = shifted(b, x, dim)?;
+    let sum = reduce(b, Reduce::Sum, exp, &[dim])?;
+    let log = unary(b, Unary::Log, sum)?;
+    let y = binary(b, Binary::Sub, centred, log)?;
+    b.cast(y, out)
+}
+
+/// A row of one element, or of none, has a fixed answer; NaN and infinities still spread as in `x - x`.
+fn empty_or_single(b: &mut Builder, x: ValueId, value: f64) -> Result<ValueId> {
+    let zero = binary(b, Binary::Sub, x, x)?;
+    let ty = b.ty(x).clone();
+    let one = b.full(value, ty.shape.clone(), ty.dtype, ty.device)?;
+    binary(b, Binary::Add, zero, one)
+}
+
+fn count_of(b: &Builder, x: ValueId, dims: &[usize]) -> Expr {
+    dims.iter().map(|&d| b.ty(x).shape[d].clone()).product()
+}
+
+/// Mean, and the mean of squared distances from it, over `dims`, which stay with extent 1.
+fn moments(b: &mut Builder, x: ValueId, dims: &[usize]) -> Result<(ValueId, ValueId)> {
+    let mean = reduce(b, Reduce::Mean, x, dims)?;
+    let centred = binary(b, Binary::Sub, x, mean)?;
+    Ok((mean, centred))
+}
+
+fn layer_norm(b: &mut Builder, inputs: &[ValueId], rank: usize, eps: f64) -> Result<Vec<ValueId>> {
+    let x = inputs[0];
+    let out = b.ty(x).dtype;
+    let dtype = wide(out);
+    let all = b.ty(x).rank();
+    let dims: Vec<usize> = (all - rank..all).collect();
+    let device = b.ty(x).device;
+    let x = b.cast(x, dtype)?;
+    let (mean, centred) = moments(b, x, &dims)?;
+    let square = binary(b, Binary::Mul, centred, centred)?;
+    let variance = reduce(b, Reduce::Mean, square, &dims)?;
+    let eps = b.full(eps, vec![], dtype, device)?;
+    let moved = binary(b, Binary::Add, variance, eps)?;
+    let rstd = unary(b, Unary::Rsqrt, moved)?;
+    let mut y = binary(b, Binary::Mul, centred, rstd)?;
+    if let Some(&weight) = inputs.get(1) {
+        let weight = b.cast(weight, dtype)?;
+        y = binary(b, Binary::Mul, y, weight)?;
+    }
+    if let Some(&bias) = inputs.get(2) {
+        let bias = b.cast(bias, dtype)?;
+        y = binary(b, Binary::Add, y, bias)?;
+    }
+    Ok(vec![b.cast(y, out)?, mean, rstd])
+}
+
+fn var(
+    b: &mut Builder,
+    x: ValueId,
+    dims: &[usize],
+    correction: f64,
+    keepdim: bool,
+) -> Result<ValueId> {
+    let out = b.ty(x).dtype;
+    let dtype = wide(out);
+    let device = b.ty(x).device;
+    let count = count_of(b, x, dims);
+    let count = count.as_const().ok_or_else(|| {
+        Error::new(
+            Code::NoLowering,
+            format!("the variance of {count} elements has a symbolic count"),
+        )
+    })?;
+    let x = b.cast(x, dtype)?;
+    let (_, centred) = moments(b, x, dims)?;
+    let square = binary(b, Binary::Mul, centred, centred)?;
+    let sum = b.emit(
+        Op::Reduce {
+            op: Reduce::Sum,
+            dims: dims.to_vec(),
+            keepdim,
+        },
+        &[square],
+    )?;
+    let freedom = b.full((count as f64 - correction).max(0.0), vec![], dtype, device)?;
+    let y = binary(b, Binary::Div, sum, freedom)?;
+    b.cast(y, out)
+}
