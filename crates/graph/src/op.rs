@@ -231,7 +231,7 @@ family! {
     Unary, Pointwise, &["x"], &[];
     Neg "neg" Number Same "-x; integers wrap.";
     Abs "abs" Number Same "|x|; the least integer stays itself.";
-    Sign "sign" Number Same "-1, 0 or 1; 0 for NaN.";
+    Sign "sign" Compute Same "-1, 0 or 1; 0 for NaN.";
     Relu "relu" Number Same "max(x, 0); NaN stays NaN.";
     Gelu "gelu" Float Same "x * (1 + erf(x / sqrt 2)) / 2.";
     GeluTanh "gelu" [approximate = "tanh"] Float Same "x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2.";

@@ -21,6 +21,7 @@ mod pointwise;
 mod promote;
 mod reduce;
 mod shape;
+mod source;
 
 pub use promote::{Operand, default_float, result_type};
 
@@ -185,7 +186,10 @@ impl Builder {
             constants: &self.graph.constants,
             ranges: &self.ranges,
         };
-        let results = rules::infer(scope, &op, &types).map_err(|e| self.locate(e))?;
+        let results = match rules::infer(scope, &op, &types) {
+            Ok(results) => results,
+            Err(e) => return Err(self.locate(e)),
+        };
         let outputs: Vec<ValueId> = results
             .into_iter()
             .map(|ty| self.graph.values.push(Value::new(ty)))
@@ -229,97 +233,6 @@ impl Builder {
     pub fn finish(self) -> Result<Graph> {
         crate::verify(&self.graph)?;
         Ok(self.graph)
-    }
-
-    #[track_caller]
-    pub fn full(
-        &mut self,
-        value: impl Into<Scalar>,
-        shape: Vec<Expr>,
-        dtype: DType,
-        device: Device,
-    ) -> Result<ValueId> {
-        let value = value.into().cast(dtype);
-        self.emit(
-            Op::Full {
-                value,
-                shape,
-                dtype,
-                device,
-            },
-            &[],
-        )
-    }
-
-    /// A symbolic integer as a tensor without dimensions.
-    #[track_caller]
-    pub fn scalar_tensor(&mut self, value: Expr, dtype: DType, device: Device) -> Result<ValueId> {
-        self.emit(
-            Op::ScalarTensor {
-                value,
-                dtype,
-                device,
-            },
-            &[],
-        )
-    }
-
-    /// `start, start + step, ...` up to and without `end`; i64 when all are integers, else f32, unless `dtype` says otherwise.
-    #[track_caller]
-    pub fn arange(
-        &mut self,
-        start: impl Into<Scalar>,
-        end: impl Into<Scalar>,
-        step: impl Into<Scalar>,
-        dtype: Option<DType>,
-        device: Device,
-    ) -> Result<ValueId> {
-        let (start, end, step): (Scalar, Scalar, Scalar) = (start.into(), end.into(), step.into());
-        let float = [start, end, step].iter().any(|s| matches!(s, Scalar::F(_)));
-        let bad = |b: &Self| {
-            Err(b.locate(Error::new(
-                Code::InvalidArgument,
-                format!("arange: no way from {start} to {end} in steps of {step}"),
-            )))
-        };
-        let len = if float {
-            let n = ((end.as_f64() - start.as_f64()) / step.as_f64()).ceil();
-            if !(0.0..=9e15).contains(&n) {
-                return bad(self);
-            }
-            n as i64
-        } else {
-            let (start, end, step) = (
-                i128::from(start.as_i64()),
-                i128::from(end.as_i64()),
-                i128::from(step.as_i64()),
-            );
-            if step == 0 || (end - start).signum() * step.signum() < 0 {
-                return bad(self);
-            }
-            let n = (end - start + step - step.signum()) / step;
-            match i64::try_from(n) {
-                Ok(n) => n,
-                Err(_) => return bad(self),
-            }
-        };
-        let dtype = dtype.unwrap_or(if float { default_float() } else { DType::I64 });
-        // An integer result counts in integers, as PyTorch does, whatever the bounds were written as.
-        let (start, step) = if dtype.is_int() {
-            (Scalar::I(start.as_i64()), Scalar::I(step.as_i64()))
-        } else {
-            (Scalar::F(start.as_f64()), Scalar::F(step.as_f64()))
-        };
-        self.emit(
-            Op::Arange {
-                start,
-                step,
-                shape: vec![Expr::from(len)],
-                dtype,
-                device,
-            },
-            &[],
-        )
     }
 
     /// An argument error that points at the caller.

@@ -105,9 +105,10 @@ impl Builder {
             Operand::Value(v) => (self.ty(v).dtype, Some(self.ty(v).rank())),
             Operand::Number(n) => (number_dtype(n), None),
         });
-        match result_type(facts).map_err(|e| self.locate(e))? {
-            Some(dtype) => Ok(dtype),
-            None => self.fail(oxyfuel_base::Code::ArityMismatch, "no operands".to_owned()),
+        match result_type(facts) {
+            Ok(Some(dtype)) => Ok(dtype),
+            Err(e) => Err(self.locate(e)),
+            Ok(None) => self.fail(oxyfuel_base::Code::ArityMismatch, "no operands".to_owned()),
         }
     }
 

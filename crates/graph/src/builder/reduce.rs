@@ -152,15 +152,13 @@ impl Builder {
     #[track_caller]
     fn dims(&self, op: &str, x: ValueId, dims: &[i64]) -> Result<Vec<usize>> {
         let rank = self.ty(x).rank();
+        let mut out = vec![];
+        for &d in dims {
+            out.push(self.dim(op, d, rank)?);
+        }
         if dims.is_empty() || rank == 0 {
-            dims.iter()
-                .try_for_each(|&d| self.dim(op, d, rank).map(|_| ()))?;
             return Ok((0..rank).collect());
         }
-        let mut out = dims
-            .iter()
-            .map(|&d| self.dim(op, d, rank))
-            .collect::<Result<Vec<_>>>()?;
         out.sort_unstable();
         if out.windows(2).any(|w| w[0] == w[1]) {
             return self.fail(

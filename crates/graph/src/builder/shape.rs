@@ -51,10 +51,11 @@ impl Builder {
     #[track_caller]
     pub fn permute(&mut self, x: ValueId, dims: &[i64]) -> Result<ValueId> {
         let rank = self.ty(x).rank();
-        let dims = dims
-            .iter()
-            .map(|&d| self.dim("permute", d, rank))
-            .collect::<Result<Vec<_>>>()?;
+        let mut order = vec![];
+        for &d in dims {
+            order.push(self.dim("permute", d, rank)?);
+        }
+        let dims = order;
         if rank == 0 && dims.is_empty() {
             Ok(x)
         } else {
@@ -345,15 +346,8 @@ impl Builder {
             let rows = self.view(left, &[numel(&batch) * &m, k])?;
             self.mm(rows, right)?
         } else {
-            let count = numel(&batch);
-            let spread = |b: &mut Self, v: ValueId, rows: &Expr, cols: &Expr| -> Result<ValueId> {
-                let mut full = batch.clone();
-                full.extend([rows.clone(), cols.clone()]);
-                let v = b.expand(v, &full)?;
-                b.view(v, &[count.clone(), rows.clone(), cols.clone()])
-            };
-            let left = spread(self, left, &m, &k)?;
-            let right = spread(self, right, &k2, &n)?;
+            let left = self.spread(left, &batch, [&m, &k])?;
+            let right = self.spread(right, &batch, [&k2, &n])?;
             self.bmm(left, right)?
         };
         if ra > 1 {
@@ -363,6 +357,15 @@ impl Builder {
             shape.push(n);
         }
         self.view(product, &shape)
+    }
+
+    /// Matrices repeated over a batch, which becomes one dimension.
+    #[track_caller]
+    fn spread(&mut self, v: ValueId, batch: &[Expr], [rows, cols]: [&Expr; 2]) -> Result<ValueId> {
+        let mut shape = batch.to_vec();
+        shape.extend([rows.clone(), cols.clone()]);
+        let v = self.expand(v, &shape)?;
+        self.view(v, &[numel(batch), rows.clone(), cols.clone()])
     }
 
     /// `x @ weight^T + bias`.
@@ -380,7 +383,10 @@ impl Builder {
         };
         let (Some(bias), true) = (bias, self.ty(x).rank() >= 2) else {
             let product = self.matmul(x, weight)?;
-            return bias.map_or(Ok(product), |b| self.add(product, b));
+            return match bias {
+                Some(bias) => self.add(product, bias),
+                None => Ok(product),
+            };
         };
         let mut shape = self.ty(x).shape.clone();
         let k = shape.pop().unwrap_or(Expr::ONE);

@@ -74,9 +74,8 @@ pub(super) fn integer_unary(f: Unary, x: i128, dtype: DType) -> i128 {
     }
 }
 
-/// On floats; the caller rounds. Where a definition has several steps, each rounds to f32 unless `wide`, as eager PyTorch does.
-pub(super) fn float_binary(f: Binary, a: f64, b: f64, wide: bool) -> f64 {
-    let step = |x: f64| if wide { x } else { f64::from(x as f32) };
+/// On floats; the caller rounds. Where a definition has several steps, each is rounded to the dtype by `step`, as eager PyTorch does.
+pub(super) fn float_binary(f: Binary, a: f64, b: f64, step: impl Fn(f64) -> f64) -> f64 {
     match f {
         Binary::Add => a + b,
         Binary::Sub => a - b,

@@ -1,9 +1,10 @@
 //! Functions of the elements at one index.
 
 use super::function::{float_binary, float_unary, integer_binary, integer_unary};
-use super::value::{Data, Tensor, broadcast_offsets};
+use super::value::{Data, Tensor, broadcast_offsets, float};
 use crate::op::{Binary, Compare, Unary};
 use oxyfuel_base::DType;
+use oxyfuel_base::convert::{self, Value};
 use std::cmp::Ordering;
 
 pub(super) fn unary(f: Unary, x: &Tensor, out: DType) -> Tensor {
@@ -31,12 +32,14 @@ pub(super) fn binary(f: Binary, a: &Tensor, b: &Tensor, shape: &[usize]) -> Tens
             pairs.map(|(i, j)| integer_binary(f, x[i], y[j], a.dtype)),
         ),
         (Data::F(_) | Data::I(_), _) => {
-            let wide = a.dtype == DType::F64;
-            Tensor::floats(
-                a.dtype,
-                shape.to_vec(),
-                pairs.map(|(i, j)| float_binary(f, a.float_at(i), b.float_at(j), wide)),
-            )
+            let step = |x: f64| {
+                float(convert::decode(
+                    a.dtype,
+                    convert::encode(a.dtype, Value::F(x)),
+                ))
+            };
+            let out = pairs.map(|(i, j)| float_binary(f, a.float_at(i), b.float_at(j), step));
+            Tensor::floats(a.dtype, shape.to_vec(), out)
         }
     }
 }

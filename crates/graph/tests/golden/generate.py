@@ -1,0 +1,298 @@
+"""Asks eager PyTorch what every operator of the tensor IR gives, and writes the answers to samples.json.
+
+    python crates/graph/tests/golden/generate.py
+
+Run with torch on a CPU. The file holds tensors (dtype, shape, little-endian bytes in hex), cases (operator, inputs, attributes, results or
+"error", in that order) and promotions (two operands, their common dtype or null). crates/graph/tests/golden.rs replays them.
+"""
+
+import itertools
+import json
+import math
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint64: "u64", torch.uint32: "u32", torch.uint16: "u16", torch.uint8: "u8", torch.bool: "bool",
+}
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+INTS = [torch.int64, torch.int32, torch.int8, torch.uint8]
+INF, NAN = math.inf, math.nan
+
+tensors, index_of, cases, promotions = [], {}, [], []
+
+
+def store(t):
+    t = t.detach().contiguous()
+    data = bytes(t.reshape(-1).view(torch.uint8).tolist()) if t.numel() else b""
+    entry = [NAMES[t.dtype], list(t.shape), data.hex()]
+    key = json.dumps(entry)
+    if key not in index_of:
+        index_of[key] = len(tensors)
+        tensors.append(entry)
+    return index_of[key]
+
+
+def number(x):
+    """JSON has no infinities; Python's bools are ints."""
+    return {"n": str(x).lower() if isinstance(x, (bool, float)) else str(x)}
+
+
+def case(op, fn, *inputs, **attrs):
+    """Records what fn(*inputs) gives, under the builder's name for it and its attributes."""
+    try:
+        out = fn(*inputs)
+        out = list(out) if isinstance(out, (tuple, list)) else [out]
+        result = [store(o) for o in out]
+    except (RuntimeError, IndexError, TypeError, NotImplementedError) as e:
+        if "not implemented" in str(e) or "not support" in str(e):
+            return  # eager lacks the kernel: it has no opinion
+        result = "error"
+    encoded = [store(i) if isinstance(i, torch.Tensor) else number(i) for i in inputs]
+    cases.append([op, encoded, attrs, result])
+
+
+def floats(dtype):
+    return torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 1e-3, 9.0, -20.0, 100.0, 1e-40, -0.1, 6e4, 1e30, INF, -INF, NAN]).to(dtype)
+
+
+def ints(dtype, edges=True):
+    values = [0, 1, 2, 7, 100, 3, torch.iinfo(dtype).max]
+    if dtype != torch.uint8:
+        values += [-1, -7, -100] + ([torch.iinfo(dtype).min] if edges else [])
+    return torch.tensor(values, dtype=dtype)
+
+
+# Unary functions, on floats, integers and bools.
+UNARY = "neg abs sign relu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal erf sin cos floor ceil round trunc logical_not bitwise_not isnan isinf".split()
+named = {n: getattr(torch, n, None) or getattr(F, n) for n in UNARY}
+named["gelu"] = F.gelu
+named["gelu:tanh"] = lambda x: F.gelu(x, approximate="tanh")
+for name, fn in named.items():
+    for dtype in FLOATS:
+        # Eager's half-precision gelu gives NaN at infinity, where gelu is the identity: no opinion to take from it.
+        case(name, fn, floats(dtype)[:17] if "gelu" in name else floats(dtype))
+    for dtype in INTS:
+        case(name, fn, ints(dtype))
+    case(name, fn, torch.tensor([True, False]))
+    case(name, fn, torch.tensor(0.25))
+    case(name, fn, torch.zeros(2, 0))
+
+# Binary functions and comparisons, every pair of a few values.
+BINARY = {n: getattr(torch, n) for n in "add sub mul div remainder fmod pow maximum minimum bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift eq ne lt le gt ge".split()}
+BINARY["div:floor"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
+BINARY["div:trunc"] = lambda a, b: torch.div(a, b, rounding_mode="trunc")
+INTEGER_DIVISION = {"remainder", "fmod", "div:floor", "div:trunc"}
+for name, fn in BINARY.items():
+    for dtype in FLOATS:
+        x = torch.tensor([0.0, -0.0, 1.0, -2.5, 3.7, 1e4, -INF, NAN], dtype=dtype)
+        case(name, fn, x[:, None], x[None, :])
+    for dtype in INTS:
+        division = name in INTEGER_DIVISION
+        x = ints(dtype, edges=not division)
+        y = x[x != 0] if division else x
+        if "shift" in name:
+            y = torch.tensor([0, 1, 3, 7, 63, 64, 100], dtype=dtype)
+        if name == "pow":
+            y = torch.tensor([0, 1, 2, 3, 9] + ([-1, -2] if dtype != torch.uint8 else []), dtype=dtype)
+        case(name, fn, x[:, None], y)
+    b = torch.tensor([True, False])
+    case(name, fn, b[:, None], b)
+    # Broadcasting, tensors without dimensions and without elements, and shapes that do not fit.
+    r = lambda *s: (torch.rand(s) * 4 + 1)
+    i = lambda *s: torch.randint(1, 5, s)
+    for make in (r, i):
+        case(name, fn, make(2, 1, 3), make(4, 1))
+        case(name, fn, make(3), make(2, 3))
+        case(name, fn, make(0, 3), make(1, 3))
+        case(name, fn, make(2, 3), make(2))
+        case(name, fn, make(2), make())
+    # Numbers, and mixed dtypes.
+    for n in (2, 0.1, True):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool):
+            x = torch.tensor([1, 2, 3, 5], dtype=dtype) if dtype != torch.bool else torch.tensor([True, False])
+            if isinstance(n, bool) and dtype == torch.bool:
+                continue
+            case(name, fn if name not in ("maximum", "minimum") else (lambda x, n: BINARY[name](x, torch.tensor(n, dtype=torch.result_type(x, n)).to(torch.result_type(x, n)))), x, n)
+    case(name, fn, torch.tensor([1.5, 2.5], dtype=torch.bfloat16), torch.tensor([2.0, 3.0], dtype=torch.float16))
+    case(name, fn, torch.tensor([1, 2], dtype=torch.int8), torch.tensor([2, 3], dtype=torch.uint8))
+    case(name, fn, torch.tensor([1, 2], dtype=torch.int32), torch.tensor(2.5, dtype=torch.float64))
+
+case("add", torch.add, torch.tensor([1, 200], dtype=torch.uint8), 300)
+
+# where, clamp, logical ops.
+c = torch.tensor([[True], [False]])
+for a, b in [(torch.tensor([1.0, NAN, 3.0]), torch.tensor([4.0, 5.0, 6.0])), (torch.tensor([1, 2, 3]), torch.tensor([4.5, 5.5, 6.5], dtype=torch.float16))]:
+    case("where", torch.where, c, a, b)
+case("where", torch.where, c, torch.tensor([1.0, 2.0], dtype=torch.bfloat16), 0.1)
+case("where", torch.where, c, 1, 2.5)
+case("where", torch.where, c, torch.tensor([1, 2], dtype=torch.int32), 2)
+case("where", torch.where, torch.ones(3).bool(), torch.ones(2), torch.ones(2))
+x = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0, NAN, INF, -INF])
+for dtype in FLOATS:
+    case("clamp", lambda x, lo, hi: torch.clamp(x, lo, hi), x.to(dtype), -1.0, 0.3)
+case("clamp", lambda x, lo, hi: torch.clamp(x, lo, hi), torch.arange(-3, 4), -1, 2)
+case("clamp", lambda x, lo, hi: torch.clamp(x, lo, hi), torch.arange(-3, 4), -1.5, 2)
+case("clamp", lambda x, lo, hi: torch.clamp(x, lo, hi), x, 2.0, 1.0)
+for name in ("logical_and", "logical_or", "logical_xor"):
+    case(name, getattr(torch, name), torch.tensor([0.0, 1.0, NAN, 0.0]), torch.tensor([0, 2, 0, 3]))
+
+# Conversions. Out of range, eager leaves float to integer to the machine: only values in range.
+ALL = list(NAMES)
+for a, b in itertools.product(ALL, ALL):
+    values = [0, 1, 2, 5, 100] if not a.is_floating_point else [0.0, 1.0, 0.3, 2.5, 97.0, 1.1]
+    x = torch.tensor(values).to(a)
+    case("cast", lambda x: x.to(b), x, dtype=NAMES[b])
+for a, b in itertools.product(FLOATS, FLOATS + [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool]):
+    case("cast", lambda x: x.to(b), floats(a), dtype=NAMES[b])
+for a, b in itertools.product(INTS, INTS + FLOATS + [torch.bool]):
+    case("cast", lambda x: x.to(b), ints(a), dtype=NAMES[b])
+
+# Reductions.
+REDUCE = {
+    "sum": torch.sum, "mean": torch.mean, "amax": torch.amax, "amin": torch.amin,
+    "any": torch.any, "all": torch.all,
+}
+for name, fn in REDUCE.items():
+    for dtype in FLOATS + [torch.int32, torch.uint8, torch.bool]:
+        x = (torch.randn(3, 4, 5) * 3).to(dtype)
+        for dims, keepdim in [([1], False), ([-1], True), ([0, 2], False), ([2, 0, 1], True), ([], False)]:
+            case(name, lambda x: fn(x, dim=dims, keepdim=keepdim) if dims else fn(x), x, dims=dims, keepdim=keepdim)
+    special = torch.tensor([[1.0, NAN, 2.0], [INF, 1.0, 2.0], [INF, -INF, 1.0], [-0.0, 0.0, 0.0]])
+    case(name, lambda x: fn(x, dim=[1]), special, dims=[1], keepdim=False)
+    case(name, lambda x: fn(x, dim=[1]), torch.zeros(3, 0), dims=[1], keepdim=False)
+    case(name, lambda x: fn(x, dim=[0]), torch.zeros(3, 0), dims=[0], keepdim=False)
+    case(name, lambda x: fn(x, dim=[0]), torch.tensor(3.0), dims=[0], keepdim=False)
+    case(name, lambda x: fn(x, dim=[0, 0]), torch.ones(2, 2), dims=[0, 0], keepdim=False)
+    case(name, lambda x: fn(x, dim=[2]), torch.ones(2, 2), dims=[2], keepdim=False)
+for dtype in FLOATS + [torch.int32, torch.bool]:
+    x = (torch.rand(3, 4) + 0.5).mul(2).to(dtype)
+    case("prod", lambda x: torch.prod(x, 1), x, dims=[1], keepdim=False)
+    case("prod", lambda x: torch.prod(x), x, dims=[], keepdim=False)
+for dtype in FLOATS:
+    x = torch.randn(3, 4, 5).to(dtype)
+    for dims, correction, keepdim in [([2], 1, False), ([0, 1], 0, True), ([], 1, False), ([1], 2, False)]:
+        case("var", lambda x: torch.var(x, dim=dims or None, correction=correction, keepdim=keepdim), x, dims=dims, correction=correction, keepdim=keepdim)
+    for dim in (0, -1):
+        x = torch.randn(4, 6).to(dtype) * 4
+        case("_softmax", lambda x: torch.softmax(x, dim), x, dim=dim)
+        case("_log_softmax", lambda x: torch.log_softmax(x, dim), x, dim=dim)
+    x, w, b = torch.randn(2, 3, 8).to(dtype), torch.randn(8).to(dtype), torch.randn(8).to(dtype)
+    case("layer_norm", lambda x, w, b: F.layer_norm(x, (8,), w, b, 1e-5), x, w, b, shape=[8], eps=1e-5)
+    case("layer_norm", lambda x, w: F.layer_norm(x, (8,), w, None, 1e-3), x, w, shape=[8], eps=1e-3)
+    case("layer_norm", lambda x: F.layer_norm(x, (3, 8)), x, shape=[3, 8], eps=1e-5)
+case("native_layer_norm", lambda x: torch.native_layer_norm(x, (8,), None, None, 1e-5), torch.randn(3, 8), rank=1, eps=1e-5)
+case("layer_norm", lambda x: F.layer_norm(x, (4,)), torch.randn(3, 8), shape=[4], eps=1e-5)
+case("var", lambda x: torch.var(x, dim=[1]), torch.ones(2, 1), dims=[1], correction=1, keepdim=False)
+case("_softmax", lambda x: torch.softmax(x, 1), torch.tensor([[-INF, -INF], [INF, 1.0], [NAN, 1.0], [-INF, 0.0]]), dim=1)
+case("_softmax", lambda x: torch.softmax(x, 0), torch.tensor(2.0), dim=0)
+case("_softmax", lambda x: torch.softmax(x, 1), torch.zeros(2, 0), dim=1)
+case("_softmax", lambda x: torch.softmax(x, 2), torch.zeros(2, 2), dim=2)
+
+# Views.
+x = torch.arange(24, dtype=torch.int16).reshape(2, 3, 4)
+for shape in ([6, 4], [-1], [2, -1, 2], [24, 1], [5, 5], [-1, -1], [7, -1]):
+    case("view", lambda x: x.reshape(shape), x, shape=shape)
+case("view", lambda x: x.reshape([0, 5]), torch.zeros(0, 3), shape=[0, 5])
+case("view", lambda x: x.reshape([]), torch.zeros(1, 1), shape=[])
+for dims in ([2, 0, 1], [0, -1, 1], [0, 1], [0, 0, 1], [0, 1, 3]):
+    case("permute", lambda x: x.permute(dims), x, dims=dims)
+case("transpose", lambda x: x.transpose(0, -1), x, a=0, b=-1)
+for shape in ([5, 2, 3, 4], [2, -1, 4], [2, 3, 5]):
+    case("expand", lambda x: x.expand(shape), x, shape=shape)
+case("expand", lambda x: x.expand(3, 4, 2), torch.tensor([[1.0], [2.0], [3.0], [4.0]]), shape=[3, 4, 2])
+for dim, start, end, step in [(1, 0, 2, 1), (2, 1, 4, 2), (-1, -3, -1, 1), (0, 5, 9, 1), (1, 2, 1, 1), (2, 0, 2**62, 3), (3, 0, 1, 1)]:
+    case("slice", lambda x: torch.ops.aten.slice(x, dim, start, end, step), x, dim=dim, start=start, end=end, step=step)
+for dim, index in [(0, 1), (1, -1), (2, 4), (-1, 0)]:
+    case("select", lambda x: x.select(dim, index), x, dim=dim, index=index)
+for dim in (0, -1, 3, 4):
+    case("unsqueeze", lambda x: x.unsqueeze(dim), x, dim=dim)
+case("squeeze", lambda x: x.squeeze(1), torch.ones(2, 1, 3), dim=1)
+case("squeeze", lambda x: x.squeeze(0), torch.ones(2, 1, 3), dim=0)
+
+# Indexing.
+a, b = torch.ones(2, 3), torch.zeros(2, 1)
+case("cat", lambda *t: torch.cat(t, 1), a, b, a, dim=1)
+case("cat", lambda *t: torch.cat(t, -1), a.int(), b.half(), dim=-1)
+case("cat", lambda *t: torch.cat(t, 0), a, torch.zeros(0), dim=0)
+case("cat", lambda *t: torch.cat(t, 0), a, b, dim=0)
+case("cat", lambda *t: torch.cat(t, 1), a, torch.zeros(2, 0), dim=1)
+f = torch.randn(3, 4)
+case("gather", lambda x, i: torch.gather(x, 1, i), f, torch.tensor([[0, 3, 1], [2, 2, 0]]), dim=1)
+case("gather", lambda x, i: torch.gather(x, 0, i), f, torch.tensor([[0, 2, 1, 1]]), dim=0)
+case("gather", lambda x, i: torch.gather(x, 1, i), f, torch.tensor([[4]]), dim=1)
+case("gather", lambda x, i: torch.gather(x, 1, i), f, torch.tensor([0]), dim=1)
+case("index_select", lambda x, i: torch.index_select(x, 1, i), f, torch.tensor([3, 0, 0]), dim=1)
+case("index_select", lambda x, i: torch.index_select(x, 0, i), f, torch.tensor([2, 1], dtype=torch.int32), dim=0)
+case("index_select", lambda x, i: torch.index_select(x, 0, i), f, torch.tensor([3]), dim=0)
+case("embedding", lambda w, i: F.embedding(i, w), f.bfloat16(), torch.tensor([[0, 2], [1, 1]]))
+case("embedding", lambda w, i: F.embedding(i, w), f, torch.tensor(2))
+case("embedding", lambda w, i: F.embedding(i, w), f, torch.tensor([-1]))
+case("embedding", lambda w, i: F.embedding(i, w), f, torch.tensor([0.5]))
+
+# Updates.
+for dim, start, end, step in [(1, 0, 2, 1), (2, 1, 4, 2), (0, -1, 2**62, 1)]:
+    src = torch.ops.aten.slice(x, dim, start, end, step) * 0 - 1
+    case("slice_scatter", lambda x, s: torch.slice_scatter(x, s, dim, start, end, step), x, src, dim=dim, start=start, end=end, step=step)
+case("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 0, 0, 1, 1), x, x, dim=0, start=0, end=1, step=1)
+case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2, 3, dtype=torch.int32), torch.tensor([1.5, -2.5, 3.0]))
+case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2), torch.zeros(3))
+
+# Sources.
+for start, end, step in [(0, 5, 1), (3, -4, -2), (0, 1, 1), (5, 5, 1), (0.0, 1.0, 0.3), (1, 2.5, 1), (0, 3, -1), (0, 3, 0)]:
+    case("arange", lambda: torch.arange(start, end, step), start=number(start), end=number(end), step=number(step), dtype=None)
+case("arange", lambda: torch.arange(0, 5, 2, dtype=torch.bfloat16), start=number(0), end=number(5), step=number(2), dtype="bf16")
+case("arange", lambda: torch.arange(0, 3, 1, dtype=torch.uint8), start=number(0), end=number(3), step=number(1), dtype="u8")
+for value, dtype in [(0.1, torch.bfloat16), (3, torch.float32), (True, torch.int8), (2.7, torch.int32), (-INF, torch.float16), (1.5, torch.bool)]:
+    case("full", lambda: torch.full((2, 3), value, dtype=dtype), value=number(value), shape=[2, 3], dtype=NAMES[dtype])
+
+# Matrix products.
+for dtype in FLOATS + [torch.int32]:
+    m = lambda *s: (torch.randn(*s) * 3).to(dtype)
+    case("mm", torch.mm, m(3, 5), m(5, 4))
+    case("bmm", torch.bmm, m(2, 3, 5), m(2, 5, 4))
+    case("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=2, alpha=3), m(4), m(3, 5), m(5, 4), beta=number(2), alpha=number(3))
+case("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=0.5), torch.full((1, 2), NAN), torch.randn(3, 4), torch.randn(4, 2), beta=number(0), alpha=number(0.5))
+case("addmm", lambda c, a, b: torch.addmm(c, a, b), torch.ones(3), torch.randn(3, 4), torch.randn(4, 2), beta=number(1), alpha=number(1))
+case("mm", torch.mm, torch.ones(2, 0), torch.ones(0, 3))
+case("mm", torch.mm, torch.ones(2, 3), torch.ones(2, 3))
+case("mm", torch.mm, torch.ones(2, 3), torch.ones(3, 2, dtype=torch.float64))
+case("mm", torch.mm, torch.ones(3), torch.ones(3, 2))
+g = lambda *s: torch.randn(s)
+for sa, sb in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((2, 3), (5, 3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 2)), ((2, 3), (4, 2)), ((), (3,))]:
+    case("matmul", torch.matmul, g(*sa), g(*sb))
+case("linear", F.linear, g(2, 3, 4), g(5, 4), g(5))
+case("linear", F.linear, g(4), g(5, 4), g(5))
+case("linear", F.linear, g(2, 4), g(5, 4))
+
+# Promotion, of dtypes and classes alone.
+KINDS = [("t", 1), ("t", 0)]
+for a, b in itertools.combinations_with_replacement(ALL, 2):
+    for (_, ra), (_, rb) in itertools.product(KINDS, KINDS):
+        try:
+            r = NAMES[torch.result_type(torch.empty([1] * ra, dtype=a), torch.empty([1] * rb, dtype=b))]
+        except RuntimeError:
+            r = None
+        promotions.append([NAMES[a], ra, NAMES[b], rb, r])
+for a, n in itertools.product(ALL, [1, 1.5, True]):
+    for ra in (0, 1):
+        try:
+            r = NAMES[torch.result_type(torch.empty([1] * ra, dtype=a), n)]
+        except RuntimeError:
+            r = None
+        kind = {int: "i64", float: "f32", bool: "bool"}[type(n)]
+        promotions.append([NAMES[a], ra, kind, None, r])
+
+path = pathlib.Path(__file__).parent / "samples.json"
+dump = lambda x: json.dumps(x, separators=(",", ":"))
+lines = ['{"torch":' + dump(torch.__version__.split("+")[0]), ',"tensors":[', ",\n".join(map(dump, tensors)), '],"cases":[', ",\n".join(map(dump, cases)), '],"promotions":[', ",\n".join(map(dump, promotions)), "]}"]
+path.write_text("\n".join(lines) + "\n")
+print(len(tensors), "tensors", len(cases), "cases", len(promotions), "promotions", path.stat().st_size, "bytes")
