@@ -173,7 +173,7 @@ impl FromStr for DType {
 ///
 /// The result depends on the two types only; that a 0-d tensor or a Python number gives way to a
 /// tensor of the same category is the caller's business. As in torch, 8- and 4-bit floats promote
-/// with nothing but themselves, and `u16 u32 u64` with no other integer.
+/// with nothing but themselves, and `u16 u32 u64` with no other integer nor bool.
 pub fn promote(a: DType, b: DType) -> Result<DType> {
     let unsupported = || {
         Err(Error::new(
@@ -191,15 +191,19 @@ pub fn promote(a: DType, b: DType) -> Result<DType> {
     match (a.kind(), b.kind()) {
         (Kind::Float, Kind::Float) if a.bits() == b.bits() => Ok(DType::F32),
         (Kind::Float, Kind::Float) | (Kind::Signed, Kind::Signed) => Ok(wider(a, b)),
-        (Kind::Float, _) | (_, Kind::Bool) => Ok(a),
-        (_, Kind::Float) | (Kind::Bool, _) => Ok(b),
-        // u8 fits into every signed type but i8, and with i8 into i16.
-        (Kind::Signed, Kind::Unsigned) if b == DType::U8 => Ok(wider(a, DType::I16)),
-        (Kind::Unsigned, Kind::Signed) if a == DType::U8 => Ok(wider(b, DType::I16)),
-        (Kind::Signed | Kind::Unsigned, Kind::Unsigned) | (Kind::Unsigned, Kind::Signed) => {
-            unsupported()
-        }
+        (Kind::Float, Kind::Bool | Kind::Unsigned | Kind::Signed) => Ok(a),
+        (Kind::Bool | Kind::Unsigned | Kind::Signed, Kind::Float) => Ok(b),
+        _ if is_wide_unsigned(a) || is_wide_unsigned(b) => unsupported(),
+        // Only u8 is left of the unsigned: every signed type but i8 holds it, and i16 holds both.
+        (Kind::Signed, Kind::Unsigned) => Ok(wider(a, DType::I16)),
+        (Kind::Unsigned, Kind::Signed) => Ok(wider(b, DType::I16)),
+        (Kind::Bool, Kind::Unsigned | Kind::Signed | Kind::Bool) => Ok(b),
+        (Kind::Unsigned | Kind::Signed, Kind::Bool) | (Kind::Unsigned, Kind::Unsigned) => Ok(a),
     }
+}
+
+fn is_wide_unsigned(d: DType) -> bool {
+    matches!(d.kind(), Kind::Unsigned) && d != DType::U8
 }
 
 fn wider(a: DType, b: DType) -> DType {

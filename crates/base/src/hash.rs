@@ -99,3 +99,54 @@ impl fmt::Debug for Hasher {
         write!(f, "Hasher({})", self.finish())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::scalar::Scalar;
+
+    /// A bit of everything a cache key holds.
+    fn sample() -> impl Serialize {
+        let dims: Vec<crate::sym::Expr> = vec!["8*(s0//8) + 3".parse().unwrap(), 128.into()];
+        (
+            "kernel",
+            DType::BF16,
+            dims,
+            Scalar::F(-0.0),
+            Some(7u64),
+            [true, false],
+        )
+    }
+
+    #[test]
+    fn digests_never_change() {
+        // A change here invalidates every disk cache: bump it only together with a release note.
+        assert_eq!(
+            digest_of(&sample()).unwrap().to_string(),
+            "579872a60ba23dc8c64a8894b73e1c097560dee4d9e103a5a91b9d8b9ed461db"
+        );
+        assert_eq!(Digest::of_bytes(b"").short(), "af1349b9f5f9a1a6");
+    }
+
+    #[test]
+    fn text_round_trips() {
+        let digest = digest_of("x").unwrap();
+        assert_eq!(digest.to_string().parse::<Digest>().unwrap(), digest);
+        assert_eq!(
+            "zz".parse::<Digest>().unwrap_err().code,
+            Code::InvalidLiteral
+        );
+        assert_ne!(digest.as_u64(), digest_of("y").unwrap().as_u64());
+    }
+
+    #[test]
+    fn values_do_not_run_together() {
+        let digest = |parts: &[&str]| {
+            let mut hasher = Hasher::new();
+            parts.iter().for_each(|p| hasher.add_bytes(p.as_bytes()));
+            hasher.finish()
+        };
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+    }
+}

@@ -56,7 +56,7 @@ const E2M1: Format = Format {
 };
 
 impl Format {
-    fn from_f32(&self, x: f32) -> u32 {
+    fn encode(&self, x: f32) -> u32 {
         let bits = x.to_bits();
         let sign = (bits >> 31) << self.sign_bit;
         let magnitude = bits & !SIGN;
@@ -79,7 +79,7 @@ impl Format {
         sign | code.min(self.overflow)
     }
 
-    fn to_f32(&self, code: u32) -> f32 {
+    fn decode(&self, code: u32) -> f32 {
         let sign = (code >> self.sign_bit & 1) << 31;
         let magnitude = code & ((1 << self.sign_bit) - 1);
         let drop = 23 - self.mantissa;
@@ -100,12 +100,12 @@ impl Format {
 
 /// Nearest `f16`, ties to even; too large becomes infinite.
 pub fn f32_to_f16(x: f32) -> u16 {
-    F16.from_f32(x) as u16
+    F16.encode(x) as u16
 }
 
 /// Exact.
 pub fn f16_to_f32(code: u16) -> f32 {
-    F16.to_f32(code.into())
+    F16.decode(code.into())
 }
 
 /// Nearest `bf16`, ties to even; too large becomes infinite. NaN keeps its sign and stays quiet.
@@ -124,32 +124,32 @@ pub fn bf16_to_f32(code: u16) -> f32 {
 
 /// Nearest `f8e4m3`, ties to even; too large and infinite saturate to ±448, NaN is 0x7f or 0xff.
 pub fn f32_to_e4m3(x: f32) -> u8 {
-    E4M3.from_f32(x) as u8
+    E4M3.encode(x) as u8
 }
 
 /// Exact.
 pub fn e4m3_to_f32(code: u8) -> f32 {
-    E4M3.to_f32(code.into())
+    E4M3.decode(code.into())
 }
 
 /// Nearest `f8e5m2`, ties to even; too large becomes infinite, NaN is 0x7f or 0xff.
 pub fn f32_to_e5m2(x: f32) -> u8 {
-    E5M2.from_f32(x) as u8
+    E5M2.encode(x) as u8
 }
 
 /// Exact.
 pub fn e5m2_to_f32(code: u8) -> f32 {
-    E5M2.to_f32(code.into())
+    E5M2.decode(code.into())
 }
 
 /// Nearest `f4e2m1`, ties to even; too large and infinite saturate to ±6, NaN becomes 6.
 pub fn f32_to_e2m1(x: f32) -> u8 {
-    E2M1.from_f32(x) as u8
+    E2M1.encode(x) as u8
 }
 
 /// Exact; the upper four bits are ignored.
 pub fn e2m1_to_f32(code: u8) -> f32 {
-    E2M1.to_f32((code & 0xf).into())
+    E2M1.decode((code & 0xf).into())
 }
 
 /// Nearest power of two, ties up (the tie at 2^-127 stays); the sign is dropped, zero becomes

@@ -2,6 +2,7 @@
 //! only that divisors are not zero; rewrites that need ranges live in `simplify`.
 
 use super::{Atom, Expr, Invalid, MAX_TERMS, Monomial, Repr, Sum, Term, floor_div_mod};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 type Partial<T> = Result<T, Invalid>;
@@ -52,6 +53,20 @@ pub(super) fn add(a: &Expr, b: &Expr) -> Expr {
     or_invalid(try_add(a, b).map(fold))
 }
 
+/// Adds all before folding, so that the result does not depend on the order.
+pub(super) fn sum_of(parts: impl IntoIterator<Item = Expr>) -> Expr {
+    let collect = || {
+        let (mut terms, mut constant) = (Vec::new(), 0i64);
+        for part in parts {
+            valid(&part)?;
+            constant = checked(constant.checked_add(part.offset()))?;
+            terms.extend_from_slice(part.terms());
+        }
+        merge(terms, constant)
+    };
+    or_invalid(collect().map(fold))
+}
+
 pub(super) fn sub(a: &Expr, b: &Expr) -> Expr {
     add(a, &scale(b, -1))
 }
@@ -92,15 +107,15 @@ fn try_add(a: &Expr, b: &Expr) -> Partial<Expr> {
     let mut terms = Vec::with_capacity(left.len() + right.len());
     while let ([x, left_rest @ ..], [y, right_rest @ ..]) = (left, right) {
         match x.monomial.cmp(&y.monomial) {
-            std::cmp::Ordering::Less => {
+            Ordering::Less => {
                 terms.push(x.clone());
                 left = left_rest;
             }
-            std::cmp::Ordering::Greater => {
+            Ordering::Greater => {
                 terms.push(y.clone());
                 right = right_rest;
             }
-            std::cmp::Ordering::Equal => {
+            Ordering::Equal => {
                 let coefficient = checked(x.coefficient.checked_add(y.coefficient))?;
                 if coefficient != 0 {
                     terms.push(Term {
@@ -319,6 +334,20 @@ fn split_by_const(a: &Expr, c: i64) -> Partial<(Expr, Expr)> {
     Ok((q, r))
 }
 
+/// The sum without the term of that monomial.
+fn remove_term(e: &Expr, monomial: &[Atom]) -> Expr {
+    let terms = e
+        .terms()
+        .iter()
+        .filter(|t| t.monomial != monomial)
+        .cloned()
+        .collect();
+    finish(Sum {
+        terms,
+        constant: e.offset(),
+    })
+}
+
 /// The greatest common divisor of the coefficients and `c`.
 fn common_factor(r: &Expr, c: i64) -> i64 {
     r.terms().iter().fold(c, |g, t| gcd(g, t.coefficient))
@@ -375,7 +404,7 @@ fn merge_nested(r: &Expr, c: i64) -> Option<(Expr, i64)> {
         return None;
     };
     let m = m.as_const().filter(|&m| m > 0 && term.coefficient == 1)?;
-    let rest = try_add(r, &from_term(term.monomial.clone(), -1)).ok()?;
+    let rest = remove_term(r, &term.monomial);
     let merged = try_add(&try_scale(&rest, m).ok()?, p).ok()?;
     Some((merged, m.checked_mul(c)?))
 }
@@ -390,7 +419,7 @@ fn remainder_by_const(a: &Expr, c: i64) -> Partial<Expr> {
         _ => None,
     });
     if let Some((term, p)) = nested {
-        let rest = try_add(&r, &from_term(term.monomial, -term.coefficient))?;
+        let rest = remove_term(&r, &term.monomial);
         let opened = try_add(&rest, &try_scale(&p, term.coefficient)?)?;
         return remainder_by_const(&opened, c);
     }
@@ -420,7 +449,7 @@ fn divide_by_expr(a: &Expr, b: &Expr, want: Division) -> Partial<Expr> {
         for term in a.terms() {
             if let Some(part) = exact_quotient(term, divisor) {
                 q = try_add(&q, &part)?;
-                r = try_add(&r, &from_term(term.monomial.clone(), -term.coefficient))?;
+                r = remove_term(&r, &term.monomial);
             }
         }
     }
@@ -524,7 +553,7 @@ impl Extremum {
         }
     }
 
-    pub(super) fn atom(self, args: Vec<Expr>) -> Atom {
+    fn atom(self, args: Vec<Expr>) -> Atom {
         match self {
             Extremum::Min => Atom::Min(args),
             Extremum::Max => Atom::Max(args),
@@ -532,12 +561,17 @@ impl Extremum {
     }
 
     /// Whether an argument that exceeds another one by `difference` (at least) can be dropped.
-    pub(super) fn drops(self, difference: i64) -> bool {
+    fn drops(self, difference: i128) -> bool {
         match self {
             Extremum::Min => difference >= 0,
             Extremum::Max => difference <= 0,
         }
     }
+}
+
+/// `a - b`, where it does not depend on any symbol.
+fn constant_difference(a: &Expr, b: &Expr) -> Option<i128> {
+    (a.terms() == b.terms()).then(|| i128::from(a.offset()) - i128::from(b.offset()))
 }
 
 /// The minimum or maximum of all `args` (at least one).
@@ -558,7 +592,7 @@ pub(super) fn extremum(which: Extremum, args: Vec<Expr>) -> Expr {
     let mut kept: Vec<Expr> = Vec::new();
     'next: for arg in flat {
         for other in &mut kept {
-            if let Some(difference) = add_plain(&arg, &scale(other, -1)).as_const() {
+            if let Some(difference) = constant_difference(&arg, other) {
                 if !which.drops(difference) {
                     *other = arg;
                 }
@@ -580,6 +614,9 @@ pub(super) fn extremum(which: Extremum, args: Vec<Expr>) -> Expr {
 
 /// `p % n` written as `p - n*(p//n)` at the top of the sum, where equal expressions meet in one form.
 pub(super) fn expand_mods(e: &Expr) -> Expr {
+    if valid(e).is_err() {
+        return e.clone();
+    }
     let mut total = Expr::constant(e.offset());
     for term in e.terms() {
         let mut product = Expr::constant(term.coefficient);

@@ -18,14 +18,20 @@
 //! Constants take no allocation; a clone is a reference count.
 
 mod canon;
+mod proof;
 mod range;
 mod simplify;
 mod text;
+mod wide;
+
+#[cfg(test)]
+mod tests;
 
 pub use range::{Interval, Ranges};
 
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub, SubAssign};
@@ -51,9 +57,40 @@ impl fmt::Debug for Symbol {
     }
 }
 
-/// A canonical integer expression. The order is total and arbitrary, but stable.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A canonical integer expression.
+///
+/// The order (`Ord`) is total and stable, for sorting and for keys; it says nothing about values, which
+/// [`provably_lt`](Expr::provably_lt) compares.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Expr(Repr);
+
+impl PartialOrd for Expr {
+    fn partial_cmp(&self, other: &Expr) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Expr {
+    fn cmp(&self, other: &Expr) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+
+    /// The smaller *value*, as [`Expr::min`]. Method lookup prefers this one on an owned expression, where
+    /// picking by the arbitrary order would be silently wrong.
+    fn min(self, other: Expr) -> Expr {
+        Expr::min(&self, other)
+    }
+
+    /// The larger *value*, as [`Expr::max`].
+    fn max(self, other: Expr) -> Expr {
+        Expr::max(&self, other)
+    }
+
+    /// The *value* brought into `least..=most`.
+    fn clamp(self, least: Expr, most: Expr) -> Expr {
+        Expr::min(&Expr::max(&self, least), most)
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Repr {
@@ -257,15 +294,13 @@ impl Expr {
         match &self.0 {
             Repr::Const(_) | Repr::Invalid(_) => self.clone(),
             Repr::Sum(sum) => {
-                let mut total = Expr::constant(sum.constant);
-                for term in &sum.terms {
-                    let mut product = Expr::constant(term.coefficient);
-                    for factor in &term.monomial {
-                        product = product * atom(factor);
-                    }
-                    total = total + product;
-                }
-                total
+                let terms = sum.terms.iter().map(|term| {
+                    let one = Expr::constant(term.coefficient);
+                    term.monomial
+                        .iter()
+                        .fold(one, |product, factor| product * atom(factor))
+                });
+                canon::sum_of(terms.chain([Expr::constant(sum.constant)]))
             }
         }
     }
@@ -467,7 +502,7 @@ impl Neg for &Expr {
 
 impl std::iter::Sum for Expr {
     fn sum<I: Iterator<Item = Expr>>(iter: I) -> Expr {
-        iter.fold(Expr::ZERO, |a, b| a + b)
+        canon::sum_of(iter)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is known about symbols, and what follows from it for expressions.
 
-use super::{Atom, Expr, Repr, Symbol, canon, floor_div_mod};
+use super::proof::is_nonnegative;
+use super::wide::Wide;
+use super::{Atom, Expr, Repr, Symbol, canon};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,14 +15,11 @@ pub struct Interval {
     pub hi: i64,
 }
 
-const NEVER: i64 = i64::MIN;
-const EVER: i64 = i64::MAX;
-
 impl Interval {
     /// Every integer.
     pub const ALL: Interval = Interval {
-        lo: NEVER,
-        hi: EVER,
+        lo: i64::MIN,
+        hi: i64::MAX,
     };
 
     /// `lo..=hi`.
@@ -45,117 +44,6 @@ impl Interval {
     pub fn contains(self, value: i64) -> bool {
         self.lo <= value && value <= self.hi
     }
-
-    fn hull(corners: &[i64]) -> Interval {
-        let lo = corners.iter().copied().min().unwrap_or(NEVER);
-        let hi = corners.iter().copied().max().unwrap_or(EVER);
-        Interval { lo, hi }
-    }
-
-    fn add(self, other: Interval) -> Interval {
-        let unbounded = |a: i64, b: i64, bound: i64| a == bound || b == bound;
-        Interval {
-            lo: if unbounded(self.lo, other.lo, NEVER) {
-                NEVER
-            } else {
-                self.lo.saturating_add(other.lo)
-            },
-            hi: if unbounded(self.hi, other.hi, EVER) {
-                EVER
-            } else {
-                self.hi.saturating_add(other.hi)
-            },
-        }
-    }
-
-    fn mul(self, other: Interval) -> Interval {
-        Interval::corners(self, other, mul_bounds)
-    }
-
-    fn square(self) -> Interval {
-        let square = self.mul(self);
-        let lo = if self.contains(0) {
-            0
-        } else {
-            mul_bounds(self.lo, self.lo).min(mul_bounds(self.hi, self.hi))
-        };
-        Interval { lo, ..square }
-    }
-
-    fn corners(a: Interval, b: Interval, f: fn(i64, i64) -> i64) -> Interval {
-        Interval::hull(&[f(a.lo, b.lo), f(a.lo, b.hi), f(a.hi, b.lo), f(a.hi, b.hi)])
-    }
-
-    fn floordiv(self, other: Interval) -> Interval {
-        // On divisors of one sign the quotient is monotone in both, so the corners are the extremes.
-        if other.contains(0) {
-            Interval::ALL
-        } else {
-            Interval::corners(self, other, div_bounds)
-        }
-    }
-
-    fn modulo(self, other: Interval) -> Interval {
-        if other.contains(0) {
-            return Interval::ALL;
-        }
-        if other.lo < 0 {
-            let positive = self
-                .mul(Interval::point(-1))
-                .modulo(other.mul(Interval::point(-1)));
-            return positive.mul(Interval::point(-1));
-        }
-        if let Some(quotient) = self
-            .floordiv(other)
-            .as_point()
-            .filter(|&q| q != NEVER && q != EVER)
-        {
-            let shift = Interval::point(quotient)
-                .mul(other)
-                .mul(Interval::point(-1));
-            let shifted = self.add(shift);
-            return Interval {
-                lo: shifted.lo.max(0),
-                hi: shifted.hi.min(other.hi.saturating_sub(1)),
-            };
-        }
-        let hi = if other.hi == EVER { EVER } else { other.hi - 1 };
-        Interval {
-            lo: 0,
-            hi: if self.lo >= 0 { hi.min(self.hi) } else { hi },
-        }
-    }
-}
-
-/// Bounds of either sign, infinite ones included; zero times infinity is zero, since it bounds a
-/// product of finite numbers.
-fn mul_bounds(a: i64, b: i64) -> i64 {
-    if a == 0 || b == 0 {
-        0
-    } else if is_infinite(a) || is_infinite(b) {
-        if (a < 0) == (b < 0) { EVER } else { NEVER }
-    } else {
-        clamp(i128::from(a) * i128::from(b))
-    }
-}
-
-fn div_bounds(a: i64, b: i64) -> i64 {
-    if is_infinite(b) {
-        // The limit of the floor: 0 or -1; where `a` is infinite too, the other corner has its part.
-        if a == 0 || (a < 0) == (b < 0) { 0 } else { -1 }
-    } else if is_infinite(a) {
-        if (a < 0) == (b < 0) { EVER } else { NEVER }
-    } else {
-        floor_div_mod(a.into(), b.into()).map_or(0, |(q, _)| clamp(q))
-    }
-}
-
-fn is_infinite(bound: i64) -> bool {
-    bound == NEVER || bound == EVER
-}
-
-fn clamp(value: i128) -> i64 {
-    i64::try_from(value).unwrap_or(if value < 0 { NEVER } else { EVER })
 }
 
 impl fmt::Debug for Interval {
@@ -168,11 +56,11 @@ impl fmt::Display for Interval {
     /// `[0, 7]`, `[1, inf)`, `(-inf, inf)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.lo {
-            NEVER => write!(f, "(-inf, ")?,
+            i64::MIN => write!(f, "(-inf, ")?,
             lo => write!(f, "[{lo}, ")?,
         }
         match self.hi {
-            EVER => write!(f, "inf)"),
+            i64::MAX => write!(f, "inf)"),
             hi => write!(f, "{hi}]"),
         }
     }
@@ -238,7 +126,8 @@ impl Ranges {
         self.facts.get(&symbol).map_or(1, |fact| fact.divisor)
     }
 
-    fn below(&self, symbol: Symbol) -> Option<&Expr> {
+    /// The expression that the symbol stays below, if one was stated.
+    pub fn below(&self, symbol: Symbol) -> Option<&Expr> {
         self.facts.get(&symbol)?.below.as_ref()
     }
 }
@@ -246,17 +135,20 @@ impl Ranges {
 impl Expr {
     /// An interval that holds every value the expression can take.
     pub fn bounds(&self, ranges: &Ranges) -> Interval {
+        self.wide_bounds(ranges).narrow()
+    }
+
+    /// The same, without the loss at the ends of 64 bits.
+    pub(super) fn wide_bounds(&self, ranges: &Ranges) -> Wide {
         let sum = match &self.0 {
-            Repr::Const(value) => return Interval::point(*value),
+            Repr::Const(value) => return Wide::point(*value),
             Repr::Sum(sum) => sum,
-            Repr::Invalid(_) => return Interval::ALL,
+            Repr::Invalid(_) => return Wide::ALL,
         };
         sum.terms
             .iter()
-            .fold(Interval::point(sum.constant), |total, term| {
-                total.add(
-                    monomial_bounds(&term.monomial, ranges).mul(Interval::point(term.coefficient)),
-                )
+            .fold(Wide::point(sum.constant), |total, term| {
+                total + monomial_bounds(&term.monomial, ranges) * Wide::point(term.coefficient)
             })
     }
 
@@ -302,47 +194,43 @@ impl Expr {
             return false;
         }
         let zero =
-            |e: &Expr| e.bounds(ranges) == Interval::point(0) || canon::expand_mods(e).is_const(0);
+            |e: &Expr| e.wide_bounds(ranges) == Wide::point(0) || canon::expand_mods(e).is_const(0);
         let difference = self - other;
         self == other || zero(&difference) || zero(&difference.simplify(ranges))
     }
 }
 
-fn monomial_bounds(monomial: &[Atom], ranges: &Ranges) -> Interval {
+pub(super) fn monomial_bounds(monomial: &[Atom], ranges: &Ranges) -> Wide {
     match monomial {
         // Equal atoms stand side by side; their product is no product of independent intervals.
-        [a, b, rest @ ..] if a == b => atom_bounds(a, ranges)
-            .square()
-            .mul(monomial_bounds(rest, ranges)),
-        [a, rest @ ..] => atom_bounds(a, ranges).mul(monomial_bounds(rest, ranges)),
-        [] => Interval::point(1),
+        [a, b, rest @ ..] if a == b => {
+            atom_bounds(a, ranges).square() * monomial_bounds(rest, ranges)
+        }
+        [a, rest @ ..] => atom_bounds(a, ranges) * monomial_bounds(rest, ranges),
+        [] => Wide::point(1),
     }
 }
 
-fn atom_bounds(atom: &Atom, ranges: &Ranges) -> Interval {
-    let fold = |args: &[Expr], best: fn(i64, i64) -> i64| {
-        let all = args.iter().map(|a| a.bounds(ranges));
-        all.reduce(|a, b| Interval {
-            lo: best(a.lo, b.lo),
-            hi: best(a.hi, b.hi),
-        })
-        .unwrap_or(Interval::ALL)
+fn atom_bounds(atom: &Atom, ranges: &Ranges) -> Wide {
+    let fold = |args: &[Expr], best: fn(Wide, Wide) -> Wide| {
+        args.iter()
+            .map(|a| a.wide_bounds(ranges))
+            .reduce(best)
+            .unwrap_or(Wide::ALL)
     };
     match atom {
         Atom::Symbol(symbol) => {
             let interval = ranges.get(*symbol);
-            match ranges.below(*symbol).and_then(Expr::as_const) {
-                Some(limit) => Interval {
-                    hi: interval.hi.min(limit.saturating_sub(1)),
-                    ..interval
-                },
-                None => interval,
-            }
+            let hi = match ranges.below(*symbol).and_then(Expr::as_const) {
+                Some(limit) => interval.hi.min(limit.saturating_sub(1)),
+                None => interval.hi,
+            };
+            Wide::from(Interval { hi, ..interval })
         }
-        Atom::FloorDiv(a, b) => a.bounds(ranges).floordiv(b.bounds(ranges)),
-        Atom::Mod(a, b) => a.bounds(ranges).modulo(b.bounds(ranges)),
-        Atom::Min(args) => fold(args, i64::min),
-        Atom::Max(args) => fold(args, i64::max),
+        Atom::FloorDiv(a, b) => a.wide_bounds(ranges).floordiv(b.wide_bounds(ranges)),
+        Atom::Mod(a, b) => a.wide_bounds(ranges).modulo(b.wide_bounds(ranges)),
+        Atom::Min(args) => fold(args, Wide::min),
+        Atom::Max(args) => fold(args, Wide::max),
     }
 }
 
@@ -362,52 +250,4 @@ fn atom_divisor(atom: &Atom, ranges: &Ranges) -> i64 {
         Atom::Mod(a, b) => common(&[a, b]),
         Atom::Min(args) | Atom::Max(args) => common(&args.iter().collect::<Vec<_>>()),
     }
-}
-
-/// Whether `e >= 0` follows from intervals, or from putting symbolic limits in place of symbols.
-pub(super) fn is_nonnegative(e: &Expr, ranges: &Ranges) -> bool {
-    if e.check().is_err() {
-        return false;
-    }
-    if e.bounds(ranges).lo >= 0 {
-        return true;
-    }
-    // Where `e` falls as a symbol grows, it is least at the symbol's limit. Each step removes a symbol
-    // that has a limit, so cyclic limits are cut by dropping the fact that was used.
-    e.symbols().into_iter().any(|symbol| {
-        let Some(limit) = ranges.below(symbol) else {
-            return false;
-        };
-        if !falls_with(e, symbol, ranges) {
-            return false;
-        }
-        let mut fewer = ranges.clone();
-        if let Some(fact) = fewer.facts.get_mut(&symbol) {
-            fact.below = None;
-        }
-        let least = e.substitute(&|s| (s == symbol).then(|| limit - 1));
-        is_nonnegative(&least, &fewer)
-    })
-}
-
-/// Whether every term with `symbol` is that symbol once, times something that is not positive.
-fn falls_with(e: &Expr, symbol: Symbol, ranges: &Ranges) -> bool {
-    let this = Atom::Symbol(symbol);
-    e.terms().iter().all(|term| {
-        let others: Vec<Atom> = term
-            .monomial
-            .iter()
-            .filter(|a| **a != this)
-            .cloned()
-            .collect();
-        let hidden = others
-            .iter()
-            .any(|a| canon::from_atom(a.clone()).symbols().contains(&symbol));
-        let slope = || monomial_bounds(&others, ranges).mul(Interval::point(term.coefficient));
-        match term.monomial.len() - others.len() {
-            0 => !hidden,
-            1 => !hidden && slope().hi <= 0,
-            _ => false,
-        }
-    })
 }

@@ -1,7 +1,7 @@
 //! Rewrites that need to know ranges. What holds for all integers happens while building, in `canon`.
 
 use super::canon::{self, Extremum};
-use super::range::is_nonnegative;
+use super::proof::is_nonnegative;
 use super::{Atom, Expr, Ranges};
 
 /// Rewriting goes round until nothing changes; this bounds it.
@@ -46,9 +46,7 @@ fn round(e: &Expr, ranges: &Ranges) -> Expr {
 
 /// The only value it can have.
 fn atom_point(e: &Expr, ranges: &Ranges) -> Option<i64> {
-    e.bounds(ranges)
-        .as_point()
-        .filter(|&v| v != i64::MIN && v != i64::MAX)
+    e.wide_bounds(ranges).as_point()
 }
 
 fn floordiv(a: &Expr, b: &Expr, ranges: &Ranges) -> Expr {

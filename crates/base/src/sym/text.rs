@@ -30,12 +30,15 @@ impl fmt::Display for Expr {
                 (0, false) => {}
                 (0, true) => f.write_str("-")?,
                 (_, false) => f.write_str(" + ")?,
+                // Its magnitude is no number of ours, so the sign has to stay with it.
+                (_, true) if term.coefficient == i64::MIN => f.write_str(" + -")?,
                 (_, true) => f.write_str(" - ")?,
             }
             write_term(f, term)?;
         }
         match sum.constant {
             0 => Ok(()),
+            i64::MIN => write!(f, " + {}", i64::MIN),
             c if c < 0 => write!(f, " - {}", c.unsigned_abs()),
             c => write!(f, " + {c}"),
         }
@@ -132,15 +135,15 @@ impl<'a> Parser<'a> {
         if self.depth > MAX_DEPTH {
             return Err(self.error(Code::NestedTooDeep, "the expression nests too deep"));
         }
-        let mut total = self.product()?;
+        let mut parts = vec![self.product()?];
         loop {
             if self.eat("+") {
-                total += self.product()?;
+                parts.push(self.product()?);
             } else if self.eat("-") {
-                total -= self.product()?;
+                parts.push(-self.product()?);
             } else {
                 self.depth -= 1;
-                return Ok(total);
+                return Ok(canon::sum_of(parts));
             }
         }
     }
