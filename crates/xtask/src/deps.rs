@@ -6,28 +6,25 @@
 //!   the common vocabulary, which is open to all;
 //! - a row that says `(dev only)` may import anything, and may itself be imported as a dev-dependency only;
 //! - dev-dependencies are free, except that they must not close a circle: then the crate under test would be
-//!   built twice, and its types would not match their twins;
-//! - every crate root forbids unsafe code, except in [`MAY_BE_UNSAFE`];
-//! - every manifest takes the workspace's lints.
+//!   built twice, and its types would not match their twins.
+//!
+//! What the table cannot say (unsafe code, lints, the environment) is checked by [`sources`] in the same command.
 
 use crate::args::Args;
 use crate::workspace::{Kind, Package};
-use crate::{Outcome, workspace};
+use crate::{Outcome, sources, workspace};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 pub const HELP: &str = "\
 usage: cargo xtask deps
 
 Checks the manifests against the crate table in ARCHITECTURE.md: who may import whom (`may import` column),
 dev-dependencies that close a circle, `#![forbid(unsafe_code)]` in every crate but `runtime` and `python`,
-and `[lints] workspace = true`. Prints what to fix.
+`[lints] workspace = true`, and environment variables read outside the edge. Prints what to fix.
 ";
 
 /// May be imported by every crate without being named.
 const OPEN_TO_ALL: &str = "base";
-/// The only homes of `unsafe`.
-const MAY_BE_UNSAFE: &[&str] = &["runtime", "python"];
 
 pub fn run(args: &[String]) -> Outcome {
     Args::parse(args, &[])?.nothing_after_dashes()?;
@@ -43,7 +40,7 @@ pub fn check() -> Outcome {
     let packages = workspace::members()?;
     let mut problems = check_arrows(&table, &packages);
     for package in &packages {
-        problems.extend(check_sources(package)?);
+        problems.extend(sources::problems(package)?);
     }
     if problems.is_empty() {
         println!(
@@ -170,7 +167,7 @@ fn may_import(cell: &str, above: &Table) -> Result<MayImport, String> {
 }
 
 /// The directory name of a workspace crate (`oxyfuel-base` lives in `crates/base`).
-fn short(name: &str) -> &str {
+pub fn short(name: &str) -> &str {
     name.strip_prefix("oxyfuel-").unwrap_or(name)
 }
 
@@ -259,42 +256,6 @@ fn path<'a>(packages: &'a [Package], from: &'a str, to: &str) -> Option<Vec<&'a 
         }
     }
     None
-}
-
-fn check_sources(package: &Package) -> Result<Vec<String>, String> {
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
-    };
-    let name = short(&package.name);
-    let mut problems = Vec::new();
-    if !takes_workspace_lints(&read(&package.manifest)?) {
-        problems.push(format!(
-            "crates/{name}/Cargo.toml lacks `[lints]` with `workspace = true`"
-        ));
-    }
-    if !MAY_BE_UNSAFE.contains(&name) {
-        for file in &package.roots {
-            if !forbids_unsafe(&read(file)?) {
-                let file = file.strip_prefix(workspace::root()).unwrap_or(file);
-                problems.push(format!(
-                    "{} lacks `#![forbid(unsafe_code)]`",
-                    file.display()
-                ));
-            }
-        }
-    }
-    Ok(problems)
-}
-
-fn takes_workspace_lints(manifest: &str) -> bool {
-    let mut lines = manifest.lines().map(str::trim).filter(|l| !l.is_empty());
-    lines.any(|l| l == "[lints]") && lines.next() == Some("workspace = true")
-}
-
-fn forbids_unsafe(source: &str) -> bool {
-    source
-        .lines()
-        .any(|l| l.trim() == "#![forbid(unsafe_code)]")
 }
 
 #[cfg(test)]
@@ -447,17 +408,5 @@ After it.
                 .unwrap_err()
                 .contains("not a crate name")
         );
-    }
-
-    #[test]
-    fn unsafe_and_lints_are_looked_for_in_the_right_words() {
-        assert!(forbids_unsafe("//! Doc.\n#![forbid(unsafe_code)]\n"));
-        assert!(!forbids_unsafe("// #![forbid(unsafe_code)]\n"));
-        assert!(takes_workspace_lints(
-            "[package]\n\n[lints]\nworkspace = true\n"
-        ));
-        assert!(!takes_workspace_lints(
-            "[package]\nworkspace = true\n[lints.rust]\n"
-        ));
     }
 }

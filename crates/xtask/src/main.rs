@@ -14,6 +14,7 @@ mod deps;
 mod links;
 mod lint;
 mod process;
+mod sources;
 mod spdx;
 mod tally;
 mod test;

@@ -35,13 +35,14 @@ const CHECKS: &[Step] = &[
 pub fn run(args: &[String]) -> Outcome {
     let args = Args::parse(args, &["--only-tests"])?;
     let with_checks = !args.has("--only-tests") && args.after_dashes.is_empty();
-    let mut tally = Tally::default();
+    let (start, mut tally) = (Instant::now(), Tally::default());
     let outcome = checks(if with_checks { CHECKS } else { &[] })
         .and_then(|()| tests(&args.after_dashes, &mut tally));
     if outcome.is_err() && tally.failed == 0 {
         // A check, or the build itself: the closing line must not read like a success.
         tally.failed = 1;
     }
+    println!("== all: {:.1} s", start.elapsed().as_secs_f64());
     if let Err(sentence) = &outcome {
         eprintln!("error: {sentence}");
     }
