@@ -12,6 +12,7 @@ pub mod code;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+pub mod execute;
 pub mod fork;
 pub mod memory;
 pub mod null;

@@ -169,24 +169,41 @@ impl Storage {
 
     /// Begins to read: fails while somebody writes.
     pub fn borrow(&self) -> Result<Reading<'_>> {
-        let free = self
-            .inner
-            .borrows
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
-                (n >= 0).then_some(n + 1)
-            });
-        free.map_err(|_| err!(DataRace, "a tensor is read while another call writes it"))?;
+        self.acquire(false)?;
         Ok(Reading { storage: self })
     }
 
     /// Begins to write: fails while somebody reads or writes.
     pub fn borrow_mut(&self) -> Result<Writing<'_>> {
+        self.acquire(true)?;
+        Ok(Writing { storage: self })
+    }
+
+    /// Begins to read or write; [`Self::release`] ends it.
+    pub(crate) fn acquire(&self, write: bool) -> Result<()> {
+        let next = |borrows: i32| match write {
+            true => (borrows == 0).then_some(-1),
+            false => (borrows >= 0).then_some(borrows + 1),
+        };
         let free = self
             .inner
             .borrows
-            .compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed);
-        free.map_err(|_| err!(DataRace, "a tensor is written while another call uses it"))?;
-        Ok(Writing { storage: self })
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, next);
+        let conflict = |_| match write {
+            true => err!(DataRace, "a tensor is written while another call uses it"),
+            false => err!(DataRace, "a tensor is read while another call writes it"),
+        };
+        free.map(|_| ()).map_err(conflict)
+    }
+
+    /// Ends what [`Self::acquire`] began.
+    pub(crate) fn release(&self, write: bool) {
+        match write {
+            true => self.inner.borrows.store(0, Ordering::Release),
+            false => {
+                self.inner.borrows.fetch_sub(1, Ordering::Release);
+            }
+        }
     }
 
     fn on_host(&self) -> Result<*mut u8> {
@@ -238,13 +255,13 @@ impl Writing<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.storage.inner.borrows.fetch_sub(1, Ordering::Release);
+        self.storage.release(false);
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.storage.inner.borrows.store(0, Ordering::Release);
+        self.storage.release(true);
     }
 }
 

@@ -1,0 +1,387 @@
+//! A plan with numbers for its symbols: every size, offset, grid and scalar evaluated and checked once.
+//!
+//! What is left for a call is to put the addresses of its inputs and outputs into the words of the launches.
+
+use crate::device::{ArgKind, Grid, MapShape};
+use oxyfuel_base::dtype::Kind;
+use oxyfuel_base::{DType, Expr, Id, Result, Symbol, ensure, err};
+use oxyfuel_plan::{ArgRef, Artefact, BufferHome, Kernel, Plan, Step, TensorMapSpec};
+use std::ops::Range;
+
+/// Evaluated and checked; see the module.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub inputs: Vec<Input>,
+    pub outputs: Vec<Output>,
+    pub buffers: Vec<Buffer>,
+    pub arena_bytes: usize,
+    pub steps: Vec<ReadyStep>,
+    /// The words of all launches, one after the other, with scalars in place and zero for pointers.
+    pub words: Vec<u64>,
+    /// What each word is.
+    pub kinds: Vec<ArgKind>,
+    /// Words that hold pointers.
+    pub pointers: Vec<Pointer>,
+}
+
+/// What an input must be.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub align: u64,
+    /// Bytes from its first element that kernels may touch.
+    pub bytes: usize,
+    /// An output is a window on it, so the call may write it.
+    pub written: bool,
+}
+
+/// What an output will be.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    pub strides: Vec<i64>,
+    /// In elements from the start of its buffer.
+    pub offset: i64,
+    pub buffer: usize,
+}
+
+/// A buffer's place and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffer {
+    pub home: Home,
+    pub bytes: usize,
+}
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// At the first element of an input.
+    Input(usize),
+    /// In memory that the caller gets.
+    Output(usize),
+    /// In the plan's arena.
+    Arena {
+        /// From the arena's start.
+        offset: usize,
+    },
+    /// In the plan's own constants.
+    Constant,
+}
+
+/// A word that is a pointer: `buffer`'s address plus `offset` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pointer {
+    pub word: usize,
+    pub buffer: usize,
+    pub offset: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum ReadyStep {
+    Launch {
+        kernel: usize,
+        words: Range<usize>,
+        grids: Vec<Grid>,
+        maps: Vec<MapShape>,
+    },
+    Copy {
+        src: usize,
+        dst: usize,
+        bytes: usize,
+    },
+}
+
+/// Expressions with numbers for their symbols.
+struct Numbers<'a>(&'a [(Symbol, i64)]);
+
+impl Numbers<'_> {
+    fn value(&self, expr: &Expr) -> Result<i64> {
+        expr.eval(&|symbol| {
+            self.0
+                .iter()
+                .find(|(known, _)| *known == symbol)
+                .map(|(_, value)| *value)
+        })
+    }
+
+    fn values(&self, exprs: &[Expr]) -> Result<Vec<i64>> {
+        exprs.iter().map(|expr| self.value(expr)).collect()
+    }
+
+    /// A number that counts something.
+    fn count(&self, expr: &Expr, what: &str) -> Result<usize> {
+        let value = self.value(expr)?;
+        usize::try_from(value).map_err(|_| err!(InvalidPlan, "{what} is {value}"))
+    }
+
+    fn counts(&self, exprs: &[Expr], what: &str) -> Result<Vec<u64>> {
+        exprs
+            .iter()
+            .map(|expr| self.count(expr, what).map(|count| count as u64))
+            .collect()
+    }
+}
+
+impl Instance {
+    /// Evaluates a verified plan; `symbols` has a number for each of its symbols.
+    pub fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {
+        let numbers = Numbers(symbols);
+        let arena_bytes = numbers.count(&plan.arena_bytes, "the size of the arena")?;
+        let mut buffers = vec![];
+        for (id, buffer) in plan.buffers.iter() {
+            let bytes = numbers.count(&buffer.bytes, "the size of a buffer")?;
+            let home = match &buffer.home {
+                BufferHome::Input(input) => Home::Input(*input as usize),
+                BufferHome::Output(output) => Home::Output(*output as usize),
+                BufferHome::Constant(constant) => {
+                    ensure!(
+                        constant.len() == bytes,
+                        InvalidPlan,
+                        "constant {id} has {} bytes, not {bytes}",
+                        constant.len()
+                    );
+                    Home::Constant
+                }
+                BufferHome::Arena { offset } => {
+                    let offset = numbers.count(offset, "the place of a buffer")?;
+                    let inside = offset
+                        .checked_add(bytes)
+                        .is_some_and(|end| end <= arena_bytes);
+                    ensure!(inside, InvalidPlan, "buffer {id} reaches beyond the arena");
+                    ensure!(
+                        offset.is_multiple_of(buffer.align.max(1) as usize),
+                        InvalidPlan,
+                        "buffer {id} is not aligned to {}",
+                        buffer.align
+                    );
+                    Home::Arena { offset }
+                }
+            };
+            buffers.push(Buffer { home, bytes });
+        }
+        check_overlap(plan, &buffers)?;
+        let mut this = Self {
+            inputs: inputs(plan, &numbers, &buffers)?,
+            outputs: outputs(plan, &numbers, &buffers)?,
+            buffers,
+            arena_bytes,
+            steps: vec![],
+            words: vec![],
+            kinds: vec![],
+            pointers: vec![],
+        };
+        for step in &plan.steps {
+            let step = this.step(plan, step, &numbers)?;
+            this.steps.push(step);
+        }
+        Ok(this)
+    }
+
+    fn step(&mut self, plan: &Plan, step: &Step, numbers: &Numbers<'_>) -> Result<ReadyStep> {
+        match step {
+            Step::Copy { src, dst, bytes } => {
+                let (src, dst, bytes) = (
+                    src.index(),
+                    dst.index(),
+                    numbers.count(bytes, "the size of a copy")?,
+                );
+                ensure!(
+                    bytes <= self.buffers[src].bytes && bytes <= self.buffers[dst].bytes,
+                    InvalidPlan,
+                    "a copy of {bytes} bytes between smaller buffers"
+                );
+                Ok(ReadyStep::Copy { src, dst, bytes })
+            }
+            Step::Launch { kernel: id, args } => {
+                let kernel = &plan.kernels[*id];
+                let first = self.words.len();
+                for arg in args {
+                    let (word, kind) = self.arg(arg, numbers)?;
+                    self.words.push(word);
+                    self.kinds.push(kind);
+                }
+                let grids = kernel.phases.iter().map(|phase| {
+                    let grid = grid(&numbers.counts(&phase.grid, "a grid")?, phase.min_chunk);
+                    grid.ok_or_else(|| {
+                        err!(SizeOverflow, "the grid of kernel {} overflows", kernel.name)
+                    })
+                });
+                let grids = grids.collect::<Result<Vec<_>>>()?;
+                let words = first..self.words.len();
+                let maps = maps(kernel, &self.kinds[words.clone()], numbers)?;
+                Ok(ReadyStep::Launch {
+                    kernel: id.index(),
+                    words,
+                    grids,
+                    maps,
+                })
+            }
+        }
+    }
+
+    fn arg(&mut self, arg: &ArgRef, numbers: &Numbers<'_>) -> Result<(u64, ArgKind)> {
+        Ok(match arg {
+            ArgRef::Buffer { buffer, offset } => {
+                let offset = numbers.count(offset, "the offset of an argument")?;
+                let bytes = self.buffers[buffer.index()].bytes.checked_sub(offset);
+                let bytes = bytes.ok_or_else(|| {
+                    err!(InvalidPlan, "an argument points beyond buffer {buffer}")
+                })?;
+                let word = self.words.len();
+                self.pointers.push(Pointer {
+                    word,
+                    buffer: buffer.index(),
+                    offset: offset as u64,
+                });
+                (0, ArgKind::Buffer { bytes })
+            }
+            ArgRef::Index(expr) => (numbers.value(expr)? as u64, ArgKind::Index),
+            ArgRef::Literal { dtype, value } => {
+                let word = match dtype.kind() {
+                    Kind::Signed => value.cast(*dtype).as_i64() as u64,
+                    Kind::Bool | Kind::Unsigned | Kind::Float => value.to_bits(*dtype),
+                };
+                (word, ArgKind::Literal(*dtype))
+            }
+            ArgRef::TensorMap => (0, ArgKind::TensorMap),
+        })
+    }
+}
+
+fn inputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec<Input>> {
+    let inputs = plan.inputs.iter().enumerate().map(|(index, spec)| {
+        let shape = numbers.values(&spec.shape)?;
+        let strides = numbers.values(&spec.strides)?;
+        ensure!(
+            shape.len() == strides.len(),
+            InvalidPlan,
+            "input {} has strides of another rank",
+            spec.name
+        );
+        let buffer = buffers.get(spec.buffer.index());
+        let buffer =
+            buffer.ok_or_else(|| err!(InvalidPlan, "input {} has no buffer", spec.name))?;
+        ensure!(
+            buffer.home == Home::Input(index),
+            InvalidPlan,
+            "the buffer of input {} is not its own",
+            spec.name
+        );
+        Ok(Input {
+            name: spec.name.clone(),
+            dtype: spec.dtype,
+            shape,
+            strides,
+            align: u64::from(spec.align.max(1)),
+            bytes: buffer.bytes,
+            written: plan
+                .outputs
+                .iter()
+                .any(|output| output.alias == Some(index as u32)),
+        })
+    });
+    inputs.collect()
+}
+
+fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec<Output>> {
+    let outputs = plan.outputs.iter().enumerate().map(|(index, spec)| {
+        let buffer = buffers.get(spec.buffer.index());
+        let buffer = buffer.ok_or_else(|| err!(InvalidPlan, "output {index} has no buffer"))?;
+        match buffer.home {
+            Home::Arena { .. } => {
+                return Err(err!(
+                    InvalidPlan,
+                    "output {index} lives in the arena, which is reused"
+                ));
+            }
+            Home::Input(input) => {
+                ensure!(
+                    spec.alias == Some(input as u32),
+                    InvalidPlan,
+                    "output {index} is an input and does not say so"
+                );
+            }
+            Home::Output(_) | Home::Constant => {}
+        }
+        let (shape, strides) = (numbers.values(&spec.shape)?, numbers.values(&spec.strides)?);
+        let offset = numbers.value(&spec.offset)?;
+        Ok(Output {
+            dtype: spec.dtype,
+            shape,
+            strides,
+            offset,
+            buffer: spec.buffer.index(),
+        })
+    });
+    outputs.collect()
+}
+
+/// Buffers of the arena that live at once must not overlap; with symbols this is known only now.
+fn check_overlap(plan: &Plan, buffers: &[Buffer]) -> Result<()> {
+    let mut placed: Vec<(usize, usize, u32, u32)> = vec![];
+    for (buffer, spec) in buffers.iter().zip(plan.buffers.values()) {
+        if let Home::Arena { offset } = buffer.home
+            && buffer.bytes > 0
+        {
+            let (begin, end) = (offset, offset + buffer.bytes);
+            let clash = placed.iter().any(|&(other_begin, other_end, first, last)| {
+                begin < other_end
+                    && other_begin < end
+                    && spec.first_step <= last
+                    && first <= spec.last_step
+            });
+            ensure!(
+                !clash,
+                InvalidPlan,
+                "buffer {} overlaps another that lives at the same time",
+                spec.name
+            );
+            placed.push((begin, end, spec.first_step, spec.last_step));
+        }
+    }
+    Ok(())
+}
+
+/// Up to three axes; more are folded into the last, since only their product matters to a processor's workers.
+fn grid(axes: &[u64], min_chunk: u64) -> Option<Grid> {
+    let mut extents = [1u64; 3];
+    for (axis, extent) in axes.iter().enumerate() {
+        let place = &mut extents[axis.min(2)];
+        *place = place.checked_mul(*extent)?;
+    }
+    extents
+        .iter()
+        .try_fold(1u64, |total, extent| total.checked_mul(*extent))?;
+    Some(Grid { extents, min_chunk })
+}
+
+fn maps(kernel: &Kernel, kinds: &[ArgKind], numbers: &Numbers<'_>) -> Result<Vec<MapShape>> {
+    let specs: &[TensorMapSpec] = match &kernel.artefact {
+        Artefact::Ptx(ptx) => &ptx.tensor_maps,
+        Artefact::Interpreted | Artefact::MachineCode(_) => &[],
+    };
+    let maps = specs.iter().map(|spec| {
+        let (param, buffer_param) = (spec.param as usize, spec.buffer_param as usize);
+        ensure!(
+            kinds.get(param) == Some(&ArgKind::TensorMap)
+                && matches!(kinds.get(buffer_param), Some(ArgKind::Buffer { .. })),
+            InvalidPlan,
+            "the tensor maps of kernel {} do not match its arguments",
+            kernel.name
+        );
+        Ok(MapShape {
+            param,
+            buffer_param,
+            dtype: spec.dtype,
+            dims: numbers.counts(&spec.dims, "an extent of a tensor map")?,
+            strides: numbers.counts(&spec.strides, "a stride of a tensor map")?,
+            boxed: spec.boxed.clone(),
+            swizzle_bytes: spec.swizzle_bytes,
+        })
+    });
+    maps.collect()
+}

@@ -1,0 +1,621 @@
+//! Running plans.
+//!
+//! ```text
+//!   Plan ──Program::new──▶ Program      kernels loaded, constants on the device
+//!                             │
+//!                 symbols ──▶ Instance  sizes and offsets evaluated and checked, once for each assignment
+//!                             │
+//!                    call ──▶ addresses into words, launches in order
+//! ```
+//!
+//! A call in the steady state asks for no memory but its outputs', takes no contended lock and makes no system call:
+//! the arena and the words of its launches wait in a workspace that the call takes and puts back. Calls may run at
+//! once on several threads; each has a workspace of its own.
+//!
+//! Inputs are checked against the plan (type, shape, strides, alignment, device) and borrowed for the time of the
+//! call: an input that the plan writes must not overlap another one, nor be in use elsewhere.
+
+mod instance;
+
+use crate::device::{Device, Launch, LoadedKernel, Stream};
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+use crate::tensor::layout::Layout;
+use instance::{Home, Input, Instance, ReadyStep};
+use oxyfuel_base::{Result, Symbol, ensure, err};
+use oxyfuel_plan::{BufferHome, Plan, Step};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// A plan that is ready to run on a device.
+#[derive(Debug)]
+pub struct Program {
+    plan: Arc<Plan>,
+    device: Arc<dyn Device>,
+    kernels: Vec<Box<dyn LoadedKernel>>,
+    /// Memory of each constant buffer.
+    constants: Vec<Option<Storage>>,
+    /// The instance of a plan without symbols.
+    only: Option<Arc<Ready>>,
+    instances: RwLock<HashMap<Box<[i64]>, Arc<Ready>>>,
+}
+
+/// More assignments than this and the oldest knowledge is forgotten: shapes that never repeat must not fill memory.
+const MAX_INSTANCES: usize = 256;
+
+/// An instance and the workspace that waits for its next call.
+#[derive(Debug)]
+struct Ready {
+    instance: Instance,
+    waiting: AtomicPtr<Workspace>,
+}
+
+/// What a call needs for itself.
+#[derive(Debug)]
+struct Workspace {
+    /// Holds the buffers of the arena.
+    _arena: Storage,
+    /// Address of each buffer; those of inputs and outputs change with each call.
+    addresses: Vec<u64>,
+    words: Vec<u64>,
+    stream: Stream,
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl Ready {
+    fn take(&self) -> Option<Box<Workspace>> {
+        let waiting = self.waiting.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: a pointer in `waiting` came from `Box::into_raw` in `put`, and the swap made it ours alone.
+        (!waiting.is_null()).then(|| unsafe { Box::from_raw(waiting) })
+    }
+
+    fn put(&self, workspace: Box<Workspace>) {
+        let old = self
+            .waiting
+            .swap(Box::into_raw(workspace), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: as in `take`: two calls ran at once, and one workspace is enough to keep.
+            drop(unsafe { Box::from_raw(old) });
+        }
+    }
+}
+
+/// The time of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// Which step of the plan.
+    pub step: usize,
+    /// The kernel's name, or `copy`.
+    pub name: String,
+    /// How long it took on the device.
+    pub time: Duration,
+}
+
+impl Program {
+    /// Verifies the plan, loads its kernels and moves its constants to the device.
+    pub fn new(plan: Arc<Plan>, device: Arc<dyn Device>) -> Result<Self> {
+        oxyfuel_plan::verify(&plan)?;
+        let kernels = plan
+            .kernels
+            .values()
+            .map(|kernel| device.load(kernel))
+            .collect::<Result<Vec<_>>>()?;
+        let constants = plan.buffers.values().map(|buffer| match &buffer.home {
+            BufferHome::Constant(bytes) => {
+                let storage = device.allocate(bytes.len())?;
+                device.copy_in(bytes, &storage, 0)?;
+                Ok(Some(storage))
+            }
+            BufferHome::Input(_) | BufferHome::Output(_) | BufferHome::Arena { .. } => Ok(None),
+        });
+        let constants = constants.collect::<Result<Vec<_>>>()?;
+        let only = if plan.symbols.is_empty() {
+            Some(Arc::new(Ready::new(&plan, &[])?))
+        } else {
+            None
+        };
+        Ok(Self {
+            plan,
+            device,
+            kernels,
+            constants,
+            only,
+            instances: RwLock::default(),
+        })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Runs the plan on the device's default stream and returns its outputs. On a GPU the work may still be under way
+    /// when this returns; reading an output waits for it.
+    pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.call_with(inputs, &mut |_, _| Ok(()))
+    }
+
+    /// Runs the plan and says how long each step took on the device.
+    pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
+        let mut marks = vec![];
+        let outputs = self.call_with(inputs, &mut |_, stream| {
+            marks.push(self.device.mark(stream)?);
+            Ok(())
+        })?;
+        let times = marks.windows(2).enumerate().map(|(step, marks)| {
+            let name = match &self.plan.steps[step] {
+                Step::Launch { kernel, .. } => self.plan.kernels[*kernel].name.clone(),
+                Step::Copy { .. } => "copy".to_string(),
+            };
+            Ok(StepTime {
+                step,
+                name,
+                time: self.device.elapsed(&marks[0], &marks[1])?,
+            })
+        });
+        Ok((outputs, times.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// `between` is called before the first step and after each.
+    fn call_with(&self, inputs: &[&Tensor], between: Between<'_>) -> Result<Vec<Tensor>> {
+        let ready = self.instance(inputs)?;
+        let instance = &ready.instance;
+        for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
+            check_input(tensor, spec, &*self.device)?;
+        }
+        let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
+        let fresh = self.allocate_outputs(instance)?;
+        let mut workspace = self.workspace(&ready, Stream::default())?;
+        for (index, buffer) in instance.buffers.iter().enumerate() {
+            match buffer.home {
+                Home::Input(input) => workspace.addresses[index] = inputs[input].address(),
+                Home::Output(_) => {
+                    workspace.addresses[index] =
+                        fresh[index].as_ref().map_or(0, |storage| storage.address());
+                }
+                Home::Arena { .. } | Home::Constant => {}
+            }
+        }
+        // SAFETY: every input was checked to hold its buffer's bytes and is borrowed; outputs and arena were allocated
+        // with their buffers' sizes; offsets were checked by `Instance`; what kernels touch inside is the compiler's promise.
+        let ran = unsafe { self.run(instance, &mut workspace, between) };
+        ready.put(workspace);
+        ran?;
+        instance
+            .outputs
+            .iter()
+            .map(|output| self.output(output, instance, inputs, &fresh))
+            .collect()
+    }
+
+    /// Runs the plan on memory that the caller answers for: one address an input and one an output (ignored where
+    /// [`Self::output_bytes`] is zero), in the plan's order. Nothing is checked but the counts.
+    ///
+    /// # Safety
+    /// The inputs are as the plan's [`oxyfuel_plan::InputSpec`]s say for these symbols, on the program's device; each
+    /// output address has room for its buffer; nobody else uses the memory until the device is done.
+    pub unsafe fn call_raw(
+        &self,
+        symbols: &[i64],
+        inputs: &[u64],
+        outputs: &[u64],
+        stream: Stream,
+    ) -> Result<()> {
+        let ready = self.ready(symbols)?;
+        let instance = &ready.instance;
+        ensure!(
+            inputs.len() == instance.inputs.len() && outputs.len() == instance.outputs.len(),
+            ArityMismatch,
+            "{} inputs and {} outputs for a plan with {} and {}",
+            inputs.len(),
+            outputs.len(),
+            instance.inputs.len(),
+            instance.outputs.len()
+        );
+        let mut workspace = self.workspace(&ready, stream)?;
+        for (address, buffer) in workspace.addresses.iter_mut().zip(&instance.buffers) {
+            match buffer.home {
+                Home::Input(input) => *address = inputs[input],
+                Home::Output(output) => *address = outputs[output],
+                Home::Arena { .. } | Home::Constant => {}
+            }
+        }
+        // SAFETY: promised by the caller.
+        let ran = unsafe { self.run(instance, &mut workspace, &mut |_, _| Ok(())) };
+        ready.put(workspace);
+        ran?;
+        for (output, address) in instance.outputs.iter().zip(outputs) {
+            if let Some(constant) = &self.constants[output.buffer] {
+                // SAFETY: the caller promises room for the buffer.
+                unsafe {
+                    self.device
+                        .move_bytes(constant.address(), *address, constant.len(), stream)
+                }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that each output brings for these symbols; zero for windows on inputs or on other outputs.
+    pub fn output_bytes(&self, symbols: &[i64]) -> Result<Vec<usize>> {
+        let ready = self.ready(symbols)?;
+        let bytes = ready
+            .instance
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(index, output)| {
+                let buffer = ready.instance.buffers[output.buffer];
+                match buffer.home {
+                    Home::Output(owner) if owner == index => buffer.bytes,
+                    Home::Constant => buffer.bytes,
+                    Home::Output(_) | Home::Input(_) | Home::Arena { .. } => 0,
+                }
+            });
+        Ok(bytes.collect())
+    }
+
+    /// # Safety
+    /// The workspace's addresses lead to memory as [`Self::call_raw`] asks for.
+    unsafe fn run(
+        &self,
+        instance: &Instance,
+        workspace: &mut Workspace,
+        between: Between<'_>,
+    ) -> Result<()> {
+        let Workspace {
+            addresses,
+            words,
+            stream,
+            ..
+        } = workspace;
+        for pointer in &instance.pointers {
+            words[pointer.word] = addresses[pointer.buffer] + pointer.offset;
+        }
+        between(0, *stream)?;
+        for (number, step) in instance.steps.iter().enumerate() {
+            match step {
+                ReadyStep::Launch {
+                    kernel,
+                    words: range,
+                    grids,
+                    maps,
+                } => {
+                    let kinds = &instance.kinds[range.clone()];
+                    let launch = Launch {
+                        words: &words[range.clone()],
+                        kinds,
+                        grids,
+                        maps,
+                        stream: *stream,
+                    };
+                    // SAFETY: promised by the caller.
+                    unsafe { self.kernels[*kernel].launch(&launch) }?;
+                }
+                ReadyStep::Copy { src, dst, bytes } => {
+                    // SAFETY: promised by the caller; both buffers were checked to be that long.
+                    unsafe {
+                        self.device
+                            .move_bytes(addresses[*src], addresses[*dst], *bytes, *stream)
+                    }?;
+                }
+            }
+            between(number + 1, *stream)?;
+        }
+        Ok(())
+    }
+
+    /// Numbers for the symbols from the shapes of a call's inputs, and the instance for them.
+    fn instance(&self, inputs: &[&Tensor]) -> Result<Arc<Ready>> {
+        ensure!(
+            inputs.len() == self.plan.inputs.len(),
+            ArityMismatch,
+            "{} inputs for a plan with {}",
+            inputs.len(),
+            self.plan.inputs.len()
+        );
+        if let Some(only) = &self.only {
+            return Ok(only.clone());
+        }
+        let symbols = self.plan.symbols.iter().map(|binding| {
+            let shape = inputs
+                .get(binding.input as usize)
+                .map(|input| input.shape());
+            let extent = shape.and_then(|shape| shape.get(binding.dim as usize));
+            extent.copied().ok_or_else(|| {
+                err!(
+                    RankMismatch,
+                    "input {} has no dim {}",
+                    binding.input,
+                    binding.dim
+                )
+            })
+        });
+        self.ready(&symbols.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// The instance for these numbers, in the order of the plan's symbols.
+    fn ready(&self, values: &[i64]) -> Result<Arc<Ready>> {
+        let bindings = &self.plan.symbols;
+        ensure!(
+            values.len() == bindings.len(),
+            ArityMismatch,
+            "{} numbers for {} symbols",
+            values.len(),
+            bindings.len()
+        );
+        if let Some(only) = &self.only {
+            return Ok(only.clone());
+        }
+        if let Some(ready) = self
+            .instances
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(values)
+        {
+            return Ok(ready.clone());
+        }
+        let symbols: Vec<(Symbol, i64)> = bindings
+            .iter()
+            .map(|binding| binding.symbol)
+            .zip(values.iter().copied())
+            .collect();
+        let ready = Arc::new(Ready::new(&self.plan, &symbols)?);
+        let mut instances = self
+            .instances
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if instances.len() >= MAX_INSTANCES {
+            instances.clear();
+        }
+        instances.insert(values.into(), ready.clone());
+        Ok(ready)
+    }
+
+    fn workspace(&self, ready: &Ready, stream: Stream) -> Result<Box<Workspace>> {
+        if let Some(mut workspace) = ready.take() {
+            if workspace.stream != stream {
+                // Another queue may still be working in this arena.
+                self.device.synchronize()?;
+                workspace.stream = stream;
+            }
+            return Ok(workspace);
+        }
+        let instance = &ready.instance;
+        let arena = self.device.allocate(instance.arena_bytes)?;
+        let addresses = instance
+            .buffers
+            .iter()
+            .zip(&self.constants)
+            .map(|(buffer, constant)| match buffer.home {
+                Home::Arena { offset } => arena.address() + offset as u64,
+                Home::Constant => constant.as_ref().map_or(0, |storage| storage.address()),
+                Home::Input(_) | Home::Output(_) => 0,
+            });
+        let addresses = addresses.collect();
+        Ok(Box::new(Workspace {
+            _arena: arena,
+            addresses,
+            words: instance.words.clone(),
+            stream,
+        }))
+    }
+
+    /// Memory for each buffer that the caller gets.
+    fn allocate_outputs(&self, instance: &Instance) -> Result<Vec<Option<Storage>>> {
+        let storages = instance.buffers.iter().map(|buffer| match buffer.home {
+            Home::Output(_) => self.device.allocate(buffer.bytes).map(Some),
+            Home::Input(_) | Home::Arena { .. } | Home::Constant => Ok(None),
+        });
+        storages.collect()
+    }
+
+    fn output(
+        &self,
+        output: &instance::Output,
+        instance: &Instance,
+        inputs: &[&Tensor],
+        fresh: &[Option<Storage>],
+    ) -> Result<Tensor> {
+        let (storage, start) = match instance.buffers[output.buffer].home {
+            Home::Input(input) => {
+                // An input's buffer begins at its first element.
+                let (size, to) = (
+                    inputs[input].dtype().size() as i64,
+                    output.dtype.size() as i64,
+                );
+                let start = inputs[input].offset() * size;
+                ensure!(
+                    start % to == 0,
+                    LayoutMismatch,
+                    "an output of {} is not aligned in its input",
+                    output.dtype
+                );
+                (inputs[input].storage().clone(), start / to)
+            }
+            Home::Constant => (self.copy_of_constant(output.buffer)?, 0),
+            Home::Output(_) | Home::Arena { .. } => {
+                let storage = fresh[output.buffer].clone();
+                (
+                    storage.ok_or_else(|| err!(InvalidPlan, "an output without memory"))?,
+                    0,
+                )
+            }
+        };
+        let layout = Layout {
+            shape: output.shape.clone(),
+            strides: output.strides.clone(),
+            offset: start + output.offset,
+        };
+        Tensor::from_storage(storage, output.dtype, layout)
+    }
+
+    /// The caller may write what it is given; the plan's own constant stays as it is.
+    fn copy_of_constant(&self, buffer: usize) -> Result<Storage> {
+        let constant = self.constants[buffer]
+            .as_ref()
+            .ok_or_else(|| err!(InvalidPlan, "a constant without bytes"))?;
+        let copy = self.device.allocate(constant.len())?;
+        // SAFETY: both storages are alive and that long; the device works in order.
+        unsafe {
+            self.device.move_bytes(
+                constant.address(),
+                copy.address(),
+                constant.len(),
+                Stream::default(),
+            )
+        }?;
+        self.device.synchronize()?;
+        Ok(copy)
+    }
+}
+
+/// What happens between the steps of a call.
+type Between<'a> = &'a mut dyn FnMut(usize, Stream) -> Result<()>;
+
+impl Ready {
+    fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {
+        Ok(Self {
+            instance: Instance::new(plan, symbols)?,
+            waiting: AtomicPtr::default(),
+        })
+    }
+}
+
+/// The inputs are borrowed for the time of a call: shared, or alone where the plan writes them.
+struct Borrowed<'a> {
+    inputs: &'a [&'a Tensor],
+    specs: &'a [Input],
+    /// How many of them are.
+    taken: usize,
+}
+
+impl<'a> Borrowed<'a> {
+    fn new(inputs: &'a [&'a Tensor], specs: &'a [Input]) -> Result<Self> {
+        let mut this = Self {
+            inputs,
+            specs,
+            taken: 0,
+        };
+        let any_written = specs.iter().any(|spec| spec.written);
+        for index in 0..inputs.len() {
+            if any_written {
+                this.check_overlap(index)?;
+            }
+            if !this.is_covered(index) {
+                inputs[index].storage().acquire(specs[index].written)?;
+            }
+            this.taken = index + 1;
+        }
+        Ok(this)
+    }
+
+    /// Inputs that are written, but for number `index`.
+    fn others_written(&self, index: usize) -> impl Iterator<Item = usize> {
+        (0..self.inputs.len()).filter(move |other| *other != index && self.specs[*other].written)
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<u64> {
+        let begin = self.inputs[index].address();
+        begin..begin + self.specs[index].bytes as u64
+    }
+
+    fn check_overlap(&self, index: usize) -> Result<()> {
+        let mine = self.range(index);
+        for other in self.others_written(index) {
+            let theirs = self.range(other);
+            ensure!(
+                mine.start >= theirs.end || theirs.start >= mine.end,
+                AliasedInputs,
+                "input {} overlaps input {}, which is written",
+                self.specs[index].name,
+                self.specs[other].name
+            );
+        }
+        Ok(())
+    }
+
+    /// Neighbours in one storage share a writer's borrow (the first writer's, where there are several).
+    fn is_covered(&self, index: usize) -> bool {
+        let (mine, written) = (self.inputs[index].storage(), self.specs[index].written);
+        self.others_written(index)
+            .any(|other| (!written || other < index) && mine.is_same(self.inputs[other].storage()))
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        for index in 0..self.taken {
+            if !self.is_covered(index) {
+                self.inputs[index]
+                    .storage()
+                    .release(self.specs[index].written);
+            }
+        }
+    }
+}
+
+fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()> {
+    let name = &spec.name;
+    ensure!(
+        tensor.dtype() == spec.dtype,
+        DTypeMismatch,
+        "input {name} is {}, not {}",
+        tensor.dtype(),
+        spec.dtype
+    );
+    ensure!(
+        tensor.shape() == spec.shape,
+        ShapeMismatch,
+        "input {name} has shape {:?}, not {:?}",
+        tensor.shape(),
+        spec.shape
+    );
+    ensure!(
+        tensor.device() == device.id(),
+        DeviceMismatch,
+        "input {name} is on {}, not {}",
+        tensor.device(),
+        device.id()
+    );
+    let same = tensor
+        .strides()
+        .iter()
+        .zip(&spec.strides)
+        .zip(&spec.shape)
+        .all(|((a, b), extent)| *extent == 1 || a == b);
+    ensure!(
+        same || tensor.is_empty(),
+        LayoutMismatch,
+        "input {name} has strides {:?}, not {:?}",
+        tensor.strides(),
+        spec.strides
+    );
+    ensure!(
+        tensor.address().is_multiple_of(spec.align) || tensor.is_empty(),
+        LayoutMismatch,
+        "input {name} is not aligned to {} bytes",
+        spec.align
+    );
+    let room = tensor.storage().len() as u64
+        - (tensor.address() - tensor.storage().address()).min(tensor.storage().len() as u64);
+    ensure!(
+        spec.bytes as u64 <= room,
+        LayoutMismatch,
+        "input {name} has {room} bytes of memory, not {}",
+        spec.bytes
+    );
+    Ok(())
+}
