@@ -1,0 +1,69 @@
+//! What the emitter knows of a target, as data.
+
+use oxyfuel_base::{Result, err};
+
+/// One GPU architecture. The emitter asks for features and never for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The `.target` of the text.
+    pub name: &'static str,
+    /// The lowest PTX version that has everything we emit for it.
+    pub ptx: (u32, u32),
+    /// Warpgroup products on shared memory, register budgets of roles.
+    pub wgmma: bool,
+    /// Barriers in shared memory and the tensor copy engine.
+    pub tensor_copies: bool,
+    /// `stmatrix`.
+    pub stmatrix: bool,
+    /// Conversions between f32 and the 8-bit floats.
+    pub fp8: bool,
+    /// Shared memory that one block may use.
+    pub shared_bytes: u32,
+    /// Registers that a block's threads share.
+    pub registers: u32,
+}
+
+/// One row a target.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "sm_80",
+        ptx: (7, 1),
+        wgmma: false,
+        tensor_copies: false,
+        stmatrix: false,
+        fp8: false,
+        shared_bytes: 166_912,
+        registers: 65_536,
+    },
+    Target {
+        name: "sm_90a",
+        ptx: (8, 0),
+        wgmma: true,
+        tensor_copies: true,
+        stmatrix: true,
+        fp8: true,
+        shared_bytes: 232_448,
+        registers: 65_536,
+    },
+];
+
+impl Target {
+    pub fn by_name(name: &str) -> Result<&'static Target> {
+        TARGETS
+            .iter()
+            .find(|target| target.name == name)
+            .ok_or_else(|| err!(InvalidOption, "there is no PTX target {name}"))
+    }
+
+    /// The row whose code runs on a device of this compute capability.
+    pub fn for_capability(major: u32, minor: u32) -> Result<&'static Target> {
+        match (major, minor) {
+            (9, 0) => Self::by_name("sm_90a"),
+            (8.., _) => Self::by_name("sm_80"),
+            _ => Err(err!(
+                UnsupportedDevice,
+                "compute capability {major}.{minor} is below 8.0"
+            )),
+        }
+    }
+}
