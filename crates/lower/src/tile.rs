@@ -19,6 +19,8 @@ const SIMT_TILE: i64 = 4096;
 pub const SIMT_ROW: i64 = 16384;
 /// Elements of a tile of loops.
 const LOOP_TILE: i64 = 8192;
+/// Elements of a tile of rows that several passes walk over.
+const LOOP_ROWS: i64 = 2048;
 /// Side of a tile that two windows walk in different directions.
 const SQUARE: i64 = 64;
 
@@ -57,6 +59,10 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     } else {
         LOOP_TILE.min(share.max(1024))
     };
+    if nest.has_reduction() && !target.is_simt() {
+        // Passes over a row want the row to stay in the first-level cache.
+        budget = budget.min(LOOP_ROWS);
+    }
     budget = (budget / reduced.max(1)).max(1);
     if let Some(other) = transposed(nest)
         && !nest.has_reduction()

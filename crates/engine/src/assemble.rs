@@ -1,0 +1,242 @@
+//! Kernels, buffers and steps become a plan.
+
+use oxyfuel_base::{Arena, Code, Error, Expr, Result};
+use oxyfuel_graph::{Graph, NodeId, Op};
+use oxyfuel_lower::{Argument, Lowered};
+use oxyfuel_plan::{
+    ArgRef, Artefact, Cost, InputSpec, Kernel, KernelPhase, OutputSpec, Plan, Provenance, Step,
+    SymbolBinding,
+};
+use oxyfuel_schedule::{Group, Schedule, plan_buffers};
+
+/// A kernel with its code, and the program it came from.
+#[derive(Clone, Debug)]
+pub struct Emitted {
+    pub lowered: Lowered,
+    pub artefact: Artefact,
+    /// Why it is interpreted, if it is.
+    pub note: Option<String>,
+}
+
+/// Puts everything together. `kernels[i]` is the kernel of group `i`.
+pub fn assemble(
+    graph: &Graph,
+    schedule: &Schedule,
+    kernels: Vec<Emitted>,
+    isa: &str,
+) -> Result<Plan> {
+    let mut workspaces = Vec::new();
+    for (step, kernel) in kernels.iter().enumerate() {
+        for argument in &kernel.lowered.arguments {
+            if let Argument::Workspace(bytes) = argument {
+                workspaces.push((u32::try_from(step).unwrap_or(u32::MAX), *bytes));
+            }
+        }
+    }
+    let (buffers, scratch) = plan_buffers(graph, schedule, &workspaces)?;
+    let mut scratch = scratch.into_iter();
+    let mut plan_kernels = Arena::new();
+    let mut steps = Vec::new();
+    for (group, kernel) in schedule.groups.iter().zip(kernels) {
+        let args = kernel
+            .lowered
+            .arguments
+            .iter()
+            .map(|argument| {
+                let buffer = match argument {
+                    Argument::Value(value) => buffers.of_value.get(value).copied(),
+                    Argument::Workspace(_) => scratch.next(),
+                    Argument::TensorMap => return Ok(ArgRef::TensorMap),
+                };
+                let buffer = buffer.ok_or_else(|| {
+                    Error::new(
+                        Code::Internal,
+                        format!(
+                            "an argument of kernel {} has no buffer",
+                            kernel.lowered.mapped.name
+                        ),
+                    )
+                })?;
+                Ok(ArgRef::Buffer {
+                    buffer,
+                    offset: Expr::constant(0),
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let phases = kernel
+            .lowered
+            .mapped
+            .phases
+            .iter()
+            .zip(&kernel.lowered.min_chunk);
+        let id = plan_kernels.push(Kernel {
+            name: kernel.lowered.mapped.name.clone(),
+            program: kernel.lowered.mapped.to_string(),
+            artefact: kernel.artefact,
+            phases: phases
+                .map(|(phase, &min_chunk)| KernelPhase {
+                    grid: phase.grid.clone(),
+                    min_chunk,
+                })
+                .collect(),
+            provenance: provenance(graph, group),
+            cost: cost(graph, group),
+            note: kernel.note,
+        });
+        steps.push(Step::Launch { kernel: id, args });
+    }
+
+    let inputs = graph
+        .inputs
+        .iter()
+        .map(|&value| {
+            let data = &graph.values[value];
+            InputSpec {
+                name: data.name.clone().unwrap_or_else(|| value.to_string()),
+                dtype: data.ty.dtype,
+                shape: data.ty.shape.clone(),
+                strides: schedule.placements.of(value).strides.clone(),
+                align: data.align,
+                buffer: buffers.of_value[&value],
+            }
+        })
+        .collect();
+    let mut outputs = Vec::new();
+    for out in &graph.outputs {
+        let place = schedule.placements.of(out.value);
+        let ty = &graph.values[out.value].ty;
+        let root = *buffers.of_value.get(&place.root).ok_or_else(|| {
+            Error::new(
+                Code::Internal,
+                format!("output {} has no buffer", out.value),
+            )
+        })?;
+        let viewed = graph.inputs.iter().position(|&input| input == place.root);
+        let mut spec = OutputSpec {
+            dtype: ty.dtype,
+            shape: ty.shape.clone(),
+            strides: place.strides.clone(),
+            buffer: root,
+            offset: place.offset.clone(),
+            alias: viewed.map(|i| u32::try_from(i).unwrap_or(u32::MAX)),
+        };
+        if let Some(input) = out.alias {
+            // The mutated input gets the new value after everything else has read the old one.
+            let target = graph.inputs[input];
+            let dense = ty.contiguous_strides();
+            if schedule.placements.of(target).strides != dense
+                || place.strides != dense
+                || place.offset != Expr::constant(0)
+            {
+                return Err(Error::new(
+                    Code::NoLowering,
+                    "writing to an input that is not contiguous is not supported yet",
+                ));
+            }
+            let buffer = buffers.of_value[&target];
+            if buffer != root {
+                steps.push(Step::Copy {
+                    src: root,
+                    dst: buffer,
+                    bytes: ty.numel() * ty.dtype.size(),
+                });
+            }
+            spec.buffer = buffer;
+            spec.alias = Some(u32::try_from(input).unwrap_or(u32::MAX));
+        }
+        outputs.push(spec);
+    }
+    let plan = Plan {
+        name: graph.name.clone(),
+        isa: isa.to_owned(),
+        symbols: bindings(graph),
+        inputs,
+        outputs,
+        buffers: buffers.buffers,
+        arena_bytes: buffers.arena_bytes,
+        kernels: plan_kernels,
+        steps,
+    };
+    oxyfuel_plan::verify(&plan)?;
+    Ok(plan)
+}
+
+/// Every symbol that is the plain extent of an input.
+fn bindings(graph: &Graph) -> Vec<SymbolBinding> {
+    let mut bindings: Vec<SymbolBinding> = Vec::new();
+    for (i, &input) in graph.inputs.iter().enumerate() {
+        for (d, extent) in graph.values[input].ty.shape.iter().enumerate() {
+            if let Some(symbol) = extent.as_symbol()
+                && !bindings.iter().any(|b| b.symbol == symbol)
+            {
+                bindings.push(SymbolBinding {
+                    symbol,
+                    input: u32::try_from(i).unwrap_or(0),
+                    dim: u32::try_from(d).unwrap_or(0),
+                });
+            }
+        }
+    }
+    bindings
+}
+
+fn provenance(graph: &Graph, group: &Group) -> Provenance {
+    let mut provenance = Provenance::default();
+    for &id in &group.nodes {
+        let node = &graph.nodes[id];
+        let names: Vec<String> = if node.origin.ops.is_empty() {
+            vec![node.op.name().to_owned()]
+        } else {
+            node.origin.ops.iter().map(|op| op.to_string()).collect()
+        };
+        for name in names {
+            if provenance.ops.last() != Some(&name) {
+                provenance.ops.push(name);
+            }
+        }
+        if let Some(place) = &node.origin.at {
+            let line = place.to_string();
+            if !provenance.lines.contains(&line) {
+                provenance.lines.push(line);
+            }
+        }
+    }
+    provenance
+}
+
+/// Bytes that must move and arithmetic that must happen: each input read once, each output written once.
+fn cost(graph: &Graph, group: &Group) -> Cost {
+    let bytes = |values: &[oxyfuel_graph::ValueId]| -> Expr {
+        values
+            .iter()
+            .map(|&v| graph.values[v].ty.numel() * graph.values[v].ty.dtype.size())
+            .sum()
+    };
+    let flops = group.nodes.iter().map(|&id| node_flops(graph, id)).sum();
+    Cost {
+        bytes_read: bytes(&group.inputs),
+        bytes_written: bytes(&group.outputs),
+        flops,
+    }
+}
+
+fn node_flops(graph: &Graph, id: NodeId) -> Expr {
+    let node = &graph.nodes[id];
+    let out = graph.values[node.out()].ty.numel();
+    match &node.op {
+        Op::Mm | Op::Bmm => out * depth(graph, node.inputs[0]) * 2,
+        Op::Addmm { .. } => out * depth(graph, node.inputs[1]) * 2,
+        Op::Reduce { .. } => graph.values[node.inputs[0]].ty.numel(),
+        _ => out,
+    }
+}
+
+/// The contracted extent: the last dim of the left operand.
+fn depth(graph: &Graph, a: oxyfuel_graph::ValueId) -> Expr {
+    graph.values[a]
+        .ty
+        .shape
+        .last()
+        .cloned()
+        .unwrap_or(Expr::constant(1))
+}

@@ -1,0 +1,175 @@
+//! Everything a user can set, in one struct.
+//!
+//! Options are arguments, never globals; the environment is read by the edges (command, Python package), which translate it into options. A field that changes code is
+//! part of the cache key.
+
+use std::path::PathBuf;
+
+use oxyfuel_base::{Code, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// PyTorch's mode names: presets of the other options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    #[default]
+    Default,
+    ReduceOverhead,
+    MaxAutotune,
+    MaxAutotuneNoCudagraphs,
+}
+
+/// Where results are rounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numerics {
+    /// Where eager rounds, so that results agree with it.
+    #[default]
+    Eager,
+    /// Inside a fused kernel nothing is rounded to narrow dtypes.
+    Fast,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    pub mode: Mode,
+    pub numerics: Numerics,
+    /// Target by name, as `oxyfuel doctor` lists them; empty: the best of this machine.
+    pub target: String,
+    /// Threads of the CPU device; 0: as the machine allows.
+    pub threads: usize,
+    /// Run every kernel through the interpreter as well and compare.
+    pub verify: bool,
+    /// Where compiled plans are kept; `None`: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Write every stage of every compile as text into this directory.
+    pub trace_dir: Option<PathBuf>,
+    /// Name kernels for `perf` through a map file.
+    pub perf_map: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Default,
+            numerics: Numerics::Eager,
+            target: String::new(),
+            threads: 0,
+            verify: false,
+            cache_dir: None,
+            trace_dir: None,
+            perf_map: false,
+        }
+    }
+}
+
+/// Name, meaning and setter of each option: the table behind [`Options::set`] and the documentation.
+type Setter = fn(&mut Options, &str) -> Option<()>;
+
+pub const TABLE: &[(&str, &str, Setter)] = &[
+    (
+        "mode",
+        "default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs",
+        |o, v| {
+            o.mode = match v {
+                "default" => Mode::Default,
+                "reduce-overhead" => Mode::ReduceOverhead,
+                "max-autotune" => Mode::MaxAutotune,
+                "max-autotune-no-cudagraphs" => Mode::MaxAutotuneNoCudagraphs,
+                _ => return None,
+            };
+            Some(())
+        },
+    ),
+    ("numerics", "eager or fast", |o, v| {
+        o.numerics = match v {
+            "eager" => Numerics::Eager,
+            "fast" => Numerics::Fast,
+            _ => return None,
+        };
+        Some(())
+    }),
+    (
+        "target",
+        "a target's name, such as avx2 or sm_90a",
+        |o, v| {
+            o.target = v.to_owned();
+            Some(())
+        },
+    ),
+    (
+        "threads",
+        "a number; 0 for as many as the machine allows",
+        |o, v| {
+            o.threads = v.parse().ok()?;
+            Some(())
+        },
+    ),
+    ("verify", "true or false", |o, v| {
+        o.verify = v.parse().ok()?;
+        Some(())
+    }),
+    ("cache_dir", "a directory", |o, v| {
+        o.cache_dir = Some(v.into());
+        Some(())
+    }),
+    ("trace_dir", "a directory", |o, v| {
+        o.trace_dir = Some(v.into());
+        Some(())
+    }),
+    ("perf_map", "true or false", |o, v| {
+        o.perf_map = v.parse().ok()?;
+        Some(())
+    }),
+];
+
+impl Options {
+    /// Sets one option by name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let Some((_, allowed, setter)) = TABLE.iter().find(|(known, ..)| *known == name) else {
+            let names: Vec<&str> = TABLE.iter().map(|(known, ..)| *known).collect();
+            return Err(
+                Error::new(Code::UnknownOption, format!("there is no option `{name}`"))
+                    .help(format!("options are {}", names.join(", "))),
+            );
+        };
+        setter(self, value).ok_or_else(|| {
+            Error::new(
+                Code::InvalidOption,
+                format!("option `{name}` cannot be `{value}`"),
+            )
+            .help(format!("it takes {allowed}"))
+        })
+    }
+
+    /// What of the options changes code, as text for the cache key.
+    pub fn key(&self) -> String {
+        format!("{:?} {:?}", self.mode, self.numerics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_by_name() {
+        let mut options = Options::default();
+        options.set("mode", "max-autotune").unwrap();
+        options.set("threads", "3").unwrap();
+        assert_eq!((options.mode, options.threads), (Mode::MaxAutotune, 3));
+    }
+
+    #[test]
+    fn an_unknown_option_lists_the_known_ones() {
+        let error = Options::default().set("modes", "x").unwrap_err();
+        assert_eq!(error.code, Code::UnknownOption);
+        assert!(error.help.unwrap().contains("mode, numerics"));
+    }
+
+    #[test]
+    fn a_wrong_value_says_what_is_allowed() {
+        let error = Options::default().set("threads", "many").unwrap_err();
+        assert_eq!(error.code, Code::InvalidOption);
+    }
+}

@@ -1,0 +1,63 @@
+//! What a user expects to be one kernel is one kernel.
+
+use oxyfuel_engine::{Options, Stage, Target, compile};
+use oxyfuel_graph::parse;
+
+fn kernels(text: &str) -> usize {
+    let graph = parse("test", text).unwrap();
+    let compiled = compile(&graph, &Target::interpreter(), &Options::default(), true).unwrap();
+    println!("{}", compiled.record.text(Stage::Logical).unwrap());
+    compiled.plan.kernels.len()
+}
+
+#[test]
+fn add_relu_mul() {
+    let text = "graph @f(%x: f32[1000] cpu, %b: f32[1000] cpu) {
+  %two: f32[] = full value=2.0
+  %s: f32[1000] = add %x, %b
+  %r: f32[1000] = relu %s
+  %y: f32[1000] = mul %r, %two
+  return %y
+}";
+    assert_eq!(kernels(text), 1);
+}
+
+#[test]
+fn softmax() {
+    let text = "graph @f(%x: f32[64, 2048] cpu) {
+  %y: f32[64, 2048] = _softmax %x, dim=1
+  return %y
+}";
+    assert_eq!(kernels(text), 1);
+}
+
+#[test]
+fn layer_norm() {
+    let text = "graph @f(%x: f32[64, 100] cpu, %w: f32[100] cpu) {
+  %y: f32[64, 100], %m: f32[64, 1], %r: f32[64, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5
+  return %y
+}";
+    assert_eq!(kernels(text), 1);
+}
+
+#[test]
+fn two_branches_that_meet() {
+    let text = "graph @f(%x: f32[32, 64] cpu, %b: f32[64] cpu) {
+  %s: f32[32, 64] = add %x, %b
+  %t: f32[32, 64] = tanh %s
+  %g: f32[32, 64] = sigmoid %x
+  %y: f32[32, 64] = mul %t, %g
+  return %y
+}";
+    assert_eq!(kernels(text), 1);
+}
+
+#[test]
+fn a_product_takes_the_work_on_its_result() {
+    let text = "graph @f(%a: f32[32, 64] cpu, %b: f32[64, 48] cpu, %c: f32[48] cpu) {
+  %p: f32[32, 48] = addmm %c, %a, %b, beta=1, alpha=1
+  %y: f32[32, 48] = relu %p
+  return %y
+}";
+    assert_eq!(kernels(text), 1);
+}
