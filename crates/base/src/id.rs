@@ -2,6 +2,16 @@
 //!
 //! An id is a number in one arena and means nothing in another; its type keeps values, blocks and
 //! buffers apart. [`define_id!`](crate::define_id) makes one.
+//!
+//! ```
+//! oxyfuel_base::define_id! {
+//!     /// A value of a graph.
+//!     pub struct ValueId "v"
+//! }
+//! let mut values = oxyfuel_base::Arena::<ValueId, &str>::new();
+//! let x = values.push("x");
+//! assert_eq!((x.to_string().as_str(), values[x]), ("%v0", "x"));
+//! ```
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

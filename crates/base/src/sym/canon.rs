@@ -198,6 +198,9 @@ fn merge(mut terms: Vec<Term>, constant: i64) -> Partial<Expr> {
 /// the new one opens into more.
 fn fold(mut sum: Expr) -> Expr {
     for _ in 0..MAX_FOLDS {
+        if sum.terms().len() < 2 {
+            break;
+        }
         match sum.terms().iter().find_map(|term| fold_at(&sum, term)) {
             Some(folded) => sum = folded,
             None => break,
@@ -211,23 +214,21 @@ const MAX_FOLDS: usize = 32;
 /// One step of [`fold`] that takes out `term`, a remainder or a multiple of a quotient.
 fn fold_at(sum: &Expr, term: &Term) -> Option<Expr> {
     let this = || from_term(term.monomial.clone(), term.coefficient);
-    let replace = |partner: &Expr, becomes: &Expr| -> Option<Expr> {
+    let replace = |partner: &Expr, becomes: &dyn Fn() -> Expr| -> Option<Expr> {
         if partner.terms().is_empty() || !contains(sum, partner) {
             return None;
         }
         let gone = try_add(&this(), partner).ok()?;
         let rest = try_add(sum, &try_scale(&gone, -1).ok()?).ok()?;
-        try_add(&rest, becomes).ok()
+        try_add(&rest, &becomes()).ok()
     };
     if let [Atom::Mod(p, n)] = term.monomial.as_slice() {
         let k = term.coefficient;
         let multiple = try_mul(&floordiv(p, n), n).ok()?;
         // k*(p%n) + k*n*(p//n) = k*p, and k*(p%n) - k*p = -k*n*(p//n)
-        return replace(&scale(&multiple, k), &scale(p, k)).or_else(|| {
-            replace(
-                &scale(p, k.checked_neg()?),
-                &scale(&multiple, k.checked_neg()?),
-            )
+        return replace(&scale(&multiple, k), &|| scale(p, k)).or_else(|| {
+            let minus = k.checked_neg()?;
+            replace(&scale(p, minus), &|| scale(&multiple, minus))
         });
     }
     // k*n*(p//n) - k*p = -k*(p%n)
@@ -244,10 +245,8 @@ fn fold_at(sum: &Expr, term: &Term) -> Option<Expr> {
             Some(_) => return None,
             None => ratio(&product(others, term.coefficient), n)?,
         };
-        replace(
-            &scale(p, k.checked_neg()?),
-            &scale(&modulo(p, n), k.checked_neg()?),
-        )
+        let minus = k.checked_neg()?;
+        replace(&scale(p, minus), &|| scale(&modulo(p, n), minus))
     })
 }
 

@@ -16,6 +16,21 @@
 //! so the operators need no `Result`, and [`Expr::check`] tells it at the border.
 //!
 //! Constants take no allocation; a clone is a reference count.
+//!
+//! ```
+//! use oxyfuel_base::{Expr, Ranges, Symbol};
+//!
+//! let (row, col) = (Symbol(0), Symbol(1));
+//! let flat = Expr::symbol(row) * 64 + col;
+//! assert_eq!(flat.floordiv(64).to_string(), "s0 + s1//64");
+//!
+//! let mut ranges = Ranges::new();
+//! ranges.set(col, 0, 63);
+//! assert_eq!(flat.floordiv(64).simplify(&ranges), Expr::symbol(row));
+//! assert_eq!(flat.modulo(16).simplify(&ranges), Expr::symbol(col).modulo(16));
+//! assert_eq!("8*(s0//8) + s0%8".parse::<Expr>()?, Expr::symbol(row));
+//! # Ok::<(), oxyfuel_base::Error>(())
+//! ```
 
 mod canon;
 mod proof;
@@ -308,25 +323,18 @@ impl Expr {
     /// All symbols in it.
     pub fn symbols(&self) -> BTreeSet<Symbol> {
         let mut found = BTreeSet::new();
-        self.collect_symbols(&mut found);
+        self.visit_symbols(&mut |symbol| {
+            found.insert(symbol);
+        });
         found
     }
 
-    fn collect_symbols(&self, found: &mut BTreeSet<Symbol>) {
-        let Repr::Sum(sum) = &self.0 else { return };
-        for atom in sum.terms.iter().flat_map(|t| &t.monomial) {
-            match atom {
-                Atom::Symbol(symbol) => {
-                    found.insert(*symbol);
-                }
-                Atom::FloorDiv(a, b) | Atom::Mod(a, b) => {
-                    [a, b].iter().for_each(|e| e.collect_symbols(found))
-                }
-                Atom::Min(args) | Atom::Max(args) => {
-                    args.iter().for_each(|e| e.collect_symbols(found))
-                }
-            }
-        }
+    /// Every place where a symbol stands.
+    fn visit_symbols(&self, visit: &mut dyn FnMut(Symbol)) {
+        self.terms()
+            .iter()
+            .flat_map(|t| &t.monomial)
+            .for_each(|atom| atom.visit_symbols(visit));
     }
 
     /// The atom, when the expression is one alone.
@@ -367,6 +375,17 @@ impl Expr {
 }
 
 impl Atom {
+    fn visit_symbols(&self, visit: &mut dyn FnMut(Symbol)) {
+        match self {
+            Atom::Symbol(symbol) => visit(*symbol),
+            Atom::FloorDiv(a, b) | Atom::Mod(a, b) => {
+                a.visit_symbols(visit);
+                b.visit_symbols(visit);
+            }
+            Atom::Min(args) | Atom::Max(args) => args.iter().for_each(|a| a.visit_symbols(visit)),
+        }
+    }
+
     fn eval_wide(&self, value_of: &dyn Fn(Symbol) -> Option<i64>) -> Result<i128> {
         let divide = |a: &Expr, b: &Expr| -> Result<(i128, i128)> {
             let (a, b) = (a.eval_wide(value_of)?, b.eval_wide(value_of)?);

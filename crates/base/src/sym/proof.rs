@@ -6,7 +6,7 @@
 
 use super::range::monomial_bounds;
 use super::wide::Wide;
-use super::{Atom, Expr, Ranges, Symbol, canon};
+use super::{Atom, Expr, Ranges, Symbol};
 
 /// How many substitutions one proof may try.
 const MAX_STEPS: usize = 48;
@@ -34,8 +34,9 @@ impl Proof<'_> {
         if e.check().is_err() || self.steps > MAX_STEPS {
             return false;
         }
-        if e.wide_bounds(self.ranges).lo >= 0 {
-            return true;
+        let bounds = e.wide_bounds(self.ranges);
+        if bounds.lo >= 0 || bounds.hi < 0 || !self.may_cancel(e) {
+            return bounds.lo >= 0;
         }
         let monotone: Vec<(Symbol, Trend)> = e
             .symbols()
@@ -67,6 +68,18 @@ impl Proof<'_> {
         });
         least.is_some_and(|least| self.nonnegative(&least))
     }
+
+    /// Whether a symbol stands in two places, now or after a limit is put in place of one: else the
+    /// interval has said all there is to say.
+    fn may_cancel(&self, e: &Expr) -> bool {
+        let mut seen = Vec::new();
+        let mut may = false;
+        e.visit_symbols(&mut |symbol| {
+            may |= seen.contains(&symbol) || self.ranges.below(symbol).is_some();
+            seen.push(symbol);
+        });
+        may
+    }
 }
 
 fn replace(e: &Expr, symbol: Symbol, by: &Expr) -> Expr {
@@ -85,21 +98,28 @@ fn trend(e: &Expr, symbol: Symbol, ranges: &Ranges) -> Option<Trend> {
     let this = Atom::Symbol(symbol);
     let mut slope = Wide::point(0);
     for term in e.terms() {
-        let others: Vec<Atom> = term
-            .monomial
-            .iter()
-            .filter(|a| **a != this)
-            .cloned()
-            .collect();
-        if others
-            .iter()
-            .any(|a| canon::from_atom(a.clone()).symbols().contains(&symbol))
-        {
-            return None;
+        let mut times = 0;
+        let mut hidden = false;
+        for atom in &term.monomial {
+            match atom {
+                Atom::Symbol(s) => times += usize::from(*s == symbol),
+                Atom::FloorDiv(..) | Atom::Mod(..) | Atom::Min(_) | Atom::Max(_) => {
+                    atom.visit_symbols(&mut |s| hidden |= s == symbol);
+                }
+            }
         }
-        match term.monomial.len() - others.len() {
+        match times {
+            _ if hidden => return None,
             0 => {}
-            1 => slope = slope + monomial_bounds(&others, ranges) * Wide::point(term.coefficient),
+            1 => {
+                let others: Vec<Atom> = term
+                    .monomial
+                    .iter()
+                    .filter(|a| **a != this)
+                    .cloned()
+                    .collect();
+                slope = slope + monomial_bounds(&others, ranges) * Wide::point(term.coefficient);
+            }
             _ => return None,
         }
     }
