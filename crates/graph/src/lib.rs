@@ -11,6 +11,7 @@
 //! | [`text`], [`parse`](mod@parse) | readable text and back |
 //! | [`interp`] | the interpreter: what every operator means |
 //! | [`bind`](mod@bind) | values of symbols from actual shapes |
+//! | [`random`] | random programs for fuzzing |
 //! | [`tensor`] | dense tensors in host memory |
 //!
 //! `docs/graph.md` has the semantics in prose.
@@ -23,6 +24,7 @@ pub mod interp;
 pub mod ir;
 pub mod op;
 pub mod parse;
+pub mod random;
 pub mod rules;
 pub mod tensor;
 pub mod text;

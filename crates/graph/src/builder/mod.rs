@@ -32,7 +32,7 @@ use crate::ir::{
 };
 use crate::op::Op;
 use crate::rules::{self, Scope};
-use oxyfuel_base::{Code, DType, Error, Expr, Location, Ranges, Result, Scalar, Symbol};
+use oxyfuel_base::{Code, DType, Error, Expr, Location, Ranges, Result, Symbol};
 use std::panic;
 use std::sync::Arc;
 

@@ -1,0 +1,381 @@
+//! Random programs, for differential fuzzing of everything that reads a graph.
+//!
+//! All randomness comes from a [`Choices`], a list of numbers that a fuzzer can shorten and lower: fewer choices give a smaller graph,
+//! lower choices the plainer alternatives, so that shrinking the list shrinks the program. Graphs are valid by construction, small enough for the
+//! interpreter, and never index out of range whatever their inputs hold.
+
+use crate::builder::{Builder, Operand};
+use crate::ir::{Device, Graph, ValueId};
+use crate::op::{Accepts, Binary, Compare, Op, Reduce, Unary};
+use crate::{Bindings, HostTensor};
+use oxyfuel_base::{DType, Expr, Result, Scalar, err};
+
+/// Decisions, taken one after another; zeros when they run out.
+#[derive(Clone, Debug)]
+pub struct Choices<'a> {
+    numbers: std::slice::Iter<'a, u32>,
+}
+
+impl<'a> Choices<'a> {
+    pub fn new(numbers: &'a [u32]) -> Self {
+        Self {
+            numbers: numbers.iter(),
+        }
+    }
+
+    /// A number below `count` (which is at least 1).
+    pub fn below(&mut self, count: usize) -> usize {
+        self.numbers
+            .next()
+            .map_or(0, |&n| n as usize % count.max(1))
+    }
+
+    pub fn flip(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    fn done(&self) -> bool {
+        self.numbers.len() == 0
+    }
+}
+
+/// What may occur in a random graph.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Dtypes of inputs, and targets of casts.
+    pub dtypes: Vec<DType>,
+    /// Most operations applied.
+    pub steps: usize,
+    /// Most elements of any tensor.
+    pub elements: i64,
+    /// Whether sizes may be symbols.
+    pub symbols: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let dtypes = vec![
+            DType::F32,
+            DType::BF16,
+            DType::F16,
+            DType::F64,
+            DType::I64,
+            DType::I32,
+            DType::I8,
+            DType::U8,
+            DType::Bool,
+        ];
+        Self {
+            dtypes,
+            steps: 24,
+            elements: 2000,
+            symbols: true,
+        }
+    }
+}
+
+/// The range of every symbol in a random graph.
+const SYMBOL: (i64, i64) = (0, 6);
+
+/// A random valid graph.
+pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
+    let mut b = Builder::new("random");
+    let mut sizes: Vec<Expr> = [2, 3, 1, 4, 0].map(Expr::from).to_vec();
+    if limits.symbols {
+        for name in ["a", "b"] {
+            sizes.push(b.symbol(name, SYMBOL.0, SYMBOL.1));
+        }
+    }
+    let mut pool = vec![];
+    for i in 0..=choices.below(3) {
+        let dtype = choices.pick(&limits.dtypes);
+        let shape = (0..choices.below(4))
+            .map(|_| sizes[choices.below(sizes.len())].clone())
+            .collect();
+        pool.push(b.input(&format!("x{i}"), dtype, shape, Device::Cpu)?);
+    }
+    if limits.symbols {
+        // Every symbol is the size of some input.
+        let shape = sizes[5..].to_vec();
+        pool.push(b.input("sizes", choices.pick(&limits.dtypes), shape, Device::Cpu)?);
+    }
+    for _ in 0..limits.steps {
+        if choices.done() {
+            break;
+        }
+        // A step that PyTorch would refuse, or that grows too large, leaves no trace.
+        let mut trial = b.clone();
+        let Ok(v) = step(&mut trial, choices, &pool, limits) else {
+            continue;
+        };
+        let ranges = trial.graph().ranges();
+        if trial.ty(v).numel().bounds(&ranges).hi <= limits.elements && trial.ty(v).rank() <= 5 {
+            b = trial;
+            pool.push(v);
+        }
+    }
+    let last = *pool
+        .last()
+        .ok_or_else(|| err!(Internal, "a random graph without values"))?;
+    b.output(last);
+    for _ in 0..choices.below(3) {
+        b.output(choices.pick(&pool));
+    }
+    if choices.flip()
+        && let Some(i) = b
+            .graph()
+            .inputs
+            .iter()
+            .position(|&v| v != last && b.ty(v) == b.ty(last))
+    {
+        b.mutate(i, last);
+    }
+    b.finish()?.compact()
+}
+
+/// Random inputs for a graph, whose symbols get random values too.
+pub fn inputs(graph: &Graph, choices: &mut Choices<'_>) -> Result<Vec<HostTensor>> {
+    let values: Vec<i64> = graph
+        .symbols
+        .iter()
+        .map(|s| s.min + choices.below(4) as i64)
+        .collect();
+    let of = |symbol| {
+        graph
+            .symbols
+            .iter()
+            .position(|s| s.symbol == symbol)
+            .map(|i| values[i])
+    };
+    let mut tensors = vec![];
+    for &v in &graph.inputs {
+        let ty = graph.ty(v);
+        let shape: Vec<i64> = ty
+            .shape
+            .iter()
+            .map(|e| e.eval(&of))
+            .collect::<Result<_>>()?;
+        let count: i64 = shape.iter().product();
+        let scalars: Vec<Scalar> = (0..count).map(|_| number(choices, ty.dtype)).collect();
+        tensors.push(HostTensor::from_scalars(ty.dtype, &shape, &scalars)?);
+    }
+    Ok(tensors)
+}
+
+/// Mostly small numbers; sometimes one at the edge.
+fn number(choices: &mut Choices<'_>, dtype: DType) -> Scalar {
+    let small = choices.below(4096) as i64 - 2048;
+    match (dtype.is_float(), choices.below(16)) {
+        (true, 15) => Scalar::F(
+            [
+                f64::NAN,
+                f64::INFINITY,
+                f64::NEG_INFINITY,
+                -0.0,
+                1e30,
+                1e-40,
+            ][choices.below(6)],
+        ),
+        (true, _) => Scalar::F(small as f64 / 512.0),
+        (false, 15) => Scalar::I([i64::MAX, i64::MIN, -1, 0][choices.below(4)]),
+        (false, _) => Scalar::I(small % 100),
+    }
+}
+
+fn step(
+    b: &mut Builder,
+    choices: &mut Choices<'_>,
+    pool: &[ValueId],
+    limits: &Limits,
+) -> Result<ValueId> {
+    let x = choices.pick(pool);
+    let rank = b.ty(x).rank();
+    let dim = choices.below(rank.max(1)) as i64;
+    match choices.below(20) {
+        0..=3 => {
+            let f = choices.pick(Unary::ALL);
+            b.unary(f, x)
+        }
+        4..=7 => {
+            let f = choices.pick(Binary::ALL);
+            let y = operand(b, choices, pool);
+            b.binary(f, x, y)
+        }
+        8 => {
+            let f = choices.pick(Compare::ALL);
+            let y = operand(b, choices, pool);
+            b.compare(f, x, y)
+        }
+        9 => {
+            let condition = b.cast(x, DType::Bool)?;
+            let (a, c) = (operand(b, choices, pool), operand(b, choices, pool));
+            b.where_(condition, a, c)
+        }
+        10 => {
+            let dtype = choices.pick(&limits.dtypes);
+            b.cast(x, dtype)
+        }
+        11 | 12 => {
+            let f = choices.pick(Reduce::ALL);
+            let dims: Vec<i64> = (0..rank as i64).filter(|_| choices.flip()).collect();
+            b.reduce(f, x, &dims, choices.flip())
+        }
+        13 => composite(b, choices, x, dim),
+        14 | 15 => view(b, choices, x, dim),
+        16 => {
+            let other = choices.pick(pool);
+            b.cat(&[x, other, x], dim)
+        }
+        17 => {
+            let raw = choices.pick(pool);
+            index(b, choices, x, raw, dim)
+        }
+        18 => {
+            let other = choices.pick(pool);
+            let other = b.cast(other, b.ty(x).dtype)?;
+            if choices.flip() {
+                b.matmul(x, other)
+            } else {
+                gram(b, x)
+            }
+        }
+        _ => update(b, choices, pool, x, dim),
+    }
+}
+
+/// A value or a number.
+fn operand(b: &Builder, choices: &mut Choices<'_>, pool: &[ValueId]) -> Operand {
+    if choices.below(3) == 2 {
+        let dtype = b.ty(choices.pick(pool)).dtype;
+        return Operand::Number(number(choices, dtype));
+    }
+    Operand::Value(choices.pick(pool))
+}
+
+fn composite(b: &mut Builder, choices: &mut Choices<'_>, x: ValueId, dim: i64) -> Result<ValueId> {
+    let x = if crate::rules::accepts(Accepts::Float, b.ty(x).dtype) {
+        x
+    } else {
+        b.cast(x, DType::F32)?
+    };
+    match choices.below(4) {
+        0 => b.softmax(x, dim),
+        1 => b.log_softmax(x, dim),
+        2 => b.var(x, &[dim], choices.below(3) as f64, choices.flip()),
+        _ => {
+            let outs = b.native_layer_norm(x, 1, None, None, 1e-5)?;
+            Ok(outs[choices.below(3)])
+        }
+    }
+}
+
+fn view(b: &mut Builder, choices: &mut Choices<'_>, x: ValueId, dim: i64) -> Result<ValueId> {
+    let rank = b.ty(x).rank() as i64;
+    match choices.below(7) {
+        0 => b.transpose(x, dim, -1),
+        1 => b.unsqueeze(x, dim),
+        2 => b.view(x, &[Expr::from(-1)]),
+        3 => b.slice(
+            x,
+            dim,
+            choices.below(3) as i64,
+            i64::MAX,
+            1 + choices.below(2) as i64,
+        ),
+        4 => b.slice(x, dim, -2, -1, 1),
+        5 => {
+            let mut shape = vec![Expr::from(1 + choices.below(3) as i64)];
+            shape.extend(b.ty(x).shape.iter().cloned());
+            b.expand(x, &shape)
+        }
+        _ => {
+            let dims: Vec<i64> = (0..rank).rev().collect();
+            b.permute(x, &dims)
+        }
+    }
+}
+
+/// Indices brought into range by a remainder.
+fn index(
+    b: &mut Builder,
+    choices: &mut Choices<'_>,
+    x: ValueId,
+    raw: ValueId,
+    dim: i64,
+) -> Result<ValueId> {
+    let shape = b.ty(x).shape.clone();
+    let d = usize::try_from(dim).unwrap_or(0);
+    let size = shape
+        .get(d)
+        .and_then(Expr::as_const)
+        .filter(|&n| n > 0)
+        .ok_or_else(|| err!(InvalidArgument, "no constant size"))?;
+    let raw = b.cast(raw, DType::I64)?;
+    let index = b.binary(Binary::Remainder, raw, size)?;
+    match choices.below(3) {
+        0 => {
+            let flat = b.view(index, &[Expr::from(-1)])?;
+            b.index_select(x, dim, flat)
+        }
+        1 if shape.len() == 2 && d == 0 => b.embedding(x, index),
+        _ if b.ty(index).rank() == shape.len()
+            && (0..shape.len()).all(|i| i == d || b.ty(index).shape[i] == shape[i]) =>
+        {
+            b.gather(x, dim, index)
+        }
+        _ => Err(err!(ShapeMismatch, "the index does not fit")),
+    }
+}
+
+/// A matrix times its transpose, or with a bias.
+fn gram(b: &mut Builder, x: ValueId) -> Result<ValueId> {
+    let t = b.transpose(x, -2, -1)?;
+    if b.ty(x).rank() == 2 {
+        let bias = b.full(1, vec![], b.ty(x).dtype, Device::Cpu)?;
+        return b.addmm(bias, x, t, 2, 1);
+    }
+    b.matmul(x, t)
+}
+
+fn update(
+    b: &mut Builder,
+    choices: &mut Choices<'_>,
+    pool: &[ValueId],
+    x: ValueId,
+    dim: i64,
+) -> Result<ValueId> {
+    match choices.below(4) {
+        0 => {
+            let part = b.slice(x, dim, 1, i64::MAX, 1)?;
+            let part = b.unary(Unary::Neg, part)?;
+            b.slice_scatter(x, part, dim, 1, i64::MAX, 1)
+        }
+        1 => {
+            let src = operand(b, choices, pool);
+            b.copy(x, src)
+        }
+        2 => b.emit(Op::Clone, &[x]),
+        _ => {
+            let n = choices.below(5) as i64;
+            let dtype = if choices.flip() {
+                DType::F32
+            } else {
+                DType::I32
+            };
+            b.arange(-1, n, 1, Some(dtype), Device::Cpu)
+        }
+    }
+}
+
+/// Shapes that the results of a graph have under given bindings.
+pub fn result_shapes(graph: &Graph, bindings: &Bindings) -> Result<Vec<Vec<i64>>> {
+    graph
+        .outputs
+        .iter()
+        .map(|o| bindings.eval_all(&graph.ty(o.value).shape))
+        .collect()
+}

@@ -1,0 +1,114 @@
+//! Random programs: text, verifier, interpreter and edits agree with each other, and the parser survives anything.
+
+use oxyfuel_base::Result;
+use oxyfuel_graph::random::{self, Choices, Limits};
+use oxyfuel_graph::{Graph, HostTensor, Rebuild, bind, parse, run, verify};
+use proptest::prelude::*;
+
+fn program(numbers: &[u32]) -> Result<(Graph, Vec<HostTensor>)> {
+    let mut choices = Choices::new(numbers);
+    let graph = random::graph(&mut choices, &Limits::default())?;
+    let inputs = random::inputs(&graph, &mut choices)?;
+    Ok((graph, inputs))
+}
+
+fn numbers() -> impl Strategy<Value = Vec<u32>> {
+    proptest::collection::vec(0u32..1 << 20, 0..300)
+}
+
+proptest! {
+    #[test]
+    fn text_round_trips(numbers in numbers()) {
+        let (graph, _) = program(&numbers).unwrap();
+        let text = graph.to_string();
+        let back = parse("random", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        prop_assert_eq!(&back, &graph, "{}", text);
+        prop_assert_eq!(back.to_string(), text);
+    }
+
+    #[test]
+    fn results_have_the_types_the_rules_say(numbers in numbers()) {
+        let (graph, inputs) = program(&numbers).unwrap();
+        let shapes: Vec<&[i64]> = inputs.iter().map(|t| t.shape.as_slice()).collect();
+        let bindings = bind(&graph, &shapes).unwrap();
+        // Symbols leave room for slices and reductions that fail on small sizes.
+        if let Ok(results) = run(&graph, &inputs) {
+            let want = random::result_shapes(&graph, &bindings).unwrap();
+            for ((result, want), output) in results.iter().zip(want).zip(&graph.outputs) {
+                prop_assert_eq!(&result.shape, &want, "{}", &graph);
+                prop_assert_eq!(result.dtype, graph.ty(output.value).dtype);
+            }
+        }
+    }
+
+    #[test]
+    fn rebuilding_changes_nothing(numbers in numbers()) {
+        let (graph, inputs) = program(&numbers).unwrap();
+        let mut rebuild = Rebuild::new(&graph);
+        for node in graph.nodes.ids() {
+            rebuild.copy(node).unwrap();
+        }
+        let again = rebuild.finish().unwrap();
+        verify(&again).unwrap();
+        prop_assert_eq!(again.to_string(), graph.to_string());
+        prop_assert_eq!(run(&again, &inputs), run(&graph, &inputs));
+    }
+
+    #[test]
+    fn serialised_graphs_come_back(numbers in numbers()) {
+        let (graph, _) = program(&numbers).unwrap();
+        let json = serde_json::to_string(&graph).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Graph>(&json).unwrap(), graph);
+    }
+
+    #[test]
+    fn the_parser_survives_any_text(text in "\\PC*") {
+        let _ = parse("any", &text);
+    }
+
+    #[test]
+    fn the_parser_survives_damaged_programs(numbers in numbers(), cuts in proptest::collection::vec((any::<prop::sample::Index>(), "[%@\\[\\](){},:=. 0-9a-z\"/-]{0,3}"), 1..6)) {
+        let (graph, _) = program(&numbers).unwrap();
+        let mut text: Vec<char> = graph.to_string().chars().collect();
+        for (at, new) in cuts {
+            let at = at.index(text.len());
+            text.splice(at..(at + 1).min(text.len()), new.chars());
+            if text.is_empty() {
+                text.push(' ');
+            }
+        }
+        let text: String = text.into_iter().collect();
+        // What still parses must be judged without a panic, and what is sound must print as itself.
+        if let Ok(graph) = parse("damaged", &text)
+            && verify(&graph).is_ok()
+        {
+            prop_assert_eq!(parse("again", &graph.to_string()).unwrap(), graph);
+        }
+    }
+}
+
+#[test]
+fn random_programs_use_most_of_the_vocabulary() {
+    let mut rng = oxyfuel_testkit::Rng::new(1);
+    let mut seen = std::collections::BTreeSet::new();
+    let (mut ran, mut nodes) = (0, 0);
+    for _ in 0..300 {
+        let numbers: Vec<u32> = (0..400).map(|_| rng.next_u32()).collect();
+        let (graph, inputs) = program(&numbers).unwrap();
+        nodes += graph.nodes.len();
+        ran += usize::from(run(&graph, &inputs).is_ok());
+        seen.extend(
+            graph
+                .nodes
+                .values()
+                .map(|n| (n.op.name(), n.op.info().fixed)),
+        );
+    }
+    let missing: Vec<_> = oxyfuel_graph::op::table()
+        .filter(|row| !seen.contains(&(row.name, row.fixed)))
+        .map(|row| row.name)
+        .collect();
+    assert!(missing.len() <= 6, "never seen: {missing:?}");
+    assert!(ran > 240, "only {ran} of 300 programs ran");
+    assert!(nodes > 1500, "only {nodes} nodes in 300 programs");
+}
