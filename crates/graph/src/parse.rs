@@ -551,13 +551,16 @@ impl<'a> Parser<'a> {
             self.cursor.expect("=")?;
             attrs.push(self.attr(*kind)?);
         }
-        let Some(op) = Op::from_row(row, &attrs, &results[0].1.ty) else {
+        let Some(mut op) = Op::from_row(row, &attrs, &results[0].1.ty) else {
             return Err(self.cursor.error_at(
                 start,
                 Code::Internal,
                 format!("`{name}` does not take these attributes"),
             ));
         };
+        if let Op::Full { value, dtype, .. } = &mut op {
+            *value = value.cast(*dtype);
+        }
         let origin = self.origin()?;
         let mut outputs = vec![];
         for (label, value) in results {

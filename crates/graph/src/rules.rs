@@ -486,7 +486,7 @@ fn accept_dtype(op: &Op, dtype: DType) -> Result<()> {
     Err(fail(
         Code::UnsupportedDType,
         op,
-        format!("is not defined on {dtype}"),
+        format!("not defined on {dtype}"),
     )
     .help("cast the operand first"))
 }

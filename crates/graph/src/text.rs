@@ -13,14 +13,14 @@
 //!
 //! A value is written with its name, or else its number. A type is dtype, shape and device; a result without a device is on that
 //! of the first input (cpu when there is none). What follows a type is the layout (`required` or `chosen` strides) and the alignment, where they
-//! are known. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
+//! are known. Numbers of `full` and of constants are rounded to the dtype as they are read. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
 //! runs from `//` to the end of the line.
 
 use crate::ir::{Device, Graph, Layout, Node, TensorType, Value, ValueId};
-use crate::op::AttrValue;
+use crate::op::{AttrValue, Op};
 use crate::rules::shape_text;
 use crate::tensor::HostTensor;
-use oxyfuel_base::Expr;
+use oxyfuel_base::{DType, Expr, Scalar};
 use std::fmt::{self, Write as _};
 
 impl fmt::Display for Graph {
@@ -155,7 +155,11 @@ fn application(graph: &Graph, node: &Node) -> String {
             .map(|(name, value)| format!("{name}={}", quote(value))),
     );
     for ((name, _), value) in info.attrs.iter().zip(node.op.attrs()) {
-        parts.push(format!("{name}={}", attr_text(graph, &value)));
+        let text = match &node.op {
+            Op::Full { value, dtype, .. } => number_text(*dtype, *value),
+            _ => attr_text(graph, &value),
+        };
+        parts.push(format!("{name}={text}"));
     }
     let separator = if parts.is_empty() { "" } else { " " };
     format!("{}{separator}{}", info.name, parts.join(", "))
@@ -193,14 +197,31 @@ pub fn elements_text(tensor: &HostTensor) -> String {
             out.push_str(", ");
         }
         let (bits, number) = (tensor.bits(i), tensor.get(i));
-        let _ = if number.to_bits(tensor.dtype) == bits {
-            write!(out, "{number}")
+        if number.to_bits(tensor.dtype) == bits {
+            out.push_str(&number_text(tensor.dtype, number));
         } else {
-            write!(out, "{bits:#x}")
-        };
+            let _ = write!(out, "{bits:#x}");
+        }
     }
     out.push(']');
     out
+}
+
+/// A number of a dtype, in as few digits as give it back when they are rounded to that dtype: `0.1` for the f32 nearest to it.
+pub fn number_text(dtype: DType, number: Scalar) -> String {
+    if let Scalar::F(x) = number
+        && dtype != DType::F64
+        && !x.is_nan()
+    {
+        let short = format!("{:?}", x as f32);
+        if short
+            .parse::<Scalar>()
+            .is_ok_and(|s| s.cast(dtype) == number)
+        {
+            return short;
+        }
+    }
+    number.to_string()
 }
 
 /// A string in quotes, with `\`, `"` and control characters escaped.

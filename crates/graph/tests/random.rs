@@ -57,8 +57,8 @@ proptest! {
     #[test]
     fn serialised_graphs_come_back(numbers in numbers()) {
         let (graph, _) = program(&numbers).unwrap();
-        let json = serde_json::to_string(&graph).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Graph>(&json).unwrap(), graph);
+        let bytes = postcard::to_stdvec(&graph).unwrap();
+        prop_assert_eq!(postcard::from_bytes::<Graph>(&bytes).unwrap(), graph);
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn apply(
             op,
             dims,
             keepdim: _,
-        } => one(row::reduce(*op, x()?, dims, shape)),
+        } => one(row::reduce(*op, x()?, dims, shape)?),
         Op::Var {
             dims,
             correction,

@@ -2,7 +2,7 @@
 
 use super::value::{Data, Tensor, offsets, strides};
 use crate::op::Reduce;
-use oxyfuel_base::DType;
+use oxyfuel_base::{DType, Result, ensure};
 
 /// A tensor as rows: where each row starts and where its elements lie from there.
 struct Rows {
@@ -34,9 +34,20 @@ impl Rows {
     }
 }
 
-pub(super) fn reduce(op: Reduce, x: &Tensor, dims: &[usize], shape: Vec<usize>) -> Tensor {
+pub(super) fn reduce(op: Reduce, x: &Tensor, dims: &[usize], shape: Vec<usize>) -> Result<Tensor> {
     let rows = Rows::new(&x.shape, dims);
-    match &x.data {
+    match op {
+        Reduce::Amax | Reduce::Amin => {
+            ensure!(
+                !rows.steps.is_empty(),
+                ShapeMismatch,
+                "{} of no elements",
+                op.info().name
+            );
+        }
+        Reduce::Sum | Reduce::Mean | Reduce::Prod | Reduce::Any | Reduce::All => {}
+    }
+    Ok(match &x.data {
         Data::F(_) => {
             let out = (0..rows.starts.len()).map(|r| float_row(op, &rows.floats(x, r)));
             match op {
@@ -64,7 +75,7 @@ pub(super) fn reduce(op: Reduce, x: &Tensor, dims: &[usize], shape: Vec<usize>) 
             };
             Tensor::integers(dtype, shape, out)
         }
-    }
+    })
 }
 
 fn float_row(op: Reduce, row: &[f64]) -> f64 {

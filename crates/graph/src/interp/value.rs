@@ -61,11 +61,11 @@ impl Tensor {
         HostTensor::new(self.dtype, &shape, data)
     }
 
-    /// Rounds or wraps values to a dtype.
+    /// Rounds or wraps values to a dtype. All NaNs become the same one: machines differ in the sign of those they make.
     pub fn collect(dtype: DType, shape: Vec<usize>, values: impl Iterator<Item = Value>) -> Tensor {
         let rounded = values.map(|v| convert::decode(dtype, convert::encode(dtype, v)));
         let data = if dtype.is_float() {
-            Data::F(rounded.map(float).collect())
+            Data::F(rounded.map(|v| canonical(float(v))).collect())
         } else {
             Data::I(rounded.map(integer).collect())
         };
@@ -129,6 +129,14 @@ impl Tensor {
     /// Repeated to a shape it broadcasts to.
     pub fn expand(&self, shape: &[usize]) -> Tensor {
         self.pick(shape.to_vec(), &broadcast_offsets(&self.shape, shape))
+    }
+}
+
+fn canonical(x: f64) -> f64 {
+    if x.is_nan() {
+        f64::from_bits(0x7ff8_0000_0000_0000)
+    } else {
+        x
     }
 }
 
