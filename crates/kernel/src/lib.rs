@@ -9,6 +9,7 @@
 //! | [`text`], [`parse`] | programs as text, both ways |
 //! | [`verify`] | the invariants |
 //! | [`builder`] | the kernel language, and rewriting for passes |
+//! | [`interp`] | the interpreter, which is the meaning |
 //! | [`layout`] | layout algebra as plain data |
 //! | [`tile_layout`] | which lane and register holds which element of a tile |
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@
 pub mod builder;
 pub mod examples;
 pub mod infer;
+pub mod interp;
 pub mod ir;
 pub mod layout;
 pub mod parse;
