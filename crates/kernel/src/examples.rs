@@ -166,21 +166,21 @@ pub fn tiled_matmul(dtype: DType, tile: [i64; 3]) -> Result<Program> {
         let (row, col) = (k.program_id(0) * tm, k.program_id(1) * tn);
         let (rows, cols): (Tile, Tile) = (m.tile() - &row, n.tile() - &col);
         let zero = k.full(DType::F32, [tm, tn], 0.0);
-        let [acc] = k.for_range(0, &depth.tile(), tk, [zero], |k, at, [acc]| {
+        let [acc] = k.for_range(0, depth.tile(), tk, [zero], |k, at, [acc]| {
             let left = depth.tile() - &at;
             let at_a = &row * &depth.tile() + &at;
             let at_b = &at * &n.tile() + &col;
             let ta = k.load(
                 a.at(&at_a)
                     .shape([tm, tk])
-                    .stride(0, &depth.tile())
+                    .stride(0, depth.tile())
                     .valid(0, &rows)
                     .valid(1, &left),
             );
             let tb = k.load(
                 b.at(&at_b)
                     .shape([tk, tn])
-                    .stride(0, &n.tile())
+                    .stride(0, n.tile())
                     .valid(0, &left)
                     .valid(1, &cols),
             );
@@ -190,7 +190,7 @@ pub fn tiled_matmul(dtype: DType, tile: [i64; 3]) -> Result<Program> {
         k.store(
             c.at(&at_c)
                 .shape([tm, tn])
-                .stride(0, &n.tile())
+                .stride(0, n.tile())
                 .valid(0, &rows)
                 .valid(1, &cols),
             acc,

@@ -110,7 +110,7 @@ impl KernelBuilder {
             len: Some(len),
             swizzle,
         });
-        let results = self.emit(Op::Alloc, &[ty.clone()], Caller::caller());
+        let results = self.emit(Op::Alloc, std::slice::from_ref(&ty), Caller::caller());
         let val = results
             .first()
             .copied()

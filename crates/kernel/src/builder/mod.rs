@@ -29,7 +29,8 @@ mod rewrite;
 mod tile;
 mod window;
 
-pub use rewrite::rewrite;
+pub use mapped::{RoleList, TensorMap};
+pub use rewrite::{Rule, rewrite};
 pub use tile::{Operand, Tile};
 pub use window::{IntoIndex, Mem, Window};
 

@@ -5,15 +5,15 @@ use oxyfuel_base::{Arena, Id, Result};
 use super::KernelBuilder;
 use crate::ir::{Block, Inst, Program, Val};
 
+/// What a pass does with one instruction; see [`rewrite`].
+pub type Rule<'r> = dyn FnMut(&KernelBuilder, &Inst) -> Result<Option<Vec<Val>>> + 'r;
+
 /// Rebuilds a program, offering every instruction to `rule` in order.
 ///
 /// The rule sees the instruction with its operands already replaced by new values. It may append any ops through the builder, and answers with the values that stand for the results from
 /// now on (the instruction goes), or `None` (the instruction stays; the blocks it owns are rewritten after it was offered). Values that nobody defines any more stay in the arena; they cost nothing and
 /// are dropped by [`Program::compact`].
-pub fn rewrite(
-    mut program: Program,
-    rule: &mut dyn FnMut(&KernelBuilder, &Inst) -> Result<Option<Vec<Val>>>,
-) -> Result<Program> {
+pub fn rewrite(mut program: Program, rule: &mut Rule<'_>) -> Result<Program> {
     let phases = std::mem::take(&mut program.phases);
     let mut map: Vec<Val> = program.values.ids().collect();
     let k = KernelBuilder::from_program(program);
@@ -32,7 +32,7 @@ fn rewrite_block(
     k: &KernelBuilder,
     block: Block,
     map: &mut [Val],
-    rule: &mut dyn FnMut(&KernelBuilder, &Inst) -> Result<Option<Vec<Val>>>,
+    rule: &mut Rule<'_>,
 ) -> Result<Vec<Val>> {
     // Values made during the rewrite are their own replacement.
     let replaced = |map: &[Val], v: Val| map.get(v.index()).copied().unwrap_or(v);
