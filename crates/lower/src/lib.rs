@@ -17,6 +17,7 @@ mod build;
 mod direct;
 
 mod map;
+pub mod maths;
 mod nest;
 mod pointwise;
 mod rows;

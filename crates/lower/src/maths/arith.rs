@@ -1,0 +1,84 @@
+//! The operations that every target has, as a trait: an expansion is written once, over it, and runs in three ways.
+//!
+//! * [`Native`](super::native::Native) computes with `f32` itself: what the exhaustive tests measure.
+//! * `Emit` writes tile IR: what the compiler uses.
+//! * `Count` counts instructions: what the table states.
+//!
+//! # Meaning
+//! Each float operation rounds once, to nearest even; denormals are kept. `min` and `max` return NaN when either operand is NaN, and order -0
+//! below +0. Integers are i32 and wrap; `shr` keeps the sign. Comparisons with NaN are false. These are the tile IR's own rules.
+
+/// One way to execute an expansion. Methods take `&self`, so that calls nest like the formulas they stand for.
+pub trait Arith {
+    /// An f32 value.
+    type F: Copy;
+    /// An i32 value.
+    type I: Copy;
+    /// An f64 value; only the full reduction of sin and cos computes in f64.
+    type D: Copy;
+    /// A truth value.
+    type B: Copy;
+
+    fn float(&self, value: f32) -> Self::F;
+    fn int(&self, value: i32) -> Self::I;
+
+    fn add(&self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(&self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(&self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(&self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    fn fma(&self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    fn min(&self, a: Self::F, b: Self::F) -> Self::F;
+    fn max(&self, a: Self::F, b: Self::F) -> Self::F;
+    fn neg(&self, a: Self::F) -> Self::F;
+    fn abs(&self, a: Self::F) -> Self::F;
+    fn sqrt(&self, a: Self::F) -> Self::F;
+
+    fn lt(&self, a: Self::F, b: Self::F) -> Self::B;
+    fn eq(&self, a: Self::F, b: Self::F) -> Self::B;
+    fn select(&self, cond: Self::B, yes: Self::F, no: Self::F) -> Self::F;
+    /// An integer bit test: true where `a` is not zero.
+    fn nonzero(&self, a: Self::I) -> Self::B;
+
+    fn bits(&self, a: Self::F) -> Self::I;
+    fn of_bits(&self, a: Self::I) -> Self::F;
+    /// The nearest f32.
+    fn to_float(&self, a: Self::I) -> Self::F;
+    fn iadd(&self, a: Self::I, b: Self::I) -> Self::I;
+    fn isub(&self, a: Self::I, b: Self::I) -> Self::I;
+    fn and(&self, a: Self::I, b: Self::I) -> Self::I;
+    fn or(&self, a: Self::I, b: Self::I) -> Self::I;
+    fn xor(&self, a: Self::I, b: Self::I) -> Self::I;
+    fn shl(&self, a: Self::I, by: i32) -> Self::I;
+    fn shr(&self, a: Self::I, by: i32) -> Self::I;
+
+    fn double(&self, value: f64) -> Self::D;
+    fn widen(&self, a: Self::F) -> Self::D;
+    fn narrow(&self, a: Self::D) -> Self::F;
+    fn dadd(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn dsub(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn dmul(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn dfma(&self, a: Self::D, b: Self::D, c: Self::D) -> Self::D;
+    fn dneg(&self, a: Self::D) -> Self::D;
+    /// To the nearest integer, ties to even.
+    fn dround(&self, a: Self::D) -> Self::D;
+    fn dselect(&self, cond: Self::B, yes: Self::D, no: Self::D) -> Self::D;
+    /// Truncates; NaN gives 0.
+    fn dto_int(&self, a: Self::D) -> Self::I;
+
+    /// `c[0] + c[1] x + c[2] x^2 + ...`, by Horner's rule: one `fma` less than there are coefficients.
+    fn poly(&self, x: Self::F, coefficients: &[f32]) -> Self::F {
+        let (last, rest) = coefficients
+            .split_last()
+            .expect("a polynomial has coefficients");
+        rest.iter()
+            .rev()
+            .fold(self.float(*last), |sum, c| self.fma(sum, x, self.float(*c)))
+    }
+
+    /// `magnitude`, which must not be negative, with the sign of `sign`.
+    fn with_sign(&self, magnitude: Self::F, sign: Self::F) -> Self::F {
+        let sign = self.and(self.bits(sign), self.int(i32::MIN));
+        self.of_bits(self.or(self.bits(magnitude), sign))
+    }
+}

@@ -1,0 +1,82 @@
+//! The table of expansions: op, error, cost.
+
+use oxyfuel_kernel::UnaryOp;
+
+use super::arith::Arith;
+use super::count::Count;
+use super::{error_function, exponential, logarithm, roots, trigonometric};
+
+/// One row: what is known of an expansion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expansion {
+    pub op: UnaryOp,
+    /// Upper bound on the error in units of the last place, over all f32 inputs. Measured; the tests hold it.
+    pub max_ulp: f64,
+    /// Bits of the input where the largest error was met.
+    pub worst: u32,
+    /// How it is computed, in a few words.
+    pub method: &'static str,
+}
+
+impl Expansion {
+    /// How many instructions it takes; bit casts and constants are free.
+    pub fn instructions(&self) -> u32 {
+        let count = Count::default();
+        apply(&count, self.op, ());
+        count.total()
+    }
+
+    /// How many of the instructions are f64, which take twice the vector registers and, on small GPUs, far more time.
+    pub fn f64_instructions(&self) -> u32 {
+        let count = Count::default();
+        apply(&count, self.op, ());
+        count.doubles()
+    }
+}
+
+macro_rules! expansions {
+    ($($op:ident $function:path, $max_ulp:literal at $worst:literal, $method:literal;)*) => {
+        /// Every expansion of an op of one operand.
+        pub const TABLE: &[Expansion] = &[$(
+            Expansion { op: UnaryOp::$op, max_ulp: $max_ulp, worst: $worst, method: $method },
+        )*];
+
+        /// `op` of `x` by its expansion; `None` for the ops that targets have themselves.
+        #[inline]
+        pub fn apply<A: Arith>(a: &A, op: UnaryOp, x: A::F) -> Option<A::F> {
+            match op {
+                $(UnaryOp::$op => Some($function(a, x)),)*
+                UnaryOp::Neg
+                | UnaryOp::Abs
+                | UnaryOp::Not
+                | UnaryOp::Sqrt
+                | UnaryOp::Recip
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Trunc
+                | UnaryOp::Round
+                | UnaryOp::IsNan => None,
+            }
+        }
+    };
+}
+
+expansions! {
+    Exp     exponential::exp,      0.892 at 0xc0bb_2813, "2^k (1 + r + r^2 q(r)), scaled in two steps";
+    Exp2    exponential::exp2,     0.879 at 0xc2fc_fe35, "2^k (1 + f q(f)), scaled in two steps";
+    Expm1   exponential::expm1,    0.863 at 0x3eb2_1fbc, "2^k (r + r^2 q(r)) + (2^k - 1), lost bits recovered";
+    Log     logarithm::log,        0.920 at 0x3fc8_82ce, "k ln 2 + f + f^2 q(f), f in [sqrt(1/2) - 1, sqrt(2) - 1]";
+    Log2    logarithm::log2,       0.944 at 0x3f32_be58, "k + f log2(e) + f^2 q(f)";
+    Log1p   logarithm::log1p,      0.913 at 0xbebd_17b0, "as log, of x scaled before 1 is added";
+    Sin     trigonometric::sin,    0.845 at 0xc079_2970, "f64 reduction by 2/pi for all x, f32 polynomials";
+    Cos     trigonometric::cos,    0.863 at 0x74e0_bc50, "f64 reduction by 2/pi for all x, f32 polynomials";
+    Tanh    exponential::tanh,     0.927 at 0x3f75_2fa8, "x + x^3 q(x^2) below 0.95, then 1 - 2 / (1 + e^2x)";
+    Erf     error_function::erf,   0.986 at 0x3f7e_d47f, "x + x q(x^2) below 1, then 1 - e^p(x)";
+    Sigmoid exponential::sigmoid,  0.911 at 0xbea0_63af, "y = e / (1 + e) with e = exp(-abs x), lost bits recovered; or 1 - y";
+    Rsqrt   roots::rsqrt,          0.850 at 0x5aff_ace8, "sqrt(1 / x), scaled";
+}
+
+/// Whether an op is one that this module expands.
+pub fn has_expansion(op: UnaryOp) -> bool {
+    TABLE.iter().any(|row| row.op == op)
+}

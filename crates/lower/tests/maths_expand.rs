@@ -1,0 +1,121 @@
+//! The pass: what it replaces, what it leaves, what it refuses.
+
+use oxyfuel_base::Code;
+use oxyfuel_kernel::builder::KernelBuilder;
+use oxyfuel_kernel::{BufferMode, DType, Op, Program, UnaryOp, verify};
+use oxyfuel_lower::maths::{TABLE, expand, has_expansion};
+
+const LEN: i64 = 24;
+
+/// `y = op(x)` over one tile.
+fn program(op: UnaryOp, dtype: DType) -> Program {
+    let k = KernelBuilder::new(op.name());
+    let x = k.buffer("x", dtype, BufferMode::Read, LEN);
+    let y = k.buffer("y", dtype, BufferMode::Write, LEN);
+    k.phase([1], |k| {
+        let value = k.load(x.at(0).shape([LEN])).unary(op);
+        k.store(y.at(0).shape([LEN]), &value);
+    });
+    k.finish().expect("a valid program")
+}
+
+fn unary_ops(program: &Program) -> Vec<UnaryOp> {
+    let mut ops = Vec::new();
+    program.walk(|inst| {
+        if let Op::Unary { op, .. } = inst.op {
+            ops.push(op);
+        }
+    });
+    ops
+}
+
+/// Instructions that compute: no memory traffic, constants or bit casts.
+fn computing(program: &Program) -> u32 {
+    let mut count = 0;
+    program.walk(|inst| {
+        count += u32::from(matches!(
+            inst.op,
+            Op::Unary { .. }
+                | Op::Binary { .. }
+                | Op::Compare { .. }
+                | Op::Select { .. }
+                | Op::Fma { .. }
+                | Op::Cast { .. }
+        ));
+    });
+    count
+}
+
+#[test]
+fn every_row_expands_to_the_instructions_it_states() {
+    for row in TABLE {
+        let expanded = expand(program(row.op, DType::F32), &|_, _| true).expect("f32 expands");
+        verify(&expanded).expect("a valid program");
+        assert!(
+            unary_ops(&expanded).iter().all(|op| !has_expansion(*op)),
+            "{}",
+            row.op.name()
+        );
+        assert_eq!(
+            computing(&expanded),
+            row.instructions(),
+            "{}",
+            row.op.name()
+        );
+    }
+}
+
+#[test]
+fn narrow_floats_are_computed_in_f32_and_rounded_once() {
+    for dtype in [DType::F16, DType::BF16] {
+        for row in TABLE {
+            let expanded =
+                expand(program(row.op, dtype), &|_, _| true).expect("narrow floats expand");
+            verify(&expanded).expect("a valid program");
+            assert_eq!(
+                computing(&expanded),
+                row.instructions() + 2,
+                "{} of {dtype}",
+                row.op.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_the_target_has_stays() {
+    let kept = program(UnaryOp::Exp, DType::F32);
+    assert_eq!(
+        expand(kept.clone(), &|op, _| op != UnaryOp::Exp)
+            .expect("nothing to do")
+            .compact(),
+        kept.compact()
+    );
+    let native = program(UnaryOp::Sqrt, DType::F32);
+    assert_eq!(
+        expand(native.clone(), &|_, _| true)
+            .expect("nothing to do")
+            .compact(),
+        native.compact()
+    );
+}
+
+#[test]
+fn f64_is_refused_by_code() {
+    let error = expand(program(UnaryOp::Exp, DType::F64), &|_, _| true).expect_err("no expansion");
+    assert_eq!(error.code, Code::NoLowering);
+}
+
+#[test]
+fn ops_inside_loops_are_found() {
+    let k = KernelBuilder::new("loop");
+    let y = k.buffer("y", DType::F32, BufferMode::Write, LEN);
+    k.phase([1], |k| {
+        let zero = k.full(DType::F32, [LEN], 0.0);
+        let [sum] = k.for_range(0, 4, 1, [zero], |_, _, [sum]| [sum.exp()]);
+        k.store(y.at(0).shape([LEN]), &sum);
+    });
+    let expanded = expand(k.finish().expect("a valid program"), &|_, _| true).expect("f32 expands");
+    verify(&expanded).expect("a valid program");
+    assert!(unary_ops(&expanded).is_empty());
+}
