@@ -82,8 +82,8 @@ impl LaunchAttribute {
     }
 }
 
-/// A descriptor for the copy engine.
-#[repr(C, align(64))]
+/// A descriptor for the copy engine. (Drivers before CUDA 13 ask for an alignment of 64 only.)
+#[repr(C, align(128))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TensorMap(pub [u64; 16]);
 
@@ -310,7 +310,10 @@ mod tests {
 
     #[test]
     fn structures_have_the_documented_layout() {
-        assert_eq!((size_of::<TensorMap>(), align_of::<TensorMap>()), (128, 64));
+        assert_eq!(
+            (size_of::<TensorMap>(), align_of::<TensorMap>()),
+            (128, 128)
+        );
         assert_eq!(
             (size_of::<LaunchConfig>(), align_of::<LaunchConfig>()),
             (56, 8)

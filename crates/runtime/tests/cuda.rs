@@ -1,0 +1,385 @@
+//! The CUDA device. Without a driver there is one thing to test: that it is said clearly. With one, each test runs on
+//! the first GPU.
+
+use oxyfuel_base::{Arena, Code, DType, Expr};
+use oxyfuel_plan::{
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
+    OutputSpec, Plan, Provenance, PtxModule, Step, TensorMapSpec,
+};
+use oxyfuel_runtime::cuda::{CubinStore, CudaDevice};
+use oxyfuel_runtime::device::{Device, Stream};
+use oxyfuel_runtime::execute::Program;
+use oxyfuel_runtime::memory::HostAllocator;
+use oxyfuel_runtime::tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// `out[i] = a[i] + b[i]`, one block of 32 elements an instance.
+const ADD: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry add(.param .u64 a, .param .u64 b, .param .u64 out)
+{
+    .reg .b64 %d<8>;
+    .reg .b32 %r<4>;
+    .reg .f32 %f<4>;
+    ld.param.u64 %d0, [a];
+    ld.param.u64 %d1, [b];
+    ld.param.u64 %d2, [out];
+    mov.u32 %r0, %ctaid.x;
+    mov.u32 %r1, %tid.x;
+    mad.lo.s32 %r2, %r0, 32, %r1;
+    mul.wide.u32 %d3, %r2, 4;
+    add.s64 %d4, %d0, %d3;
+    add.s64 %d5, %d1, %d3;
+    add.s64 %d6, %d2, %d3;
+    ld.global.f32 %f0, [%d4];
+    ld.global.f32 %f1, [%d5];
+    add.f32 %f2, %f0, %f1;
+    st.global.f32 [%d6], %f2;
+    ret;
+}
+";
+
+/// Copies a box of 4 x 32 elements at row 2 through shared memory by a tensor map.
+const BOX: &str = "
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry box(.param .u64 in, .param .align 64 .b8 map[128], .param .u64 out)
+{
+    .reg .pred %p<4>;
+    .reg .b64 %d<8>;
+    .reg .b32 %r<8>;
+    .reg .f32 %f<4>;
+    .shared .align 128 .b8 tile[512];
+    .shared .align 8 .b64 barrier;
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, barrier;
+    mov.u32 %r2, tile;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra start;
+    mbarrier.init.shared.b64 [%r1], 1;
+    fence.mbarrier_init.release.cluster;
+    fence.proxy.async.shared::cta;
+    mbarrier.arrive.expect_tx.shared.b64 %d0, [%r1], 512;
+    mov.b64 %d1, map;
+    cvta.param.u64 %d1, %d1;
+    mov.u32 %r3, 0;
+    mov.u32 %r4, 2;
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1, {%r3, %r4}], [%r1];
+start:
+    bar.sync 0;
+wait:
+    mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0;
+    @!%p1 bra wait;
+    ld.param.u64 %d2, [out];
+    shl.b32 %r5, %r0, 2;
+    add.u32 %r6, %r2, %r5;
+    ld.shared.f32 %f0, [%r6];
+    mul.wide.u32 %d3, %r0, 4;
+    add.s64 %d4, %d2, %d3;
+    st.global.f32 [%d4], %f0;
+    ret;
+}
+";
+
+/// The first GPU, or `None` after making sure that its absence is a sentence.
+fn gpu(store: Option<Arc<dyn CubinStore>>) -> Option<Arc<CudaDevice>> {
+    match CudaDevice::new(0, store) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            assert!(
+                matches!(error.code, Code::NoDriver | Code::NoDevice),
+                "{error}"
+            );
+            assert!(!error.message.is_empty());
+            None
+        }
+    }
+}
+
+fn module(text: &str, entry: &str, threads: u32, tensor_maps: Vec<TensorMapSpec>) -> PtxModule {
+    PtxModule {
+        text: text.into(),
+        entries: vec![entry.into()],
+        threads,
+        cluster: [1, 1, 1],
+        shared_bytes: 0,
+        persistent_blocks: vec![0],
+        tensor_maps,
+    }
+}
+
+fn ramp(shape: &[i64], step: f32) -> Tensor {
+    let count = shape.iter().product::<i64>();
+    let values: Vec<f32> = (0..count).map(|i| i as f32 * step).collect();
+    Tensor::from_slice(&HostAllocator::default(), &values, shape).unwrap()
+}
+
+/// A plan of one kernel over buffers of these shapes; the last one is the output.
+fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> Plan {
+    let mut buffers: Arena<BufferId, Buffer> = Arena::new();
+    let mut args = vec![];
+    let mut inputs = vec![];
+    let mut outputs = vec![];
+    for (index, shape) in shapes.iter().enumerate() {
+        let is_output = index + 1 == shapes.len();
+        let home = if is_output {
+            BufferHome::Output(0)
+        } else {
+            BufferHome::Input(index as u32)
+        };
+        let bytes = Expr::constant(shape.iter().product::<i64>() * 4);
+        let buffer = buffers.push(Buffer {
+            name: format!("b{index}"),
+            home,
+            bytes,
+            align: 64,
+            first_step: 0,
+            last_step: 0,
+        });
+        args.push(ArgRef::Buffer {
+            buffer,
+            offset: Expr::ZERO,
+        });
+        let strides = (0..shape.len())
+            .map(|dim| Expr::constant(shape[dim + 1..].iter().product::<i64>()))
+            .collect();
+        let shape = shape.iter().map(|extent| Expr::constant(*extent)).collect();
+        if is_output {
+            outputs.push(OutputSpec {
+                dtype: DType::F32,
+                shape,
+                strides,
+                buffer,
+                offset: Expr::ZERO,
+                alias: None,
+            });
+        } else {
+            inputs.push(InputSpec {
+                name: format!("i{index}"),
+                dtype: DType::F32,
+                shape,
+                strides,
+                align: 16,
+                buffer,
+            });
+        }
+    }
+    if map_after_first {
+        args.insert(1, ArgRef::TensorMap);
+    }
+    let mut kernels: Arena<KernelId, Kernel> = Arena::new();
+    let kernel = kernels.push(Kernel {
+        name: ptx.entries[0].clone(),
+        program: String::new(),
+        artefact: Artefact::Ptx(ptx),
+        phases: vec![KernelPhase {
+            grid: vec![Expr::constant(grid)],
+            min_chunk: 1,
+        }],
+        provenance: Provenance::default(),
+        cost: Cost {
+            bytes_read: Expr::ZERO,
+            bytes_written: Expr::ZERO,
+            flops: Expr::ZERO,
+        },
+        note: None,
+    });
+    Plan {
+        name: "gpu".into(),
+        isa: "sm_80".into(),
+        symbols: vec![],
+        inputs,
+        outputs,
+        buffers,
+        arena_bytes: Expr::ZERO,
+        kernels,
+        steps: vec![Step::Launch { kernel, args }],
+    }
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_a_sentence() {
+    let error = CudaDevice::new(4000, None).unwrap_err();
+    assert!(
+        matches!(error.code, Code::NoDriver | Code::NoDevice),
+        "{error}"
+    );
+}
+
+#[test]
+fn memory_goes_there_and_back() {
+    let Some(gpu) = gpu(None) else { return };
+    let device = gpu.clone() as Arc<dyn Device>;
+    let host = ramp(&[7, 9], 1.0);
+    let there = host.to_device(&device).unwrap();
+    assert_eq!(
+        there.to_vec::<f32>().unwrap(),
+        host.to_vec::<f32>().unwrap()
+    );
+    let view = there.permute(&[1, 0]).unwrap().slice(0, 1, 8, 3).unwrap();
+    let same = host.permute(&[1, 0]).unwrap().slice(0, 1, 8, 3).unwrap();
+    assert_eq!(view.to_vec::<f32>().unwrap(), same.to_vec::<f32>().unwrap());
+    let pinned = gpu.pinned(1000).unwrap();
+    assert_eq!(pinned.borrow().unwrap().bytes().unwrap(), [0; 1000]);
+    let (free, total) = gpu.memory_info().unwrap();
+    assert!(
+        free <= total && gpu.info().multiprocessors > 0,
+        "{:?}",
+        gpu.info()
+    );
+    assert_eq!(gpu.allocate(1 << 55).unwrap_err().code, Code::OutOfMemory);
+    drop(there);
+    assert!(gpu.memory_stats().cached > 0);
+    gpu.trim();
+}
+
+#[test]
+fn a_plan_runs_on_the_gpu() {
+    let Some(gpu) = gpu(None) else { return };
+    let device = gpu.clone() as Arc<dyn Device>;
+    let plan = plan(
+        module(ADD, "add", 32, vec![]),
+        4,
+        &[&[128], &[128], &[128]],
+        false,
+    );
+    let program = Program::new(Arc::new(plan), device.clone()).unwrap();
+    let (a, b) = (
+        ramp(&[128], 1.0).to_device(&device).unwrap(),
+        ramp(&[128], 10.0).to_device(&device).unwrap(),
+    );
+    let (outputs, times) = program.profile(&[&a, &b]).unwrap();
+    assert_eq!(
+        outputs[0].to_vec::<f32>().unwrap(),
+        ramp(&[128], 11.0).to_vec::<f32>().unwrap()
+    );
+    assert_eq!(times.len(), 1);
+    assert_eq!(
+        program.call(&[&a, &ramp(&[128], 1.0)]).unwrap_err().code,
+        Code::DeviceMismatch
+    );
+    let stream = gpu.new_stream().unwrap();
+    let out = gpu.allocate(512).unwrap();
+    gpu.synchronize().unwrap();
+    // SAFETY: the buffers are as the plan says and live until the stream is done.
+    unsafe {
+        program.call_raw(
+            &[],
+            &[a.address(), b.address()],
+            &[out.address()],
+            stream.handle(),
+        )
+    }
+    .unwrap();
+    stream.synchronize().unwrap();
+    let mut bytes = [0; 512];
+    gpu.copy_out(&out, 0, &mut bytes).unwrap();
+    assert_eq!(bytes[4..8], 11f32.to_le_bytes());
+    let start = gpu.mark(Stream::default()).unwrap();
+    let end = gpu.mark(Stream::default()).unwrap();
+    assert!(gpu.elapsed(&start, &end).unwrap().as_millis() < 1000);
+}
+
+#[test]
+fn refused_code_says_why() {
+    let Some(gpu) = gpu(None) else { return };
+    let error = gpu
+        .load_ptx(&module(
+            ".version 8.0\n.target sm_80\nnonsense",
+            "x",
+            32,
+            vec![],
+        ))
+        .unwrap_err();
+    assert_eq!(error.code, Code::LinkFailed);
+    assert!(error.message.len() > 60, "{error}");
+    assert!(
+        gpu.load_ptx(&module(ADD, "no_such_entry", 32, vec![]))
+            .is_err()
+    );
+    // The device still works.
+    let info = gpu
+        .load_ptx(&module(ADD, "add", 32, vec![]))
+        .unwrap()
+        .info()
+        .unwrap();
+    assert!(
+        info[0].registers > 0 && info[0].local_bytes == 0 && info[0].blocks_per_multiprocessor > 0
+    );
+}
+
+#[derive(Debug, Default)]
+struct Store(Mutex<HashMap<(String, String), Vec<u8>>>);
+
+impl CubinStore for Store {
+    fn get(&self, ptx: &str, tag: &str) -> Option<Vec<u8>> {
+        self.0
+            .lock()
+            .unwrap()
+            .get(&(ptx.into(), tag.into()))
+            .cloned()
+    }
+    fn put(&self, ptx: &str, tag: &str, cubin: &[u8]) {
+        self.0
+            .lock()
+            .unwrap()
+            .insert((ptx.into(), tag.into()), cubin.to_vec());
+    }
+}
+
+#[test]
+fn compiled_code_is_kept_and_damage_is_survived() {
+    let store = Arc::new(Store::default());
+    let Some(gpu) = gpu(Some(store.clone())) else {
+        return;
+    };
+    let add = module(ADD, "add", 32, vec![]);
+    gpu.load_ptx(&add).unwrap();
+    let kept: Vec<Vec<u8>> = store.0.lock().unwrap().values().cloned().collect();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(&kept[0][..4], b"\x7fELF");
+    gpu.load_ptx(&add).unwrap();
+    store
+        .0
+        .lock()
+        .unwrap()
+        .values_mut()
+        .for_each(|cubin| *cubin = b"\x7fELF and then nothing at all".repeat(8));
+    gpu.load_ptx(&add).unwrap();
+}
+
+#[test]
+fn a_tensor_map_moves_a_box() {
+    let Some(gpu) = gpu(None) else { return };
+    if gpu.info().capability < (9, 0) {
+        return;
+    }
+    let device = gpu as Arc<dyn Device>;
+    let map = TensorMapSpec {
+        param: 1,
+        buffer_param: 0,
+        dtype: DType::F32,
+        dims: vec![Expr::constant(8), Expr::constant(64)],
+        strides: vec![Expr::constant(64), Expr::ONE],
+        boxed: vec![4, 32],
+        swizzle_bytes: 0,
+    };
+    let plan = plan(
+        module(BOX, "box", 128, vec![map]),
+        1,
+        &[&[8, 64], &[4, 32]],
+        true,
+    );
+    let program = Program::new(Arc::new(plan), device.clone()).unwrap();
+    let host = ramp(&[8, 64], 1.0);
+    let outputs = program.call(&[&host.to_device(&device).unwrap()]).unwrap();
+    let expected = host.slice(0, 2, 6, 1).unwrap().slice(1, 0, 32, 1).unwrap();
+    assert_eq!(
+        outputs[0].to_vec::<f32>().unwrap(),
+        expected.to_vec::<f32>().unwrap()
+    );
+}
