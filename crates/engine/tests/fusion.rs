@@ -54,9 +54,9 @@ fn two_branches_that_meet() {
 
 #[test]
 fn a_product_takes_the_work_on_its_result() {
-    let text = "graph @f(%a: f32[32, 64] cpu, %b: f32[64, 48] cpu, %c: f32[48] cpu) {
-  %p: f32[32, 48] = addmm %c, %a, %b, beta=1, alpha=1
-  %y: f32[32, 48] = relu %p
+    let text = "graph @f(%a: f32[100, 64] cpu, %b: f32[64, 90] cpu, %c: f32[90] cpu) {
+  %p: f32[100, 90] = addmm %c, %a, %b, beta=1, alpha=1
+  %y: f32[100, 90] = relu %p
   return %y
 }";
     assert_eq!(kernels(text), 1);

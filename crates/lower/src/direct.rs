@@ -27,7 +27,6 @@ pub struct Product {
 /// Where an operand lies.
 #[derive(Clone, Debug)]
 pub struct Operand {
-    pub root: ValueId,
     pub buffer: usize,
     pub dtype: DType,
     pub base: i64,
@@ -66,7 +65,6 @@ pub fn product(
             .position(|&r| r == place.root)
             .ok_or_else(|| Error::new(Code::Internal, "an operand of a product has no buffer"))?;
         Ok(Operand {
-            root: place.root,
             buffer,
             dtype: graph.values[value].ty.dtype,
             base: known(&place.offset)?,

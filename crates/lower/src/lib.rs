@@ -6,7 +6,7 @@
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
 //! | `rows.rs`, `split.rs` | a nest as phases of a logical program |
-//! | `contract.rs` | matrix products |
+//! | `direct.rs`, `packed.rs` | matrix products: as a plain reduction, or through packed panels |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `map.rs` | layouts for every tile |
 //!
@@ -19,6 +19,7 @@ mod direct;
 mod map;
 pub mod maths;
 mod nest;
+mod packed;
 mod pointwise;
 mod rows;
 mod split;
@@ -28,11 +29,11 @@ use oxyfuel_base::{Expr, Result};
 use oxyfuel_graph::{Graph, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
-use oxyfuel_kernel::ir::BufferMode;
+use oxyfuel_kernel::ir::{BufferMode, Phase};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
-use crate::nest::Nest;
+use crate::nest::{Nest, NestBuffer};
 
 /// What a kernel's parameter stands for, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,39 +69,37 @@ pub fn lower_group(
     name: &str,
 ) -> Result<Lowered> {
     let mut work = build::build(graph, &schedule.placements, group, name)?;
-    if let GroupKind::Contraction(node) = group.kind {
-        let node = &graph.nodes[node];
-        let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
-        work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
-    }
-    let (logical, workspaces) = loops(&mut work.nests, strategy, target, name)?;
-    let mapped = map::map(logical.clone(), target)?;
     let mut arguments: Vec<Argument> = work
         .buffers
         .iter()
         .map(|&root| Argument::Value(root))
         .collect();
+    let (logical, mapped, workspaces) = match group.kind {
+        GroupKind::Contraction(node) => {
+            let node = &graph.nodes[node];
+            let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
+            if strategy == Strategy::PackedProduct {
+                let nest = &work.nests[0];
+                let made = packed::packed(nest, |k| parameters(k, nest), &product, target)?;
+                (made.program.clone(), made.program, made.workspaces)
+            } else {
+                work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
+                loops(&mut work.nests, strategy, target, name)?
+            }
+        }
+        GroupKind::Loops | GroupKind::Writes(_) => loops(&mut work.nests, strategy, target, name)?,
+    };
     arguments.extend(workspaces.into_iter().map(Argument::Workspace));
-    let min_chunk = vec![1; mapped.phases.len()];
     let elements: i64 = work
         .nests
         .iter()
         .map(|nest| nest.dims.iter().product::<i64>())
         .max()
         .unwrap_or(1);
-    let min_chunk = min_chunk
-        .into_iter()
-        .zip(&mapped.phases)
-        .map(|(_, phase): (u64, _)| {
-            let instances: i64 = phase
-                .grid
-                .iter()
-                .map(|extent| extent.as_const().unwrap_or(1))
-                .product::<i64>()
-                .max(1);
-            u64::try_from(tile::ceil_div(WORTH_A_THREAD * instances, elements.max(1)).max(1))
-                .unwrap_or(1)
-        })
+    let min_chunk = mapped
+        .phases
+        .iter()
+        .map(|phase| min_chunk(phase, elements))
         .collect();
     Ok(Lowered {
         logical,
@@ -110,36 +109,48 @@ pub fn lower_group(
     })
 }
 
+/// Instances that make a thread worth waking, if all of them share `elements`.
+fn min_chunk(phase: &Phase, elements: i64) -> u64 {
+    let extents = phase
+        .grid
+        .iter()
+        .map(|extent| extent.as_const().unwrap_or(1));
+    let instances = extents.product::<i64>().max(1);
+    let chunk = tile::ceil_div(WORTH_A_THREAD * instances, elements.max(1)).max(1);
+    u64::try_from(chunk).unwrap_or(1)
+}
+
+/// One parameter a buffer of the nest.
+fn parameters(k: &KernelBuilder, nest: &Nest) -> Vec<Mem> {
+    let parameter = |(i, buffer): (usize, &NestBuffer)| {
+        let mode = match (buffer.read, buffer.written) {
+            (true, true) => BufferMode::ReadWrite,
+            (_, true) => BufferMode::Write,
+            (_, false) => BufferMode::Read,
+        };
+        k.buffer(
+            format!("p{i}"),
+            buffer.dtype,
+            mode,
+            Expr::constant(buffer.len),
+        )
+        .aligned(buffer.align.max(buffer.dtype.size() as u32))
+    };
+    nest.buffers.iter().enumerate().map(parameter).collect()
+}
+
 /// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut.
 fn loops(
     nests: &mut [Nest],
     strategy: Strategy,
     target: &TargetDesc,
     name: &str,
-) -> Result<(Program, Vec<u64>)> {
+) -> Result<(Program, Program, Vec<u64>)> {
     let k = KernelBuilder::new(name);
-    let buffers = nests
+    let mems = nests
         .first()
-        .map(|nest| nest.buffers.clone())
+        .map(|nest| parameters(&k, nest))
         .unwrap_or_default();
-    let mems: Vec<Mem> = buffers
-        .iter()
-        .enumerate()
-        .map(|(i, buffer)| {
-            let mode = match (buffer.read, buffer.written) {
-                (true, true) => BufferMode::ReadWrite,
-                (_, true) => BufferMode::Write,
-                (_, false) => BufferMode::Read,
-            };
-            k.buffer(
-                format!("p{i}"),
-                buffer.dtype,
-                mode,
-                Expr::constant(buffer.len),
-            )
-            .aligned(buffer.align.max(buffer.dtype.size() as u32))
-        })
-        .collect();
     let mut workspaces = Vec::new();
     for nest in nests {
         nest.collapse();
@@ -160,5 +171,7 @@ fn loops(
             | Strategy::DirectProduct => rows::emit(&k, &mems, nest, &tiling),
         }
     }
-    Ok((k.finish()?, workspaces))
+    let logical = k.finish()?;
+    let mapped = map::map(logical.clone(), target)?;
+    Ok((logical, mapped, workspaces))
 }

@@ -54,14 +54,15 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
 }
 
 /// How elements are spread, before the shape is known.
-struct Spread {
+pub struct Spread {
     lanes: u32,
     warps: u32,
     /// Neighbouring elements that one thread holds.
     vector: u32,
 }
 
-fn vector(lanes: u32) -> (Geometry, Spread) {
+/// One vector register wide.
+pub fn vector(lanes: u32) -> (Geometry, Spread) {
     (
         Geometry {
             lanes,
@@ -110,7 +111,7 @@ fn simt(largest: &[i64], target: &TargetDesc, access_bytes: u32) -> (Geometry, S
 
 impl Spread {
     /// The layout of a tile of `shape` in a program whose largest tile is `full`.
-    fn layout(&self, shape: &[i64], full: &[i64]) -> TileLayout {
+    pub fn layout(&self, shape: &[i64], full: &[i64]) -> TileLayout {
         if shape.is_empty() {
             return TileLayout::default();
         }

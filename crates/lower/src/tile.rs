@@ -15,8 +15,6 @@ pub struct Tiling {
 
 /// Elements of a tile in registers: what a block of threads holds without spilling.
 const SIMT_TILE: i64 = 4096;
-/// The longest row that threads hold in registers.
-pub const SIMT_ROW: i64 = 16384;
 /// Elements of a tile of loops.
 const LOOP_TILE: i64 = 8192;
 /// Elements of a tile of rows that several passes walk over.

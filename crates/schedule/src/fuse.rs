@@ -276,8 +276,8 @@ impl<'a> Fuser<'a> {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
             return (grown.is_empty() && whole).then_some((map, grown));
         }
-        if !grown.is_empty() && !(draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES)
-        {
+        let recomputable = draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES;
+        if !grown.is_empty() && !recomputable {
             return None;
         }
         Some((map, grown))

@@ -155,7 +155,7 @@ fn reshape_strides(from: &[Expr], strides: &[Expr], to: &[Expr]) -> Option<Vec<E
             }
             j -= 1;
             result[j] = stride.clone() * taken.clone();
-            taken = taken * to[j].clone();
+            taken *= to[j].clone();
             if let (Some(have), Some(want)) = (taken.as_const(), extent.as_const())
                 && have > want
             {

@@ -58,6 +58,8 @@ struct State {
     /// Open blocks, the innermost last.
     frames: Vec<Frame>,
     errors: Vec<Error>,
+    /// The layout of each shape that has one, for tiles of that shape that nobody lays out.
+    layouts: HashMap<Vec<i64>, TileLayout>,
 }
 
 #[derive(Debug, Default)]
@@ -115,11 +117,22 @@ impl KernelBuilder {
     }
 
     pub(crate) fn from_program(program: Program) -> Self {
+        let mut layouts = HashMap::new();
+        for (_, data) in program.values.iter() {
+            if let (Type::Tile(tile), Some(layout)) = (&data.ty, &data.layout)
+                && !layout.matrix
+            {
+                layouts
+                    .entry(tile.shape.clone())
+                    .or_insert_with(|| layout.clone());
+            }
+        }
         Self {
             state: Rc::new(RefCell::new(State {
                 program,
                 frames: Vec::new(),
                 errors: Vec::new(),
+                layouts,
             })),
         }
     }
@@ -548,6 +561,14 @@ impl KernelBuilder {
         }
     }
 
+    /// Tiles of this shape that nobody lays out take `layout` from now on.
+    pub fn layout_shape(&self, shape: impl AsRef<[i64]>, layout: TileLayout) {
+        self.state
+            .borrow_mut()
+            .layouts
+            .insert(shape.as_ref().to_vec(), layout);
+    }
+
     pub(crate) fn set_layout(&self, val: Val, layout: TileLayout) {
         if let Some(data) = self.state.borrow_mut().program.values.get_mut(val) {
             data.layout = Some(layout);
@@ -638,12 +659,15 @@ impl State {
         match self.program.form {
             Form::Logical => None,
             Form::Mapped if tile.shape.is_empty() => Some(TileLayout::default()),
-            Form::Mapped => like.iter().find_map(|&v| {
-                let data = self.program.values.get(v)?;
-                data.layout
-                    .clone()
-                    .filter(|_| data.ty.as_tile().is_some_and(|t| t.shape == tile.shape))
-            }),
+            Form::Mapped => {
+                let alike = like.iter().find_map(|&v| {
+                    let data = self.program.values.get(v)?;
+                    data.layout
+                        .clone()
+                        .filter(|_| data.ty.as_tile().is_some_and(|t| t.shape == tile.shape))
+                });
+                alike.or_else(|| self.layouts.get(&tile.shape).cloned())
+            }
         }
     }
 }

@@ -1,0 +1,360 @@
+//! A matrix product on a CPU: operands are copied into panels first, then multiplied block by block.
+//!
+//! ```text
+//!   phase 0   a [m, k]  ->  panels of `rows` rows:     [blocks of m][blocks of k][rows][depth]
+//!   phase 1   b [k, n]  ->  panels of `cols` columns:  [blocks of n][k / pack][cols][pack]
+//!   phase 2   each instance multiplies one panel of a with one of b, finishes its block and stores it
+//! ```
+//!
+//! Panels are what the unit reads in order: no cache set is hit by every row, no page is left half used, and edges are filled with zeros, so that
+//! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in registers.
+
+use oxyfuel_base::{DType, Expr, Result, err};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, MmaDim, Mode, Op, Order, TileLayout, Type};
+use oxyfuel_plan::{OperandHome, TargetDesc};
+
+use crate::direct::{Operand, Product};
+use crate::map::{Spread, vector};
+use crate::nest::Nest;
+use crate::rows::Frame;
+use crate::tile::{Tiling, ceil_div};
+
+/// Below so many multiply-adds the copies cost more than they save.
+const WORTH_PACKING: i64 = 1 << 18;
+
+/// The shape of one block and of its panels.
+struct Blocking {
+    rows: i64,
+    cols: i64,
+    /// Elements of the depth that lie next to each other in a panel of `a`.
+    depth: i64,
+    /// Elements of the depth that lie next to each other in a panel of `b`.
+    pack: i64,
+    /// The accumulator lives in matrix registers.
+    matrix: bool,
+}
+
+/// Workspaces in bytes, in parameter order after the buffers.
+pub struct Packed {
+    pub program: Program,
+    pub workspaces: Vec<u64>,
+}
+
+/// Builds the program, or says why this product is not for it.
+pub fn packed(
+    nest: &Nest,
+    mems_of: impl Fn(&KernelBuilder) -> Vec<Mem>,
+    product: &Product,
+    target: &TargetDesc,
+) -> Result<Packed> {
+    let blocking = choose(product, target)?;
+    let lanes = target.lanes(4);
+    let (geometry, spread) = vector(lanes);
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let mems = mems_of(&k);
+    let (rows, cols) = (blocking.rows, blocking.cols);
+    let (row_blocks, col_blocks) = (ceil_div(product.m, rows), ceil_div(product.n, cols));
+    let depth_blocks = ceil_div(product.k, blocking.depth);
+    let depth = depth_blocks * blocking.depth;
+    let (a_panel, b_panel) = (rows * depth, cols * depth);
+    let (a_len, b_len) = (
+        product.batch * row_blocks * a_panel,
+        product.batch * col_blocks * b_panel,
+    );
+    let workspace = |name: &str, dtype: DType, len: i64| {
+        k.buffer(name, dtype, BufferMode::Workspace, Expr::constant(len))
+            .aligned(64)
+    };
+    let panels_a = workspace("panels_a", product.a.dtype, a_len);
+    let panels_b = workspace("panels_b", product.b.dtype, b_len);
+
+    lay_out(&k, &spread, &[rows, blocking.depth]);
+    lay_out(&k, &spread, &[depth / blocking.pack, cols]);
+    lay_out(&k, &spread, &[rows, cols]);
+
+    pack_a(
+        &k,
+        &mems[product.a.buffer],
+        &panels_a,
+        product,
+        &blocking,
+        depth_blocks,
+    );
+    pack_b(
+        &k,
+        &mems[product.b.buffer],
+        &panels_b,
+        product,
+        &blocking,
+        depth,
+    );
+
+    // Axis 0 runs down the rows: one panel of b stays near while all of a passes by.
+    let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
+    k.phase_ordered(grid, Order::Plain, |k| {
+        let (row, col) = (k.program_id(0), k.program_id(1));
+        let batch = (product.batch > 1).then(|| k.program_id(2));
+        let panel = |block: &Tile, blocks: i64, size: i64| match &batch {
+            Some(batch) => (batch * blocks + block) * size,
+            None => block * size,
+        };
+        let a = panels_a.at(&panel(&row, row_blocks, a_panel)).shape([
+            depth_blocks,
+            rows,
+            blocking.depth,
+        ]);
+        let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+        let b = panels_b.at(&panel(&col, col_blocks, b_panel));
+        let b = if blocking.pack == 1 {
+            b.shape([depth, cols]).operand([MmaDim::K, MmaDim::Side])
+        } else {
+            b.shape([depth / blocking.pack, cols, blocking.pack])
+                .operand([MmaDim::K, MmaDim::Side, MmaDim::K])
+        };
+        // A tile of its own: the product updates it in place.
+        let zero = k.constant(product.acc, 0);
+        let made = k.append(
+            Op::Splat { value: zero.val() },
+            &[Type::tile(product.acc, &[rows, cols])],
+        );
+        let mut acc = k.tile(made.first().copied().unwrap_or(zero.val()));
+        if blocking.matrix {
+            acc = acc.convert_layout(matrix_layout(rows, cols));
+        }
+        let mut sum = k.mma(a, b, &acc, false);
+        if blocking.matrix {
+            sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
+        }
+        finish(
+            k,
+            &mems,
+            nest,
+            product,
+            &blocking,
+            &row,
+            &col,
+            batch.as_ref(),
+            sum,
+        );
+    });
+    let bytes = |len: i64, dtype: DType| u64::try_from(len).unwrap_or(0) * dtype.size() as u64;
+    Ok(Packed {
+        program: k.finish()?,
+        workspaces: vec![bytes(a_len, product.a.dtype), bytes(b_len, product.b.dtype)],
+    })
+}
+
+fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
+    let work = product
+        .batch
+        .saturating_mul(product.m)
+        .saturating_mul(product.n)
+        .saturating_mul(product.k);
+    if target.is_simt() || product.m < 2 || product.n < 2 || work < WORTH_PACKING {
+        return Err(err!(
+            NoLowering,
+            "a product of {}x{}x{} is not worth packing",
+            product.m,
+            product.n,
+            product.k
+        ));
+    }
+    if let Some(unit) = target.matrix_unit(product.a.dtype, product.b.dtype, product.acc)
+        && unit.operands == OperandHome::Memory
+    {
+        return Ok(Blocking {
+            rows: i64::from(unit.m) * 2,
+            cols: i64::from(unit.n) * 2,
+            depth: i64::from(unit.k),
+            pack: i64::from(unit.b_pack),
+            matrix: true,
+        });
+    }
+    let plain = product.a.dtype == product.acc
+        && product.b.dtype == product.acc
+        && product.acc == DType::F32;
+    if !plain || target.vector_bytes == 0 {
+        return Err(err!(
+            NoLowering,
+            "no packed product of {} and {} on this machine",
+            product.a.dtype,
+            product.b.dtype
+        ));
+    }
+    // Two vectors of columns; every register but those for b and two to spare accumulates.
+    let cols = i64::from(target.lanes(4)) * 2;
+    let rows = (i64::from(target.registers) - 4) / 2;
+    Ok(Blocking {
+        rows,
+        cols,
+        depth: 16,
+        pack: 1,
+        matrix: false,
+    })
+}
+
+/// Tiles of this shape, and of the shapes that broadcast to it, run along vector lanes.
+fn lay_out(k: &KernelBuilder, spread: &Spread, shape: &[i64]) {
+    for small in [[shape[0], shape[1]], [1, shape[1]], [shape[0], 1]] {
+        k.layout_shape(small, spread.layout(&small, shape));
+    }
+}
+
+/// Accumulators in matrix registers: one lane walks the whole block.
+fn matrix_layout(rows: i64, cols: i64) -> TileLayout {
+    let mode = |dim: u8, extent: i64| Mode {
+        dim,
+        extent: u32::try_from(extent).unwrap_or(1),
+        stride: 1,
+    };
+    TileLayout {
+        reg: vec![mode(1, cols), mode(0, rows)],
+        matrix: true,
+        ..TileLayout::default()
+    }
+}
+
+/// The first element of a block of an operand.
+fn origin(operand: &Operand, block: &Tile, size: i64, stride: i64, batch: Option<&Tile>) -> Tile {
+    let mut at = block * (size * stride);
+    if let Some(batch) = batch {
+        at = at + batch * operand.batch_stride;
+    }
+    if operand.base == 0 {
+        at
+    } else {
+        at + operand.base
+    }
+}
+
+/// What is left of an extent from a block on, at most the block.
+fn left(block: &Tile, size: i64, extent: i64) -> Option<Tile> {
+    (extent % size != 0).then(|| (block * -size + extent).binary(BinaryOp::Min, size))
+}
+
+fn pack_a(
+    k: &KernelBuilder,
+    from: &Mem,
+    panels: &Mem,
+    product: &Product,
+    blocking: &Blocking,
+    depth_blocks: i64,
+) {
+    let (rows, depth) = (blocking.rows, blocking.depth);
+    let row_blocks = ceil_div(product.m, rows);
+    k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
+        let row = k.program_id(0);
+        let batch = (product.batch > 1).then(|| k.program_id(1));
+        let start = origin(&product.a, &row, rows, product.a.strides[0], batch.as_ref());
+        let panel = match &batch {
+            Some(batch) => batch * row_blocks + &row,
+            None => row.clone(),
+        } * (rows * depth * depth_blocks);
+        let rows_left = left(&row, rows, product.m);
+        k.for_range(0, depth_blocks, 1, [], |k, block, []| {
+            let mut window = from
+                .at(&(&start + &block * (depth * product.a.strides[1])))
+                .shape([rows, depth])
+                .strides(product.a.strides);
+            if let Some(rows_left) = &rows_left {
+                window = window.valid(0, rows_left);
+            }
+            if let Some(depth_left) = left(&block, depth, product.k) {
+                window = window.valid(1, &depth_left);
+            }
+            let tile = k.load(window);
+            k.store(
+                panels
+                    .at(&(&panel + &block * (rows * depth)))
+                    .shape([rows, depth]),
+                &tile,
+            );
+            []
+        });
+    });
+}
+
+fn pack_b(
+    k: &KernelBuilder,
+    from: &Mem,
+    panels: &Mem,
+    product: &Product,
+    blocking: &Blocking,
+    depth: i64,
+) {
+    let (cols, pack) = (blocking.cols, blocking.pack);
+    let col_blocks = ceil_div(product.n, cols);
+    k.phase([col_blocks, product.batch].map(Expr::constant), |k| {
+        let col = k.program_id(0);
+        let batch = (product.batch > 1).then(|| k.program_id(1));
+        let start = origin(&product.b, &col, cols, product.b.strides[1], batch.as_ref());
+        let panel = match &batch {
+            Some(batch) => batch * col_blocks + &col,
+            None => col.clone(),
+        } * (cols * depth);
+        let cols_left = left(&col, cols, product.n);
+        for lane in 0..pack {
+            let mut window = from
+                .at(&(&start + lane * product.b.strides[0]))
+                .shape([depth / pack, cols])
+                .strides([pack * product.b.strides[0], product.b.strides[1]]);
+            let present = ceil_div(product.k - lane, pack);
+            if present < depth / pack {
+                window = window.valid(0, present);
+            }
+            if let Some(cols_left) = &cols_left {
+                window = window.valid(1, cols_left);
+            }
+            let tile = k.load(window);
+            k.store(
+                panels
+                    .at(&(&panel + lane))
+                    .shape([depth / pack, cols])
+                    .strides([cols * pack, pack]),
+                &tile,
+            );
+        }
+    });
+}
+
+/// The work on the result, on one block.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the coordinates of one block, used once"
+)]
+fn finish(
+    k: &KernelBuilder,
+    mems: &[Mem],
+    nest: &Nest,
+    product: &Product,
+    blocking: &Blocking,
+    row: &Tile,
+    col: &Tile,
+    batch: Option<&Tile>,
+    sum: Tile,
+) {
+    let mut block = vec![blocking.rows, blocking.cols];
+    let mut position = vec![Some(row.clone()), Some(col.clone())];
+    let mut start = vec![Some(row * blocking.rows), Some(col * blocking.cols)];
+    let mut rest = vec![
+        left(row, blocking.rows, product.m),
+        left(col, blocking.cols, product.n),
+    ];
+    if let Some(batch) = batch {
+        block.insert(0, 1);
+        position.insert(0, Some(batch.clone()));
+        start.insert(0, Some(batch.clone()));
+        rest.insert(0, None);
+    }
+    let tiling = Tiling { block };
+    let mut frame = Frame::place(k, mems, nest, &tiling, position, start, rest);
+    frame.give(0, sum);
+    for node in 0..nest.values.len() {
+        frame.value(node);
+    }
+    for store in &nest.stores {
+        frame.store(store.value, &store.window);
+    }
+}
