@@ -105,6 +105,8 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
         Op::Clone => one(operands[0].clone()),
         Op::View { shape } => {
             let (from, to) = (operands[0].numel(), numel(shape));
+            from.check()?;
+            to.check()?;
             if from != to {
                 return Err(fail(
                     Code::ShapeMismatch,
