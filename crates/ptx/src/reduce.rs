@@ -213,7 +213,7 @@ impl Emitter<'_> {
     /// Combines pairwise, so that no chain is longer than it must be.
     fn tree(&mut self, op: BinaryOp, dtype: DType, mut items: Vec<Opd>) -> Result<Opd> {
         // A few running values hide latency; a full tree would keep every element alive.
-        let lanes = items.len().min(8).max(1).next_power_of_two();
+        let lanes = items.len().clamp(1, 8).next_power_of_two();
         let rest = items.split_off(lanes.min(items.len()));
         for (i, item) in rest.into_iter().enumerate() {
             let at = i % lanes;
