@@ -10,13 +10,22 @@ use oxyfuel_kernel::ir::{
     Block, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, Type, Val,
 };
 
-use crate::artefact::{Entry, LaunchGrid};
 use crate::asm::{Asm, Class, Opd, Reg};
 use crate::fact::Fact;
 use crate::place::Place;
 use crate::shared::SharedPlan;
 use crate::target::Target;
 use crate::value::{Int, Memory, Slot, Tile, Value, class_of, literal, range_of};
+
+/// What a launch of one phase must know.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// Shared memory to ask for at launch.
+    pub(crate) dynamic_shared: u32,
+    /// Instances that a fixed number of blocks take in turn; `None`: one block an instance.
+    pub(crate) persistent: Option<u64>,
+}
 
 /// The warps that run the code at hand.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +121,7 @@ pub(crate) fn emit_phase(
         reads_by_products: false,
     };
     emitter.parameters()?;
-    let grid = emitter.instances()?;
+    let persistent = emitter.instances()?;
     let shared = emitter.shared.finish(target)?;
 
     let mut text = String::new();
@@ -167,11 +176,8 @@ pub(crate) fn emit_phase(
     text.push_str("\tret;\n}\n");
     let entry = Entry {
         name,
-        threads,
-        cluster,
         dynamic_shared: shared.dynamic,
-        grid,
-        registers: geometry.registers,
+        persistent,
     };
     Ok((text, entry))
 }
@@ -282,7 +288,7 @@ impl Emitter<'_> {
     }
 
     /// Where each block finds the instance it runs, and the code of the instance.
-    fn instances(&mut self) -> Result<LaunchGrid> {
+    fn instances(&mut self) -> Result<Option<u64>> {
         let phase = self.phase;
         let rank = phase.grid.len();
         ensure!(
@@ -313,21 +319,19 @@ impl Emitter<'_> {
                 if !has_roles(&phase.body) =>
             {
                 self.persistent(extents, total, group)?;
-                Ok(LaunchGrid::Workers {
-                    instances: total.unsigned_abs(),
-                })
+                Ok(Some(total.unsigned_abs()))
             }
             (Order::Plain, ..) => {
                 for axis in 0..rank {
                     self.program_id[axis] = Some(self.hardware_id(axis));
                 }
                 self.block(&phase.body)?;
-                Ok(LaunchGrid::Instances)
+                Ok(None)
             }
             (Order::Grouped { group } | Order::Persistent { group }, ..) => {
                 self.grouped_by_hardware(rank, group)?;
                 self.block(&phase.body)?;
-                Ok(LaunchGrid::Instances)
+                Ok(None)
             }
         }
     }

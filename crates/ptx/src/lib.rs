@@ -1,12 +1,11 @@
 //! Mapped tile programs to PTX text.
 //!
-//! [`emit`] takes a mapped [`Program`] and a [`Target`] and gives an [`Artefact`]: one entry a phase, and what a launch must know. Nothing here is
+//! [`emit`] takes a mapped [`Program`] and gives a [`PtxModule`]: one entry a phase, and what a launch must know. Nothing here is
 //! written for one kernel: what comes out follows from ops, layouts, and the facts that are known of integers.
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`target`] | one row a target: features, lowest PTX version |
-//! | [`artefact`] | the result |
 //! | `asm` | registers, instructions, sharing of equal ones |
 //! | `fact`, `int` | what is known of integers; index arithmetic in 32 bits where that proves enough |
 //! | `place`, `value` | layouts as tables; how elements live in registers |
@@ -20,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-pub mod artefact;
 mod asm;
 mod asynchronous;
 mod cast;
@@ -39,65 +37,99 @@ mod shared;
 pub mod target;
 mod value;
 
-pub use artefact::{Artefact, Entry, LaunchGrid, LaunchParam};
 pub use target::{TARGETS, Target};
 
 use oxyfuel_base::{Result, ensure, err};
-use oxyfuel_kernel::ir::{Form, ParamKind, Program};
+use oxyfuel_kernel::ir::{Form, ParamKind, Program, Swizzle};
+use oxyfuel_plan::{PtxModule, TargetDesc, TensorMapSpec};
 
-/// The PTX of a mapped program. The program must have passed its verifier; what the target cannot express is an error, never a panic.
-pub fn emit(program: &Program, target: &'static Target) -> Result<Artefact> {
-    emit_inner(program, target).map_err(|error| {
+/// The PTX of a mapped program for the target whose name is the description's `isa`. The program must have passed its verifier; what the target cannot
+/// express is an error, never a panic.
+pub fn emit(program: &Program, desc: &TargetDesc) -> Result<PtxModule> {
+    let target = Target::by_name(&desc.isa)?;
+    emit_for(program, target, desc.workers).map_err(|error| {
         error.context(format_args!("kernel @{} for {}", program.name, target.name))
     })
 }
 
-fn emit_inner(program: &Program, target: &'static Target) -> Result<Artefact> {
+fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<PtxModule> {
     ensure!(
         program.form == Form::Mapped,
         InvalidKernel,
         "only mapped programs can be emitted"
     );
     let (major, minor) = target.ptx;
-    let mut text = format!(
-        ".version {major}.{minor}\n.target {}\n.address_size 64\n",
-        target.name
-    );
-    let mut entries = Vec::with_capacity(program.phases.len());
+    let mut module = PtxModule {
+        text: format!(
+            ".version {major}.{minor}\n.target {}\n.address_size 64\n",
+            target.name
+        ),
+        entries: Vec::new(),
+        threads: program.geometry.lanes * program.geometry.warps,
+        cluster: program.geometry.cluster,
+        shared_bytes: 0,
+        persistent_blocks: Vec::new(),
+        tensor_maps: tensor_maps(program)?,
+    };
     for number in 0..program.phases.len() {
-        let (body, entry) = emit::emit_phase(program, number, target)?;
-        text.push('\n');
-        text.push_str(&body);
-        entries.push(entry);
+        let (text, entry) = emit::emit_phase(program, number, target)?;
+        module.text.push('\n');
+        module.text.push_str(&text);
+        module.entries.push(entry.name);
+        module.shared_bytes = module.shared_bytes.max(entry.dynamic_shared);
+        let blocks = entry
+            .persistent
+            .map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX).min(workers));
+        module.persistent_blocks.push(blocks);
     }
-    let mut params = Vec::with_capacity(program.params.len());
-    for param in &program.params {
-        params.push(match &param.kind {
-            ParamKind::Buffer(_) => LaunchParam::Pointer,
-            ParamKind::Scalar { dtype, .. } => LaunchParam::Scalar {
-                bytes: dtype.size() as u32,
-            },
-            ParamKind::TensorMap(map) => {
-                let buffer = program.params.iter().position(|p| p.value == map.buffer);
-                let buffer = buffer.ok_or_else(|| {
-                    err!(
-                        InvalidKernel,
-                        "tensor map {} describes no parameter",
-                        param.name
-                    )
-                })?;
-                LaunchParam::TensorMap {
-                    buffer,
-                    boxed: map.boxed.clone(),
-                    swizzle: map.swizzle,
-                }
-            }
+    Ok(module)
+}
+
+fn tensor_maps(program: &Program) -> Result<Vec<TensorMapSpec>> {
+    let mut maps = Vec::new();
+    for (i, param) in program.params.iter().enumerate() {
+        let ParamKind::TensorMap(map) = &param.kind else {
+            continue;
+        };
+        let found = program.params.iter().enumerate().find_map(|(at, p)| {
+            let ParamKind::Buffer(buffer) = &p.kind else {
+                return None;
+            };
+            (p.value == map.buffer).then_some((at, buffer.dtype))
+        });
+        let (buffer, dtype) = found.ok_or_else(|| {
+            err!(
+                InvalidKernel,
+                "tensor map {} describes no buffer",
+                param.name
+            )
+        })?;
+        let boxed = map.boxed.iter().map(|extent| u32::try_from(*extent));
+        maps.push(TensorMapSpec {
+            param: i as u32,
+            buffer_param: buffer as u32,
+            dtype,
+            dims: map.dims.clone(),
+            strides: map.strides.clone(),
+            boxed: boxed
+                .collect::<Result<_, _>>()
+                .map_err(|_| err!(InvalidKernel, "a box of {:?}", map.boxed))?,
+            swizzle_bytes: swizzle_span(map.swizzle)?,
         });
     }
-    Ok(Artefact {
-        target: target.name,
-        text,
-        entries,
-        params,
-    })
+    Ok(maps)
+}
+
+/// Bytes of a row under a swizzle that the copy engine knows.
+fn swizzle_span(swizzle: Option<Swizzle>) -> Result<u32> {
+    match swizzle {
+        None => Ok(0),
+        Some(Swizzle::B32) => Ok(32),
+        Some(Swizzle::B64) => Ok(64),
+        Some(Swizzle::B128) => Ok(128),
+        Some(other) => Err(err!(
+            NoLowering,
+            "the copy engine has no swizzle like {other:?}"
+        )),
+    }
 }

@@ -1,6 +1,7 @@
 //! What the emitter knows of a target, as data.
 
-use oxyfuel_base::{Result, err};
+use oxyfuel_base::{DType, Result, err};
+use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 
 /// One GPU architecture. The emitter asks for features and never for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,46 @@ impl Target {
             .iter()
             .find(|target| target.name == name)
             .ok_or_else(|| err!(InvalidOption, "there is no PTX target {name}"))
+    }
+
+    /// What everything above the emitter knows of a device of this target with `workers` multiprocessors and `l2_bytes` of cache.
+    pub fn describe(&self, workers: u32, l2_bytes: u64) -> TargetDesc {
+        TargetDesc {
+            name: self.name.to_owned(),
+            isa: self.name.to_owned(),
+            vector_bytes: 0,
+            warp_lanes: 32,
+            max_warps: 32,
+            registers: 255,
+            workers,
+            l1_bytes: u64::from(self.shared_bytes),
+            l2_bytes,
+            shared_bytes: self.shared_bytes,
+            tiles_spill: false,
+            tensor_copies: self.tensor_copies,
+            matrix_units: self.matrix_units(),
+        }
+    }
+
+    fn matrix_units(&self) -> Vec<MatrixUnit> {
+        let unit = |dtype| MatrixUnit {
+            a: dtype,
+            b: dtype,
+            acc: DType::F32,
+            m: if self.wgmma { 64 } else { 16 },
+            n: if self.wgmma { 256 } else { 8 },
+            k: 16,
+            operands: if self.wgmma {
+                OperandHome::Shared
+            } else {
+                OperandHome::Registers
+            },
+            b_pack: 1,
+            accumulators: if self.wgmma { 1 } else { 16 },
+            asynchronous: self.wgmma,
+            warps: if self.wgmma { 4 } else { 1 },
+        };
+        [DType::BF16, DType::F16].map(unit).to_vec()
     }
 
     /// The row whose code runs on a device of this compute capability.

@@ -1,72 +1,26 @@
 //! Every example through the emitter, and through NVIDIA's assembler where it is at hand.
-//!
-//! `OXYFUEL_PTXAS` names the assembler, or `ptxas` on the PATH. Without one the texts are only emitted, except under `CI=true`, where that fails.
-
-use std::path::PathBuf;
-use std::process::Command;
 
 use oxyfuel_base::DType;
 use oxyfuel_kernel::ir::Program;
 use oxyfuel_ptx::{Target, emit, examples};
+use oxyfuel_testkit::ptxas;
 
-fn ptxas() -> Option<PathBuf> {
-    let named = std::env::var_os("OXYFUEL_PTXAS").map(PathBuf::from);
-    let on_path = std::env::var_os("PATH").and_then(|path| {
-        std::env::split_paths(&path)
-            .map(|dir| dir.join("ptxas"))
-            .find(|file| file.is_file())
-    });
-    let found = named.or(on_path);
-    assert!(
-        found.is_some() || std::env::var("CI").as_deref() != Ok("true"),
-        "no ptxas: set OXYFUEL_PTXAS"
-    );
-    found
-}
-
-/// Emits for `target` and assembles; returns what the assembler says of registers and spills.
+/// Emits for `target` and assembles; returns the assembler's report.
 fn assemble(name: &str, program: &Program, target: &str) -> String {
     oxyfuel_kernel::verify(program).unwrap();
-    let artefact = emit(program, Target::by_name(target).unwrap()).unwrap();
-    if let Some(dir) = std::env::var_os("OXYFUEL_PTX_OUT") {
-        std::fs::write(
-            PathBuf::from(dir).join(format!("{name}.{target}.ptx")),
-            &artefact.text,
-        )
-        .unwrap();
-    }
-    let Some(ptxas) = ptxas() else {
+    let desc = Target::by_name(target).unwrap().describe(132, 50 << 20);
+    let module = emit(program, &desc).unwrap();
+    let Some(tool) = ptxas::find() else {
         return String::new();
     };
-    let dir = tempfile::tempdir().unwrap();
-    let (input, output) = (dir.path().join("k.ptx"), dir.path().join("k.cubin"));
-    std::fs::write(&input, &artefact.text).unwrap();
-    let run = Command::new(ptxas)
-        .arg(format!("-arch={target}"))
-        .args(["-v", "-o"])
-        .arg(&output)
-        .arg(&input)
-        .output()
-        .unwrap();
-    let said =
-        String::from_utf8_lossy(&run.stderr).into_owned() + &String::from_utf8_lossy(&run.stdout);
-    assert!(
-        run.status.success(),
-        "{name} for {target}: {said}\n{}",
-        artefact.text
+    let accepted = ptxas::assemble(&tool, &module.text, target)
+        .unwrap_or_else(|said| panic!("{name} for {target}: {said}\n{}", module.text));
+    assert_eq!(
+        accepted.spilled_bytes, 0,
+        "{name} for {target} spills: {}",
+        accepted.report
     );
-    assert!(
-        said.contains(" 0 bytes spill stores"),
-        "{name} for {target} spills: {said}"
-    );
-    println!(
-        "{name} {target}: {}",
-        said.lines()
-            .filter(|line| line.contains("Used"))
-            .collect::<Vec<_>>()
-            .join(" ")
-    );
-    said
+    accepted.report
 }
 
 #[test]
