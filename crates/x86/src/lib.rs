@@ -10,12 +10,20 @@
 
 pub mod asm;
 pub mod check;
+pub mod emit;
 pub mod level;
+#[cfg(feature = "listing")]
+pub mod listing;
 pub mod mir;
 pub mod regalloc;
 pub mod rewrite;
+pub mod select;
+pub mod vcast;
+pub mod vmem;
+pub mod vops;
 
 pub use level::Level;
+pub use select::{Artefact, Stats, compile};
 
 #[cfg(test)]
 mod regalloc_tests;

@@ -458,6 +458,27 @@ impl Func {
         out
     }
 
+    /// Emits into `chunk` from now on; [`Func::leave`] with the answer goes back.
+    pub fn enter(&mut self, chunk: Chunk) -> usize {
+        std::mem::replace(&mut self.cursor, chunk.0 as usize)
+    }
+
+    pub fn leave(&mut self, cursor: usize) {
+        self.cursor = cursor;
+    }
+
+    /// Makes `to` hold what the last instruction defined as `from`, without a copy where it can be defined there at once.
+    pub fn retarget(&mut self, from: Reg, to: Reg, width: Width) {
+        if let Some(Item::Inst(inst)) = self.chunks[self.cursor].last_mut()
+            && inst.args[0] == Arg::Reg(from)
+            && inst.role(0) == Role::Def
+        {
+            inst.args[0] = Arg::Reg(to);
+            return;
+        }
+        self.copy(width, to, from);
+    }
+
     /// The finished list.
     pub fn items(&self) -> Vec<Item> {
         let mut items = Vec::with_capacity(self.chunks.iter().map(Vec::len).sum());

@@ -328,8 +328,10 @@ fn choose(iv: &Interval, locs: &[Loc], free: u32) -> Option<u8> {
             return Some(r);
         }
     }
+    // An argument that cannot stay must not land where another one still waits.
+    let taken = |r: u8| iv.fixed.is_some() && ARGUMENTS.contains(&r);
     match iv.reg.class() {
-        Class::Gpr => GPR_ORDER.into_iter().find(|&r| is_free(r)),
+        Class::Gpr => GPR_ORDER.into_iter().find(|&r| is_free(r) && !taken(r)),
         Class::Vec | Class::Mask => Some(free.trailing_zeros() as u8),
     }
 }

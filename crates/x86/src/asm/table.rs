@@ -153,6 +153,7 @@ mod slots {
     pub const dK: Slot = slot!(Def Kind::Mask { mem: false });
     pub const uK: Slot = slot!(Use Kind::Mask { mem: false });
     pub const uL: Slot = slot!(Use Kind::Mask { mem: true });
+    pub const dG1: Slot = slot!(Def G 1);
     pub const dG4: Slot = slot!(Def G 4);
     pub const dG8: Slot = slot!(Def G 8);
     pub const mG8: Slot = slot!(Mod G 8);
@@ -317,6 +318,8 @@ rows! {
     VPMovM2Q "vpmovm2q" [dV uK] 0 { _ _ EVEX_Vpmovm2q_xmm_kr EVEX_Vpmovm2q_ymm_kr EVEX_Vpmovm2q_zmm_kr };
     VPMovD2M "vpmovd2m" [dK uV] 0 { _ _ EVEX_Vpmovd2m_kr_xmm EVEX_Vpmovd2m_kr_ymm EVEX_Vpmovd2m_kr_zmm };
     VPMovB2M "vpmovb2m" [dK uV] 0 { _ _ EVEX_Vpmovb2m_kr_xmm EVEX_Vpmovb2m_kr_ymm EVEX_Vpmovb2m_kr_zmm };
+    VRangePs "vrangeps" [dV uV uW I8] 4 { _ _ EVEX_Vrangeps_xmm_k1z_xmm_xmmm128b32_imm8 EVEX_Vrangeps_ymm_k1z_ymm_ymmm256b32_imm8 EVEX_Vrangeps_zmm_k1z_zmm_zmmm512b32_imm8_sae };
+    VRangePd "vrangepd" [dV uV uW I8] 8 { _ _ EVEX_Vrangepd_xmm_k1z_xmm_xmmm128b64_imm8 EVEX_Vrangepd_ymm_k1z_ymm_ymmm256b64_imm8 EVEX_Vrangepd_zmm_k1z_zmm_zmmm512b64_imm8_sae };
     VBlendMPs "vblendmps" [dV uV uW] 4 { _ _ EVEX_Vblendmps_xmm_k1z_xmm_xmmm128b32 EVEX_Vblendmps_ymm_k1z_ymm_ymmm256b32 EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32 };
     VBlendMPd "vblendmpd" [dV uV uW] 8 { _ _ EVEX_Vblendmpd_xmm_k1z_xmm_xmmm128b64 EVEX_Vblendmpd_ymm_k1z_ymm_ymmm256b64 EVEX_Vblendmpd_zmm_k1z_zmm_zmmm512b64 };
     VBlendVPs "vblendvps" [dV uV uW uV] 0 { VEX_Vblendvps_xmm_xmm_xmmm128_xmm VEX_Vblendvps_ymm_ymm_ymmm256_ymm _ _ _ };
@@ -554,6 +557,19 @@ rows! {
     CmovA "cmova" [mG8 uR8] 0 { Cmova_r64_rm64 };
     CmovP "cmovp" [mG8 uR8] 0 { Cmovp_r64_rm64 };
     CmovNp "cmovnp" [mG8 uR8] 0 { Cmovnp_r64_rm64 };
+    SetE "sete" [dG1] 0 { Sete_rm8 };
+    SetNe "setne" [dG1] 0 { Setne_rm8 };
+    SetL "setl" [dG1] 0 { Setl_rm8 };
+    SetGe "setge" [dG1] 0 { Setge_rm8 };
+    SetLe "setle" [dG1] 0 { Setle_rm8 };
+    SetG "setg" [dG1] 0 { Setg_rm8 };
+    SetB "setb" [dG1] 0 { Setb_rm8 };
+    SetAe "setae" [dG1] 0 { Setae_rm8 };
+    SetBe "setbe" [dG1] 0 { Setbe_rm8 };
+    SetA "seta" [dG1] 0 { Seta_rm8 };
+    SetP "setp" [dG1] 0 { Setp_rm8 };
+    SetNp "setnp" [dG1] 0 { Setnp_rm8 };
+    MovZxBG "movzx" [dG4 uG1] 0 { Movzx_r32_rm8 };
     Cqo "cqo" [] 0 { Cqo };
     IdivR "idiv" [uR8] 0 { Idiv_rm64 };
     DivR "div" [uR8] 0 { Div_rm64 };

@@ -1,0 +1,287 @@
+//! Loops and branches of the program itself.
+//!
+//! Before control flow, everything that waits is executed, and tile values that are still needed are kept, unless they are so
+//! cheap that their elements can be made anywhere. Carried scalars live in registers, carried tiles in scratch.
+
+use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_kernel::ir::{Block, BufferMode, Index, Inst, Op, Val};
+
+use super::{Def, Select, slot};
+use crate::emit::lane_bytes;
+use crate::mir::{A, Cond, Mem, Op as X, Reg, Width};
+
+/// Where control flow puts a value.
+#[derive(Clone, Debug)]
+enum Home {
+    Gpr(Reg),
+    Uniform(Reg),
+    Scratch {
+        offset: u32,
+        strides: Vec<i64>,
+        bytes: u32,
+    },
+}
+
+impl<'p> Select<'p, '_> {
+    /// Elements can be made again anywhere at the price of a load.
+    fn trivial(&self, v: Val) -> bool {
+        let Some(Def::Lazy(inst)) = self.defs.get(&v) else {
+            return true;
+        };
+        match &inst.op {
+            Op::Splat { .. } | Op::Iota { .. } => true,
+            Op::Broadcast { value }
+            | Op::Reshape { value }
+            | Op::Permute { value, .. }
+            | Op::ConvertLayout { value }
+            | Op::Cast { value } => self.trivial(*value),
+            Op::Load {
+                access, mask: None, ..
+            } => self.modes.get(&access.mem) == Some(&BufferMode::Read),
+            _ => false,
+        }
+    }
+
+    /// Executes what waits and keeps the tile values that later code reads.
+    pub fn settle(&mut self) -> Result<()> {
+        let mut keep: Vec<Val> = self
+            .defs
+            .iter()
+            .filter(|(v, d)| {
+                matches!(d, Def::Lazy(_)) && self.uses[slot(**v)] > 0 && !self.trivial(**v)
+            })
+            .map(|(v, _)| *v)
+            .collect();
+        keep.sort_unstable();
+        self.flush(&keep)
+    }
+
+    fn home(&mut self, v: Val) -> Result<Home> {
+        let ty = self.tile_of(v)?;
+        if ty.shape.is_empty() && !ty.dtype.is_float() {
+            return Ok(Home::Gpr(self.e.f.gpr()));
+        }
+        if ty.shape.iter().all(|n| *n == 1) {
+            let r = if ty.dtype.is_bool() && self.e.avx512() {
+                self.e.f.mask()
+            } else {
+                self.e.f.vec()
+            };
+            return Ok(Home::Uniform(r));
+        }
+        let mut strides = vec![0; ty.shape.len()];
+        let mut stride = 1;
+        for d in (0..ty.shape.len()).rev() {
+            strides[d] = stride;
+            stride *= ty.shape[d];
+        }
+        let size = if ty.dtype.is_bool() {
+            1
+        } else {
+            lane_bytes(ty.dtype)
+        };
+        let bytes = u32::try_from(stride)
+            .ok()
+            .and_then(|n| n.checked_mul(size))
+            .ok_or_else(|| err!(TooLarge, "a tile of {stride} elements in scratch"))?;
+        let offset = self.take_scratch(bytes)?;
+        Ok(Home::Scratch {
+            offset,
+            strides,
+            bytes,
+        })
+    }
+
+    fn def_of(home: &Home) -> Def<'p> {
+        match home {
+            Home::Gpr(r) => Def::Gpr(*r),
+            Home::Uniform(r) => Def::Uniform(*r),
+            Home::Scratch {
+                offset, strides, ..
+            } => Def::Saved {
+                offset: *offset,
+                strides: strides.clone(),
+            },
+        }
+    }
+
+    /// Brings values to their homes, all read before any is written.
+    fn assign(&mut self, values: &[Val], homes: &[Home]) -> Result<()> {
+        let lazy: Vec<Val> = values
+            .iter()
+            .copied()
+            .filter(|v| matches!(self.defs.get(v), Some(Def::Lazy(_))))
+            .collect();
+        let before: Vec<Option<Def<'p>>> = lazy.iter().map(|v| self.defs.get(v).cloned()).collect();
+        for (v, home) in values.iter().zip(homes) {
+            if let Home::Scratch { strides, .. } = home {
+                self.forced_strides.insert(*v, strides.clone());
+            }
+        }
+        self.flush(&lazy)?;
+        let mut moves: Vec<(Reg, &Home)> = Vec::new();
+        let mut copies: Vec<(u32, &Home)> = Vec::new();
+        for (v, home) in values.iter().zip(homes) {
+            match (self.defs.get(v), home) {
+                (Some(Def::Gpr(r)), Home::Gpr(_)) => moves.push((*r, home)),
+                (Some(Def::Uniform(r)), Home::Uniform(_)) => moves.push((*r, home)),
+                (
+                    Some(Def::Saved {
+                        offset,
+                        strides: from,
+                    }),
+                    Home::Scratch { strides, .. },
+                ) => {
+                    ensure!(
+                        from == strides,
+                        NoLowering,
+                        "x86 has no code for a carried tile in another order"
+                    );
+                    copies.push((*offset, home));
+                }
+                (other, _) => return Err(err!(Internal, "{v} cannot be carried ({other:?})")),
+            }
+        }
+        // Through temporaries where a home is still to be read.
+        let clash = moves.iter().any(|(r, _)| {
+            moves
+                .iter()
+                .any(|(_, h)| matches!(h, Home::Gpr(t) | Home::Uniform(t) if t == r))
+        });
+        let width = self.e.level.width();
+        if clash {
+            for (r, _) in &mut moves {
+                let t = self.e.f.reg(r.class());
+                self.e.f.copy(width, t, *r);
+                *r = t;
+            }
+        }
+        for (r, home) in moves {
+            if let Home::Gpr(to) | Home::Uniform(to) = home {
+                self.e.f.copy(width, *to, r);
+            }
+        }
+        for (from, home) in copies {
+            if let Home::Scratch { offset, bytes, .. } = home {
+                self.copy_scratch(from, *offset, *bytes);
+            }
+        }
+        for (v, def) in lazy.into_iter().zip(before) {
+            if let Some(def) = def {
+                self.defs.insert(v, def);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_scratch(&mut self, from: u32, to: u32, bytes: u32) {
+        if from == to {
+            return;
+        }
+        let width = self.e.level.width();
+        let step = width.bytes();
+        let counter = self.e.imm(0);
+        let head = self.e.f.label();
+        self.e.f.bind(head);
+        let v = self.e.vec(
+            X::VMovUps,
+            width,
+            &[Mem::indexed(self.scratch, counter, 1, from as i32).into()],
+        );
+        self.e.f.inst(
+            X::VMovUpsS,
+            width,
+            &[
+                Mem::indexed(self.scratch, counter, 1, to as i32).into(),
+                v.into(),
+            ],
+        );
+        self.e.g(X::AddI, &[counter.into(), A::I(i64::from(step))]);
+        self.e.gpr_imm(X::CmpI, X::Cmp, counter, i64::from(bytes));
+        self.e.f.jump(Cond::L, head);
+    }
+
+    pub fn for_loop(&mut self, inst: &'p Inst) -> Result<()> {
+        let Op::For {
+            iv,
+            lo,
+            hi,
+            step,
+            inits,
+            carried,
+            body,
+            ..
+        } = &inst.op
+        else {
+            return Ok(());
+        };
+        ensure!(*step > 0, NoLowering, "a loop with step {step}");
+        self.settle()?;
+        let mut homes = Vec::new();
+        for v in carried {
+            homes.push(self.home(*v)?);
+        }
+        for (init, home) in inits.iter().zip(&homes) {
+            self.assign(std::slice::from_ref(init), std::slice::from_ref(home))?;
+        }
+        let counter = self.e.f.gpr();
+        let first = self.index(lo)?;
+        self.e.f.copy(Width::X, counter, first);
+        let end = match hi {
+            Index::Const(n) => self.e.imm(*n),
+            Index::Val(v) => self.gpr(*v)?,
+        };
+        for (v, home) in carried.iter().zip(&homes) {
+            self.defs.insert(*v, Self::def_of(home));
+        }
+        self.defs.insert(*iv, Def::Gpr(counter));
+        let (head, done) = (self.e.f.label(), self.e.f.label());
+        self.e.g(X::Cmp, &[counter.into(), end.into()]);
+        self.e.f.jump(Cond::Ge, done);
+        self.e.f.bind(head);
+        self.block(body)?;
+        self.assign(&body.yields, &homes)?;
+        self.e.gpr_imm(X::AddI, X::Add, counter, *step);
+        self.e.g(X::Cmp, &[counter.into(), end.into()]);
+        self.e.f.jump(Cond::L, head);
+        self.e.f.bind(done);
+        for (r, home) in inst.results.iter().zip(&homes) {
+            self.defs.insert(*r, Self::def_of(home));
+        }
+        Ok(())
+    }
+
+    pub fn if_else(&mut self, inst: &'p Inst) -> Result<()> {
+        let Op::If {
+            cond,
+            on_true,
+            on_false,
+        } = &inst.op
+        else {
+            return Ok(());
+        };
+        self.settle()?;
+        let mut homes = Vec::new();
+        for v in &inst.results {
+            homes.push(self.home(*v)?);
+        }
+        let c = self.gpr(*cond)?;
+        let (other, done) = (self.e.f.label(), self.e.f.label());
+        self.e.g(X::Test, &[c.into(), c.into()]);
+        self.e.f.jump(Cond::E, other);
+        self.branch(on_true, &homes)?;
+        self.e.f.jump(Cond::Always, done);
+        self.e.f.bind(other);
+        self.branch(on_false, &homes)?;
+        self.e.f.bind(done);
+        for (r, home) in inst.results.iter().zip(&homes) {
+            self.defs.insert(*r, Self::def_of(home));
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, block: &'p Block, homes: &[Home]) -> Result<()> {
+        self.block(block)?;
+        self.assign(&block.yields, homes)
+    }
+}

@@ -1,0 +1,801 @@
+//! The elements of tile values at the current coordinates of a nest, and the effects that use them.
+
+use oxyfuel_base::{DType, Result, Scalar, ensure, err};
+use oxyfuel_kernel::ir::{Access, BinaryOp, CacheHint, Index, Inst, Op, ReduceOp, Val};
+
+use super::nest::{Ctx, Window};
+use super::run::{Key, Sink, effect_key};
+use super::{Def, Select, slot};
+use crate::emit::{lane_bits, lane_bytes};
+use crate::mir::{Mem, Op as X, Reg, Width};
+
+/// The type whose plain loads and stores move a lane as it is.
+fn raw(dtype: DType) -> DType {
+    match (dtype.is_bool(), lane_bytes(dtype)) {
+        (true, _) => DType::Bool,
+        (false, 8) => DType::F64,
+        (false, _) => DType::F32,
+    }
+}
+
+impl<'p> Select<'p, '_> {
+    fn is_vector(&self, c: &Ctx<'_, 'p>, v: Val) -> bool {
+        c.nest
+            .vector
+            .is_some_and(|a| c.nest.varies.get(&v).is_some_and(|axes| axes.contains(&a)))
+    }
+
+    /// Lanes that a value is computed with: the loop's, or a whole register for a uniform value.
+    fn lanes(&self, c: &Ctx<'_, 'p>, v: Val, dtype: DType) -> u32 {
+        if self.is_vector(c, v) {
+            c.nest.lanes
+        } else {
+            self.e.full_lanes(lane_bytes(dtype))
+        }
+    }
+
+    /// The outermost level at which a value is known.
+    fn level_of(&self, c: &Ctx<'_, 'p>, v: Val) -> usize {
+        let varies = c.nest.varies.get(&v);
+        let deepest = (0..c.levels.len())
+            .rev()
+            .find(|&n| {
+                c.levels[n]
+                    .axis
+                    .is_some_and(|a| varies.is_some_and(|axes| axes.contains(&a)))
+            })
+            .unwrap_or(0);
+        // Results of reductions exist only where the stages run.
+        if c.nest.stage.get(&v).is_some_and(|s| *s > 0) {
+            deepest.max(c.inner)
+        } else {
+            deepest
+        }
+    }
+
+    /// Runs `f` with code going to level `level`: to where it stands now, or hoisted there.
+    fn at_level<T>(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        level: usize,
+        f: impl FnOnce(&mut Self, &mut Ctx<'_, 'p>) -> T,
+    ) -> T {
+        if level >= c.at {
+            return f(self, c);
+        }
+        let hoist = c.levels[level].hoist;
+        let back = self.e.f.enter(hoist);
+        let at = std::mem::replace(&mut c.at, level);
+        let out = f(self, c);
+        c.at = at;
+        self.e.f.leave(back);
+        out
+    }
+
+    pub fn eval(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<Reg> {
+        let level = self.level_of(c, v);
+        let copy = if self.is_vector(c, v) { copy } else { 0 };
+        if let Some(&r) = c.levels[level].memo.get(&(v, copy)) {
+            return Ok(r);
+        }
+        let r = self.at_level(c, level, |s, c| s.compute(c, v, copy))?;
+        c.levels[level].memo.insert((v, copy), r);
+        Ok(r)
+    }
+
+    fn compute(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<Reg> {
+        let dtype = self.dtype(v)?;
+        if let Some(stage) = c.nest.saved.iter().position(|list| list.contains(&v))
+            && stage < c.stage
+        {
+            let w = self.scratch_window(c, v)?;
+            let (mem, _) = self.place(c, &w, copy)?;
+            return self.e.load(raw(dtype), mem, c.nest.lanes, None);
+        }
+        let inst = match self.defs.get(&v) {
+            Some(Def::Lazy(inst)) => *inst,
+            Some(Def::Uniform(r)) => return Ok(*r),
+            Some(Def::Gpr(_)) => return self.splat_scalar(v),
+            Some(Def::Saved { offset, strides }) => {
+                let w = self.saved_window(c, v, *offset, &strides.clone())?;
+                return self.read(c, &w, raw(dtype), v, None, copy);
+            }
+            Some(Def::Memory(_)) | None => return Err(err!(Internal, "{v} has no elements here")),
+        };
+        let lanes = self.lanes(c, v, dtype);
+        let uniform = !self.is_vector(c, v);
+        // A uniform mask is all ones or zeros whatever its lanes are.
+        let mask_bytes = self.e.mask_bytes;
+        let operand = |i: usize| inst.op.args().get(i).copied();
+        if uniform && let Some(first) = operand(0) {
+            let from = self.dtype(first).unwrap_or(dtype);
+            self.e.mask_bytes = if from.is_bool() {
+                lane_bytes(dtype)
+            } else {
+                lane_bytes(from)
+            };
+        }
+        let out = self.compute_op(c, inst, v, dtype, lanes, copy, uniform);
+        self.e.mask_bytes = mask_bytes;
+        out
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call site; the arguments are what `compute` found out"
+    )]
+    fn compute_op(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        inst: &'p Inst,
+        v: Val,
+        dtype: DType,
+        lanes: u32,
+        copy: u32,
+        uniform: bool,
+    ) -> Result<Reg> {
+        match &inst.op {
+            Op::Splat { value } => self.splat_scalar(*value),
+            Op::Broadcast { value }
+            | Op::Reshape { value }
+            | Op::Permute { value, .. }
+            | Op::ConvertLayout { value } => self.eval(c, *value, copy),
+            Op::Iota { dim } => self.iota(c, v, *dim as usize, dtype, copy),
+            Op::Unary { op, value } => {
+                let from = self.dtype(*value)?;
+                let a = self.eval(c, *value, copy)?;
+                let lanes = if uniform {
+                    self.e.full_lanes(lane_bytes(from))
+                } else {
+                    lanes
+                };
+                self.e.unary(*op, from, a, lanes)
+            }
+            Op::Binary { op, lhs, rhs } => {
+                let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
+                self.e.binary(*op, dtype, a, b, lanes)
+            }
+            Op::Compare { op, lhs, rhs } => {
+                let from = self.dtype(*lhs)?;
+                let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
+                let lanes = if uniform {
+                    self.e.full_lanes(lane_bytes(from))
+                } else {
+                    lanes
+                };
+                self.e.compare(*op, from, a, b, lanes)
+            }
+            Op::Select {
+                cond,
+                on_true,
+                on_false,
+            } => {
+                let m = self.eval(c, *cond, copy)?;
+                let (a, b) = (
+                    self.eval(c, *on_true, copy)?,
+                    self.eval(c, *on_false, copy)?,
+                );
+                if uniform {
+                    self.e.mask_bytes = lane_bytes(dtype);
+                }
+                self.e.select(dtype, m, a, b, lanes)
+            }
+            Op::Fma { a, b, c: addend } => {
+                let (x, y, z) = (
+                    self.eval(c, *a, copy)?,
+                    self.eval(c, *b, copy)?,
+                    self.eval(c, *addend, copy)?,
+                );
+                self.e.fma(dtype, x, y, z, lanes)
+            }
+            Op::Cast { value } => {
+                let from = self.dtype(*value)?;
+                let a = self.eval(c, *value, copy)?;
+                if uniform {
+                    return self.cast_uniform(from, dtype, a);
+                }
+                self.e.cast(from, dtype, a, lanes)
+            }
+            Op::Bitcast { value } => {
+                let from = self.dtype(*value)?;
+                let a = self.eval(c, *value, copy)?;
+                self.e.bitcast(from, dtype, a, lanes)
+            }
+            Op::Load {
+                access, mask, fill, ..
+            } => self.load(c, v, access, *mask, *fill, copy),
+            Op::Gather {
+                mem,
+                index,
+                mask,
+                fill,
+            } => {
+                let at = self.eval(c, *index, copy)?;
+                let index_bytes = lane_bytes(self.dtype(*index)?);
+                let user = mask.map(|m| self.eval(c, m, copy)).transpose()?;
+                let (lanes, every) = if uniform {
+                    (self.e.full_lanes(index_bytes.max(lane_bytes(dtype))), user)
+                } else {
+                    (lanes, self.with_tail(c, user))
+                };
+                let base = self.memory(*mem)?;
+                let r = self.e.gather(dtype, base, at, index_bytes, lanes, every)?;
+                let r = self.filled(dtype, r, user, *fill, lanes)?;
+                if uniform && !dtype.is_bool() {
+                    Ok(self.e.splat_lane(r, lane_bytes(dtype)))
+                } else {
+                    Ok(r)
+                }
+            }
+            Op::Reduce { op, value, .. } if self.folded(c.axes, v).is_empty() => {
+                let _: &ReduceOp = op;
+                self.eval(c, *value, copy)
+            }
+            Op::ArgReduce { .. } if self.folded(c.axes, v).is_empty() => {
+                Ok(self.e.int(0, lane_bytes(dtype)))
+            }
+            _ => Err(err!(
+                NoLowering,
+                "x86 has no code for `{}` here",
+                inst.op.row().name
+            )),
+        }
+    }
+
+    fn iota(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        v: Val,
+        dim: usize,
+        dtype: DType,
+        copy: u32,
+    ) -> Result<Reg> {
+        let bytes = lane_bytes(dtype);
+        let Some(axis) = c.axes.of(Key::Val(slot(v)), dim) else {
+            return Ok(self.e.int(0, bytes));
+        };
+        let counter = c
+            .levels
+            .iter()
+            .rev()
+            .find(|l| l.axis == Some(axis))
+            .map(|l| l.counter);
+        let counter = counter.ok_or_else(|| err!(Internal, "an axis without its loop"))?;
+        let base = self.e.splat_gpr(counter, bytes);
+        if Some(axis) != c.nest.vector {
+            return Ok(base);
+        }
+        let steps = self.e.iota(i64::from(copy * c.nest.lanes), bytes);
+        self.e.binary(
+            BinaryOp::Add,
+            if bytes == 8 { DType::I64 } else { DType::I32 },
+            base,
+            steps,
+            c.nest.lanes,
+        )
+    }
+
+    /// A mask that also leaves out the lanes past a partial vector.
+    fn with_tail(&mut self, c: &Ctx<'_, 'p>, mask: Option<Reg>) -> Option<Reg> {
+        match (mask, c.tail) {
+            (Some(m), Some(t)) => Some(self.e.mask_binary(BinaryOp::And, m, t)),
+            (m, t) => m.or(t),
+        }
+    }
+
+    fn filled(
+        &mut self,
+        dtype: DType,
+        r: Reg,
+        mask: Option<Reg>,
+        fill: Scalar,
+        lanes: u32,
+    ) -> Result<Reg> {
+        let Some(mask) = mask else { return Ok(r) };
+        if dtype.is_bool() {
+            if !fill.as_bool() {
+                return Ok(self.e.mask_binary(BinaryOp::And, r, mask));
+            }
+            let off = self.e.mask_not(mask);
+            return Ok(self.e.mask_binary(BinaryOp::Or, r, off));
+        }
+        let bits = lane_bits(fill, dtype);
+        if bits == 0 {
+            return Ok(r);
+        }
+        let f = self.e.constant(bits, lane_bytes(dtype));
+        self.e.select(dtype, mask, r, f, lanes)
+    }
+
+    fn load(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        v: Val,
+        access: &Access,
+        mask: Option<Val>,
+        fill: Scalar,
+        copy: u32,
+    ) -> Result<Reg> {
+        let key = Key::Val(slot(v));
+        let dtype = self.dtype(v)?;
+        let uniform = !self.is_vector(c, v);
+        let user = mask.map(|m| self.eval(c, m, copy)).transpose()?;
+        let valid = self.bounds(c, key, access, copy)?;
+        let mask = match (user, valid) {
+            (Some(a), Some(b)) => Some(self.e.mask_binary(BinaryOp::And, a, b)),
+            (a, b) => a.or(b),
+        };
+        let w = self.window(c, key, access)?;
+        let r = self.read(c, &w, dtype, v, mask, copy)?;
+        let lanes = self.lanes(c, v, dtype);
+        if uniform {
+            self.e.mask_bytes = lane_bytes(dtype);
+        }
+        self.filled(dtype, r, mask, fill, lanes)
+    }
+
+    /// Reads a window at the current coordinates. Lanes that are off, or past a partial vector, are zero.
+    fn read(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        w: &Window,
+        dtype: DType,
+        v: Val,
+        mask: Option<Reg>,
+        copy: u32,
+    ) -> Result<Reg> {
+        if !self.is_vector(c, v) {
+            let p = self.pointer(c, w)?;
+            let Some(mask) = mask else {
+                return self.e.load_uniform(dtype, Mem::at(p, 0));
+            };
+            return self.load_if(dtype, p, mask);
+        }
+        let every = self.with_tail(c, mask);
+        let (mem, stride) = self.place(c, w, copy)?;
+        match stride {
+            Index::Const(1) => self.e.load(dtype, mem, c.nest.lanes, every),
+            Index::Const(0) => {
+                let p = self.e.gpr(X::Lea, &[mem.into()]);
+                match every {
+                    Some(m) => {
+                        let r = self.e.load_uniform(dtype, Mem::at(p, 0))?;
+                        let _ = m;
+                        Ok(r)
+                    }
+                    None => self.e.load_uniform(dtype, Mem::at(p, 0)),
+                }
+            }
+            Index::Const(s) => {
+                let base = self.e.gpr(X::Lea, &[mem.into()]);
+                let index = self
+                    .e
+                    .vector((0..i64::from(c.nest.lanes)).map(|i| i * s), 4);
+                self.e.gather(dtype, base, index, 4, c.nest.lanes, every)
+            }
+            Index::Val(s) => {
+                let base = self.e.gpr(X::Lea, &[mem.into()]);
+                let s = self.gpr(s)?;
+                let step = self.e.splat_gpr(s, 4);
+                let iota = self.e.iota(0, 4);
+                let index = self
+                    .e
+                    .binary(BinaryOp::Mul, DType::I32, iota, step, c.nest.lanes)?;
+                self.e.gather(dtype, base, index, 4, c.nest.lanes, every)
+            }
+        }
+    }
+
+    /// One element where a uniform mask is on, zero elsewhere.
+    fn load_if(&mut self, dtype: DType, pointer: Reg, mask: Reg) -> Result<Reg> {
+        let bit = self.e.bool_of(mask);
+        let skip = self.e.f.label();
+        if dtype.is_bool() {
+            return Err(err!(
+                NoLowering,
+                "x86 has no code for a bounded load of one bool"
+            ));
+        }
+        let d = self.e.f.vec();
+        self.e.f.inst(X::VZero, Width::X, &[d.into()]);
+        self.e.g(X::Test, &[bit.into(), bit.into()]);
+        self.e.f.jump(crate::mir::Cond::E, skip);
+        let r = self.e.load_uniform(dtype, Mem::at(pointer, 0))?;
+        self.e.f.copy(self.e.level.width(), d, r);
+        self.e.f.bind(skip);
+        Ok(d)
+    }
+
+    /// Memory operand of the current vector of a window, and the stride between its lanes.
+    pub fn place(&mut self, c: &mut Ctx<'_, 'p>, w: &Window, copy: u32) -> Result<(Mem, Index)> {
+        let p = self.pointer(c, w)?;
+        let along = w
+            .dims
+            .iter()
+            .find(|d| d.0.is_some() && d.0 == c.nest.vector)
+            .map(|d| d.1);
+        let stride = along.unwrap_or(Index::Const(1));
+        let counter = c.vector_level.map_or(Reg::NONE, |n| c.levels[n].counter);
+        let first = i64::from(copy * c.nest.lanes);
+        if along.is_none() {
+            // Scratch of a parallel vector axis: the vectors of one step side by side.
+            return Ok((Mem::at(p, (first * w.size) as i32), stride));
+        }
+        match stride {
+            Index::Const(1) => Ok((
+                Mem::indexed(p, counter, w.size as u8, (first * w.size) as i32),
+                stride,
+            )),
+            Index::Const(0) => Ok((Mem::at(p, 0), stride)),
+            Index::Const(_) | Index::Val(_) => {
+                let at = self.e.copy_gpr(counter);
+                if first > 0 {
+                    self.e.gpr_imm(X::AddI, X::Add, at, first);
+                }
+                match stride {
+                    Index::Const(s) => {
+                        let r = self.e.imm(s);
+                        self.e.g(X::Imul, &[at.into(), r.into()]);
+                    }
+                    Index::Val(v) => {
+                        let r = self.gpr(v)?;
+                        self.e.g(X::Imul, &[at.into(), r.into()]);
+                    }
+                }
+                Ok((Mem::indexed(p, at, w.size as u8, 0), stride))
+            }
+        }
+    }
+
+    /// The mask of a window's own bounds, as far as the loops do not keep them already.
+    fn bounds(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        key: Key,
+        access: &Access,
+        copy: u32,
+    ) -> Result<Option<Reg>> {
+        let mut all: Option<Reg> = None;
+        for (d, valid) in access.valid.iter().enumerate() {
+            let Some(valid) = valid else { continue };
+            let axis = c.axes.of(key, d);
+            if let Index::Const(n) = valid
+                && *n >= access.shape[d]
+            {
+                continue;
+            }
+            let vector = axis.is_some() && axis == c.nest.vector;
+            if let Some(a) = axis
+                && (c.kept.contains(&(a, *valid))
+                    || (vector && c.nest.staged.contains(&a) && !c.test_bounds))
+            {
+                continue;
+            }
+            let level = axis
+                .and_then(|a| c.levels.iter().rposition(|l| l.axis == Some(a)))
+                .unwrap_or(0);
+            let mask = if vector {
+                let limit = self.index(valid)?;
+                let rest = self.e.copy_gpr(limit);
+                self.e
+                    .g(X::Sub, &[rest.into(), c.levels[level].counter.into()]);
+                if copy > 0 {
+                    self.e
+                        .gpr_imm(X::SubI, X::Sub, rest, i64::from(copy * c.nest.lanes));
+                }
+                self.e.lanes_below(rest)
+            } else if let Some(&m) = c.levels[level].masks.get(&(key, d)) {
+                m
+            } else {
+                let valid = *valid;
+                let m = self.at_level(c, level, |s, c| {
+                    let limit = s.index(&valid)?;
+                    let at = if axis.is_some() {
+                        c.levels[level].counter
+                    } else {
+                        s.e.imm(0)
+                    };
+                    let bit =
+                        s.int_compare(oxyfuel_kernel::ir::CompareOp::Lt, DType::I64, at, limit);
+                    Ok::<Reg, oxyfuel_base::Error>(s.e.splat_bool(bit))
+                })?;
+                c.levels[level].masks.insert((key, d), m);
+                m
+            };
+            all = Some(match all {
+                Some(m) => self.e.mask_binary(BinaryOp::And, m, mask),
+                None => mask,
+            });
+        }
+        Ok(all)
+    }
+
+    pub fn effect(&mut self, c: &mut Ctx<'_, 'p>, sink: Sink<'p>, copy: u32) -> Result<()> {
+        match sink {
+            Sink::Effect(inst) => match &inst.op {
+                Op::Store {
+                    access,
+                    value,
+                    mask,
+                    hint,
+                } => self.store(c, inst, access, *value, *mask, *hint, copy),
+                Op::Scatter {
+                    mem,
+                    index,
+                    value,
+                    mask,
+                } => self.scatter(c, *mem, *index, *value, *mask, copy),
+                other => Err(err!(
+                    NoLowering,
+                    "x86 has no code for `{}`",
+                    other.row().name
+                )),
+            },
+            Sink::Keep(v) => self.keep_element(c, v, copy),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one op")]
+    fn store(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        inst: &'p Inst,
+        access: &Access,
+        value: Val,
+        mask: Option<Val>,
+        hint: CacheHint,
+        copy: u32,
+    ) -> Result<()> {
+        let key = effect_key(inst);
+        let dtype = self.dtype(value)?;
+        let r = self.eval(c, value, copy)?;
+        let user = mask.map(|m| self.eval(c, m, copy)).transpose()?;
+        let valid = self.bounds(c, key, access, copy)?;
+        let mut all = match (user, valid) {
+            (Some(a), Some(b)) => Some(self.e.mask_binary(BinaryOp::And, a, b)),
+            (a, b) => a.or(b),
+        };
+        let w = self.window(c, key, access)?;
+        let along = w
+            .dims
+            .iter()
+            .position(|d| d.0.is_some() && d.0 == c.nest.vector);
+        let Some(dim) = along else {
+            return self.store_one(c, &w, dtype, r, all);
+        };
+        all = self.with_tail(c, all);
+        let (mem, stride) = self.place(c, &w, copy)?;
+        if stride == Index::Const(1) {
+            let bytes = i64::from(c.nest.lanes) * dtype.size() as i64;
+            let streaming = hint == CacheHint::Streaming
+                && all.is_none()
+                && bytes >= 16
+                && self.aligned(access, dim, bytes);
+            self.streamed |= streaming;
+            return self.e.store(dtype, mem, r, c.nest.lanes, all, streaming);
+        }
+        let base = self.e.gpr(X::Lea, &[mem.into()]);
+        let index = match stride {
+            Index::Const(s) => self
+                .e
+                .vector((0..i64::from(c.nest.lanes)).map(|i| i * s), 4),
+            Index::Val(s) => {
+                let s = self.gpr(s)?;
+                let step = self.e.splat_gpr(s, 4);
+                let iota = self.e.iota(0, 4);
+                self.e
+                    .binary(BinaryOp::Mul, DType::I32, iota, step, c.nest.lanes)?
+            }
+        };
+        self.e.scatter(dtype, base, index, 4, r, c.nest.lanes, all)
+    }
+
+    /// Lane 0 of a uniform value.
+    fn store_one(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        w: &Window,
+        dtype: DType,
+        r: Reg,
+        mask: Option<Reg>,
+    ) -> Result<()> {
+        let p = self.pointer(c, w)?;
+        let bytes = lane_bytes(dtype);
+        let back = std::mem::replace(&mut self.e.mask_bytes, bytes);
+        let one = self.e.first_lanes(1);
+        let m = match mask {
+            Some(m) => self.e.mask_binary(BinaryOp::And, one, m),
+            None => one,
+        };
+        let out = self.e.store(
+            dtype,
+            Mem::at(p, 0),
+            r,
+            self.e.full_lanes(bytes),
+            Some(m),
+            false,
+        );
+        self.e.mask_bytes = back;
+        out
+    }
+
+    fn scatter(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        mem: Val,
+        index: Val,
+        value: Val,
+        mask: Option<Val>,
+        copy: u32,
+    ) -> Result<()> {
+        let dtype = self.dtype(value)?;
+        let at = self.eval(c, index, copy)?;
+        let index_bytes = lane_bytes(self.dtype(index)?);
+        let r = self.eval(c, value, copy)?;
+        let user = mask.map(|m| self.eval(c, m, copy)).transpose()?;
+        let all = self.with_tail(c, user);
+        let base = self.memory(mem)?;
+        if c.vector_level.is_none() {
+            let one = self.e.first_lanes(1);
+            let m = match all {
+                Some(m) => self.e.mask_binary(BinaryOp::And, one, m),
+                None => one,
+            };
+            let lanes = self.e.full_lanes(index_bytes.max(lane_bytes(dtype)));
+            return self
+                .e
+                .scatter(dtype, base, at, index_bytes, r, lanes, Some(m));
+        }
+        self.e
+            .scatter(dtype, base, at, index_bytes, r, c.nest.lanes, all)
+    }
+
+    /// Where a value stays between stages.
+    pub fn scratch_window(&mut self, c: &Ctx<'_, 'p>, v: Val) -> Result<Window> {
+        let size = i64::from(lane_bytes(self.dtype(v)?));
+        let mut axes: Vec<usize> = c
+            .nest
+            .staged
+            .iter()
+            .copied()
+            .filter(|a| Some(*a) != c.nest.vector)
+            .collect();
+        let staged_vector = c.nest.vector.filter(|a| c.nest.staged.contains(a));
+        axes.extend(staged_vector);
+        let mut stride = if staged_vector.is_some() {
+            1
+        } else {
+            super::nest::MAX_UNROLL * i64::from(c.nest.lanes)
+        };
+        let mut dims = Vec::new();
+        for a in axes.into_iter().rev() {
+            dims.push((Some(a), Index::Const(stride)));
+            stride *= c.axes.extent[a];
+        }
+        let offset = c.scratch.get(&v).copied().unwrap_or(0);
+        Ok(Window {
+            key: Key::Scratch(slot(v)),
+            memory: self.scratch,
+            base: Index::Const(i64::from(offset) / size),
+            size,
+            dims,
+        })
+    }
+
+    pub fn save(&mut self, c: &mut Ctx<'_, 'p>, v: Val, r: Reg, copy: u32) -> Result<()> {
+        let dtype = raw(self.dtype(v)?);
+        let w = self.scratch_window(c, v)?;
+        let (mem, _) = self.place(c, &w, copy)?;
+        self.e.store(dtype, mem, r, c.nest.lanes, None, false)
+    }
+
+    fn saved_window(
+        &mut self,
+        c: &Ctx<'_, 'p>,
+        v: Val,
+        offset: u32,
+        strides: &[i64],
+    ) -> Result<Window> {
+        let dtype = self.dtype(v)?;
+        let size = raw(dtype).size() as i64;
+        let key = Key::Val(slot(v));
+        let dims = strides
+            .iter()
+            .enumerate()
+            .map(|(d, s)| (c.axes.of(key, d), Index::Const(*s)))
+            .collect();
+        Ok(Window {
+            key: Key::Scratch(slot(v)),
+            memory: self.scratch,
+            base: Index::Const(i64::from(offset) / size),
+            size,
+            dims,
+        })
+    }
+
+    /// Strides of a kept tile: row-major, but for the vector axis, which is contiguous.
+    fn kept_strides(&self, c: &Ctx<'_, 'p>, v: Val) -> Result<Vec<i64>> {
+        let shape = &self.tile_of(v)?.shape;
+        if let Some(strides) = self.forced_strides.get(&v) {
+            return Ok(strides.clone());
+        }
+        let key = Key::Val(slot(v));
+        let vector = (0..shape.len())
+            .find(|&d| c.axes.of(key, d).is_some() && c.axes.of(key, d) == c.nest.vector);
+        let mut strides = vec![0; shape.len()];
+        let mut stride = 1;
+        if let Some(d) = vector {
+            strides[d] = 1;
+            let lanes = i64::from(c.nest.lanes);
+            stride = (shape[d] + lanes - 1) / lanes * lanes;
+        }
+        for d in (0..shape.len()).rev() {
+            if Some(d) != vector {
+                strides[d] = stride;
+                stride *= shape[d];
+            }
+        }
+        Ok(strides)
+    }
+
+    fn keep_element(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<()> {
+        let r = self.eval(c, v, copy)?;
+        let shape = &self.tile_of(v)?.shape;
+        if shape.iter().all(|n| *n == 1) {
+            if let Some(&to) = self.kept_registers.get(&v) {
+                self.e.f.copy(self.e.level.width(), to, r);
+            } else {
+                self.kept_registers.insert(v, r);
+            }
+            return Ok(());
+        }
+        let dtype = self.dtype(v)?;
+        let strides = self.kept_strides(c, v)?;
+        let offset = match self.kept_scratch.get(&v) {
+            Some(&o) => o,
+            None => {
+                let len: i64 = strides
+                    .iter()
+                    .zip(shape)
+                    .map(|(s, n)| s * n)
+                    .max()
+                    .unwrap_or(1);
+                let bytes = u32::try_from((len + 15) / 16 * 16 * raw(dtype).size() as i64)
+                    .map_err(|_| err!(TooLarge, "a tile of {len} elements in scratch"))?;
+                let o = self.take_scratch(bytes)?;
+                self.kept_scratch.insert(v, o);
+                o
+            }
+        };
+        self.kept_strides.insert(v, strides.clone());
+        let w = self.saved_window(c, v, offset, &strides)?;
+        if w.dims.iter().any(|d| d.0.is_some() && d.0 == c.nest.vector) {
+            let (mem, stride) = self.place(c, &w, copy)?;
+            ensure!(
+                stride == Index::Const(1),
+                NoLowering,
+                "x86 has no code for a kept tile that lies across its vectors"
+            );
+            return self
+                .e
+                .store(raw(dtype), mem, r, c.nest.lanes, c.tail, false);
+        }
+        self.store_one(c, &w, raw(dtype), r, None)
+    }
+
+    /// Values kept by a nest are found where it left them.
+    pub fn keep(&mut self, c: &mut Ctx<'_, 'p>) -> Result<()> {
+        for sink in &c.nest.sinks {
+            let Sink::Keep(v) = sink else { continue };
+            if let Some(r) = self.kept_registers.remove(v) {
+                self.defs.insert(*v, Def::Uniform(r));
+            } else if let (Some(offset), Some(strides)) = (
+                self.kept_scratch.get(v).copied(),
+                self.kept_strides.remove(v),
+            ) {
+                self.defs.insert(*v, Def::Saved { offset, strides });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,648 @@
+//! Loops around evaluated tiles.
+//!
+//! A nest under construction is a stack of levels, the outermost first: level 0 is the straight code before the loops, each
+//! further one a loop. A level knows where code can still be put that runs once per iteration of it (`hoist`), so that
+//! values and addresses land outside every loop they do not depend on. Addresses along loops are pointers that move; along
+//! the vector axis one counter serves all accesses by scaled indexing.
+
+use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_kernel::ir::{Access, Index, Inst, Op, Val};
+use rustc_hash::FxHashMap;
+
+use super::run::{Axes, Axis, Key, Nest, Sink, effect_key};
+use super::{Def, Select};
+use crate::mir::{A, Chunk, Cond, Item, Mem, Op as X, Reg, Width};
+
+/// Most vectors that one step of a vector loop takes.
+pub const MAX_UNROLL: i64 = 8;
+
+/// How far a loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    Static(i64),
+    /// A register that holds at most the axis's extent; it may be zero or negative.
+    Dynamic(Reg),
+}
+
+#[derive(Debug)]
+pub struct LoopLevel {
+    pub axis: Option<Axis>,
+    pub counter: Reg,
+    /// Before the loop, inside its parent.
+    pre: Chunk,
+    /// At the start of each iteration.
+    pub hoist: Chunk,
+    /// Values of this level by value and unrolled copy.
+    pub memo: FxHashMap<(Val, u32), Reg>,
+    pointers: FxHashMap<Key, Reg>,
+    pub masks: FxHashMap<(Key, usize), Reg>,
+    /// Pointers to move at the end of an iteration.
+    moves: Vec<(Reg, Step)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Bytes(i64),
+    Reg(Reg),
+}
+
+/// The nest being written.
+#[derive(Debug)]
+pub struct Ctx<'n, 'p> {
+    pub nest: &'n Nest<'p>,
+    pub axes: &'n Axes,
+    pub levels: Vec<LoopLevel>,
+    /// Level that code is being emitted at.
+    pub at: usize,
+    /// Index of the vector level once it is open.
+    pub vector_level: Option<usize>,
+    /// Lanes that count in a partial vector.
+    pub tail: Option<Reg>,
+    /// Whether bounds along the vector axis must be tested.
+    pub test_bounds: bool,
+    /// Bounds that the loops themselves keep: axis and the index that limits it.
+    pub kept: Vec<(Axis, Index)>,
+    pub stage: usize,
+    /// Level at which the stages run.
+    pub inner: usize,
+    /// Scratch of values kept between stages.
+    pub scratch: FxHashMap<Val, u32>,
+    pub accumulators: FxHashMap<Val, Vec<super::reduce::Acc>>,
+}
+
+impl<'p> Select<'p, '_> {
+    fn level(&mut self, axis: Option<Axis>, counter: Reg, pre: Chunk) -> LoopLevel {
+        let hoist = self.e.f.hoist_point();
+        LoopLevel {
+            axis,
+            counter,
+            pre,
+            hoist,
+            memo: FxHashMap::default(),
+            pointers: FxHashMap::default(),
+            masks: FxHashMap::default(),
+            moves: Vec::new(),
+        }
+    }
+
+    pub fn emit_nest(&mut self, axes: &Axes, nest: Nest<'p>) -> Result<()> {
+        let base = self.e.f.hoist_point();
+        let first = self.level(None, Reg::NONE, base);
+        self.e.mask_bytes = self.e.level.vector_bytes() / nest.lanes.max(1);
+        let mut c = Ctx {
+            nest: &nest,
+            axes,
+            levels: vec![first],
+            at: 0,
+            vector_level: None,
+            tail: None,
+            test_bounds: false,
+            kept: Vec::new(),
+            stage: 0,
+            inner: 0,
+            scratch: FxHashMap::default(),
+            accumulators: FxHashMap::default(),
+        };
+        for v in nest.saved.iter().flatten() {
+            // One step of the parallel loops at a time: only staged axes need room, and the vectors of one step.
+            let w = self.scratch_window(&c, *v)?;
+            let len: i64 = w
+                .dims
+                .iter()
+                .filter_map(|d| d.0)
+                .map(|a| axes.extent[a])
+                .product();
+            let vectors = if nest.staged.contains(&nest.vector.unwrap_or(usize::MAX)) {
+                1
+            } else {
+                MAX_UNROLL * i64::from(nest.lanes)
+            };
+            let bytes = w.size * len * vectors;
+            ensure!(
+                bytes < 1 << 28,
+                TooLarge,
+                "{bytes} bytes of scratch for one value"
+            );
+            let offset = self.take_scratch(bytes as u32)?;
+            c.scratch.insert(*v, offset);
+        }
+        self.parallel(&mut c, 0)?;
+        self.keep(&mut c)
+    }
+
+    /// Opens the parallel loops from number `n` on, then runs the stages.
+    fn parallel(&mut self, c: &mut Ctx<'_, 'p>, n: usize) -> Result<()> {
+        let sequential: Vec<Axis> = c
+            .nest
+            .parallel
+            .iter()
+            .copied()
+            .filter(|a| Some(*a) != c.nest.vector)
+            .collect();
+        if let Some(&axis) = sequential.get(n) {
+            let bound = self.parallel_bound(c, axis)?;
+            return self.counted(c, axis, bound, |s, c| s.parallel(c, n + 1));
+        }
+        match c.nest.vector {
+            Some(axis) if c.nest.parallel.contains(&axis) => {
+                let bound = self.parallel_bound(c, axis)?;
+                let cost = c.nest.cost.iter().sum();
+                let unroll = self.unroll(c, axis, cost, false);
+                self.vector_loop(c, axis, bound, unroll, false, |s, c, copies| {
+                    s.stages(c, copies)
+                })
+            }
+            Some(_) | None => self.stages(c, 1),
+        }
+    }
+
+    /// All effects of a nest stop at the same bound of a parallel axis, or the loop covers it all and they test their own.
+    fn parallel_bound(&mut self, c: &mut Ctx<'_, 'p>, axis: Axis) -> Result<Bound> {
+        let extent = c.axes.extent[axis];
+        let mut limit: Option<Option<Index>> = None;
+        for sink in &c.nest.sinks {
+            let mine = match sink {
+                Sink::Effect(
+                    inst @ Inst {
+                        op: Op::Store { access, .. },
+                        ..
+                    },
+                ) => (0..access.shape.len())
+                    .find(|&d| c.axes.of(effect_key(inst), d) == Some(axis))
+                    .and_then(|d| access.valid[d]),
+                Sink::Effect(_) | Sink::Keep(_) => None,
+            };
+            limit = match limit {
+                None => Some(mine),
+                Some(l) if l == mine => Some(l),
+                Some(_) => Some(None),
+            };
+        }
+        Ok(match limit.flatten() {
+            None => Bound::Static(extent),
+            Some(Index::Const(n)) => {
+                c.kept.push((axis, Index::Const(n)));
+                Bound::Static(n.clamp(0, extent))
+            }
+            Some(Index::Val(v)) => {
+                c.kept.push((axis, Index::Val(v)));
+                let valid = self.gpr(v)?;
+                Bound::Dynamic(self.minimum(c, valid, extent))
+            }
+        })
+    }
+
+    /// `min(valid, extent)`, computed before the loops.
+    fn minimum(&mut self, c: &Ctx<'_, 'p>, valid: Reg, extent: i64) -> Reg {
+        let most = self.e.f.gpr();
+        let d = self.e.f.gpr();
+        let hoist = c.levels[0].hoist;
+        self.e.f.at(hoist, |f| {
+            f.inst(X::MovU32, Width::X, &[most.into(), A::I(extent)]);
+            f.copy(Width::X, d, valid);
+            f.inst(X::Cmp, Width::X, &[d.into(), most.into()]);
+            f.inst(X::CmovG, Width::X, &[d.into(), most.into()]);
+        });
+        d
+    }
+
+    /// A loop over an axis, one coordinate at a time.
+    fn counted(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        axis: Axis,
+        bound: Bound,
+        mut body: impl FnMut(&mut Self, &mut Ctx<'_, 'p>) -> Result<()>,
+    ) -> Result<()> {
+        if bound == Bound::Static(0) {
+            return Ok(());
+        }
+        let counter = self.e.imm(0);
+        let pre = self.e.f.hoist_point();
+        let (head, done) = (self.e.f.label(), self.e.f.label());
+        if let Bound::Dynamic(limit) = bound {
+            self.e.g(X::Cmp, &[counter.into(), limit.into()]);
+            self.e.f.jump(Cond::Ge, done);
+        }
+        self.e.f.bind(head);
+        let level = self.level(Some(axis), counter, pre);
+        c.levels.push(level);
+        c.at = c.levels.len() - 1;
+        body(self, c)?;
+        self.close(c, 1);
+        self.e.g(X::AddI, &[counter.into(), A::I(1)]);
+        match bound {
+            Bound::Static(n) => self.e.gpr_imm(X::CmpI, X::Cmp, counter, n),
+            Bound::Dynamic(limit) => self.e.g(X::Cmp, &[counter.into(), limit.into()]),
+        }
+        self.e.f.jump(Cond::L, head);
+        self.e.f.bind(done);
+        Ok(())
+    }
+
+    /// Moves the level's pointers and leaves it.
+    fn close(&mut self, c: &mut Ctx<'_, 'p>, steps: i64) {
+        if let Some(level) = c.levels.pop() {
+            for (pointer, step) in level.moves {
+                match step {
+                    Step::Bytes(n) => self.e.gpr_imm(X::AddI, X::Add, pointer, n * steps),
+                    Step::Reg(r) => self.e.g(X::Add, &[pointer.into(), r.into()]),
+                }
+            }
+        }
+        c.at = c.levels.len().saturating_sub(1);
+    }
+
+    fn unroll(&self, c: &Ctx<'_, 'p>, axis: Axis, cost: usize, reduces: bool) -> u32 {
+        let wanted = match cost {
+            0..=4 if reduces => 8,
+            0..=10 => 4,
+            11..=32 => 2,
+            _ => 1,
+        };
+        let registers = if self.e.avx512() {
+            wanted
+        } else {
+            wanted.min(4)
+        };
+        let chunks = (c.axes.extent[axis] / i64::from(c.nest.lanes)).max(1);
+        registers.min(u32::try_from(chunks).unwrap_or(u32::MAX))
+    }
+
+    /// A loop over the vector axis: whole groups of `unroll` vectors, what is left of them, and a partial vector.
+    /// `beyond`: vectors past a dynamic bound count too (as fills), up to the axis's extent.
+    fn vector_loop(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        axis: Axis,
+        bound: Bound,
+        unroll: u32,
+        beyond: bool,
+        mut body: impl FnMut(&mut Self, &mut Ctx<'_, 'p>, u32) -> Result<()>,
+    ) -> Result<()> {
+        let lanes = i64::from(c.nest.lanes);
+        let counter = self.e.imm(0);
+        let pre = self.e.f.hoist_point();
+        let group = lanes * i64::from(unroll);
+        let mut chunk =
+            |s: &mut Self, c: &mut Ctx<'_, 'p>, copies: u32, tail: Option<Reg>| -> Result<()> {
+                let level = s.level(Some(axis), counter, pre);
+                c.levels.push(level);
+                c.at = c.levels.len() - 1;
+                c.vector_level = Some(c.at);
+                let outer = std::mem::replace(&mut c.tail, tail);
+                body(s, c, copies)?;
+                c.tail = outer;
+                c.vector_level = None;
+                s.close(c, 1);
+                Ok(())
+            };
+        match bound {
+            Bound::Static(n) => {
+                let full = n / lanes;
+                let groups = full / i64::from(unroll);
+                if groups > 0 {
+                    let head = self.e.f.label();
+                    if groups > 1 {
+                        self.e.f.push(Item::Align);
+                        self.e.f.bind(head);
+                    }
+                    chunk(self, c, unroll, None)?;
+                    self.e.gpr_imm(X::AddI, X::Add, counter, group);
+                    if groups > 1 {
+                        self.e.gpr_imm(X::CmpI, X::Cmp, counter, groups * group);
+                        self.e.f.jump(Cond::L, head);
+                    }
+                }
+                let left = full % i64::from(unroll);
+                if left > 0 {
+                    chunk(self, c, left as u32, None)?;
+                    self.e.gpr_imm(X::AddI, X::Add, counter, left * lanes);
+                }
+                if n % lanes > 0 {
+                    let tail = self.e.first_lanes((n % lanes) as u32);
+                    chunk(self, c, 1, Some(tail))?;
+                }
+            }
+            Bound::Dynamic(limit) => {
+                for copies in if unroll > 1 { vec![unroll, 1] } else { vec![1] } {
+                    let step = lanes * i64::from(copies);
+                    let last = self.e.copy_gpr(limit);
+                    self.e.gpr_imm(X::SubI, X::Sub, last, step);
+                    let (head, done) = (self.e.f.label(), self.e.f.label());
+                    self.e.g(X::Cmp, &[counter.into(), last.into()]);
+                    self.e.f.jump(Cond::G, done);
+                    self.e.f.push(Item::Align);
+                    self.e.f.bind(head);
+                    chunk(self, c, copies, None)?;
+                    self.e.gpr_imm(X::AddI, X::Add, counter, step);
+                    self.e.g(X::Cmp, &[counter.into(), last.into()]);
+                    self.e.f.jump(Cond::Le, head);
+                    self.e.f.bind(done);
+                }
+                let (head, done) = (self.e.f.label(), self.e.f.label());
+                let end = if beyond {
+                    self.e.imm(c.axes.extent[axis])
+                } else {
+                    limit
+                };
+                self.e.g(X::Cmp, &[counter.into(), end.into()]);
+                self.e.f.jump(Cond::Ge, done);
+                self.e.f.bind(head);
+                let rest = self.e.copy_gpr(end);
+                self.e.g(X::Sub, &[rest.into(), counter.into()]);
+                let tail = self.e.lanes_below(rest);
+                let outer = std::mem::replace(&mut c.test_bounds, beyond);
+                chunk(self, c, 1, Some(tail))?;
+                c.test_bounds = outer;
+                if beyond {
+                    self.e.gpr_imm(X::AddI, X::Add, counter, lanes);
+                    self.e.g(X::Cmp, &[counter.into(), end.into()]);
+                    self.e.f.jump(Cond::L, head);
+                }
+                self.e.f.bind(done);
+            }
+        }
+        Ok(())
+    }
+
+    /// All stages at one step of the parallel loops; `copies` vectors at once where the vector axis is parallel.
+    fn stages(&mut self, c: &mut Ctx<'_, 'p>, copies: u32) -> Result<()> {
+        c.accumulators.clear();
+        c.inner = c.levels.len() - 1;
+        for stage in 0..c.nest.stages {
+            c.stage = stage;
+            // What this stage computes outside its loops may rest on the results of the stage before.
+            let here = c.levels.len() - 1;
+            c.levels[here].hoist = self.e.f.hoist_point();
+            let inside = self.staged_sinks(c, stage);
+            let saves = c.nest.saved[stage].clone();
+            let folds = c.nest.reductions[stage].clone();
+            let sequential: Vec<Axis> = c
+                .nest
+                .staged
+                .iter()
+                .copied()
+                .filter(|a| Some(*a) != c.nest.vector)
+                .collect();
+            let staged_vector = c.nest.vector.filter(|a| c.nest.staged.contains(a));
+            let work = Work {
+                sinks: inside,
+                saves,
+                folds: folds.clone(),
+            };
+            if !work.sinks.is_empty() || !work.saves.is_empty() || !folds.is_empty() {
+                let unroll = match staged_vector {
+                    Some(axis) => self.unroll(c, axis, c.nest.cost[stage], !folds.is_empty()),
+                    None => copies,
+                };
+                self.open_accumulators(c, &folds, unroll)?;
+                self.staged(c, &sequential, staged_vector, unroll, &work)?;
+                c.at = here;
+                for v in folds {
+                    self.close_reduction(c, v, staged_vector.is_some(), unroll)?;
+                }
+            }
+            for sink in self.outer_sinks(c, stage) {
+                for copy in 0..copies {
+                    self.effect(c, sink, copy)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sink_stage(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>) -> usize {
+        let roots = match sink {
+            Sink::Keep(v) => vec![*v],
+            Sink::Effect(inst) => super::run::operands(&inst.op),
+        };
+        roots
+            .iter()
+            .filter_map(|v| c.nest.stage.get(v))
+            .copied()
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn is_inside(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>) -> bool {
+        self.sink_axes(c.axes, sink)
+            .iter()
+            .any(|a| c.nest.staged.contains(a))
+    }
+
+    fn staged_sinks(&self, c: &Ctx<'_, 'p>, stage: usize) -> Vec<Sink<'p>> {
+        let keep = |s: &&Sink<'p>| self.sink_stage(c, s) == stage && self.is_inside(c, s);
+        c.nest.sinks.iter().filter(keep).copied().collect()
+    }
+
+    fn outer_sinks(&self, c: &Ctx<'_, 'p>, stage: usize) -> Vec<Sink<'p>> {
+        let keep = |s: &&Sink<'p>| self.sink_stage(c, s) == stage && !self.is_inside(c, s);
+        c.nest.sinks.iter().filter(keep).copied().collect()
+    }
+
+    fn staged(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        sequential: &[Axis],
+        vector: Option<Axis>,
+        copies: u32,
+        work: &Work<'p>,
+    ) -> Result<()> {
+        if let Some((&axis, rest)) = sequential.split_first() {
+            let extent = Bound::Static(c.axes.extent[axis]);
+            return self.counted(c, axis, extent, |s, c| {
+                s.staged(c, rest, vector, copies, work)
+            });
+        }
+        let Some(axis) = vector else {
+            return self.work(c, copies, work);
+        };
+        let bound = self.staged_bound(c, axis)?;
+        let beyond = bound != Bound::Static(c.axes.extent[axis]);
+        self.vector_loop(c, axis, bound, copies, beyond, |s, c, n| s.work(c, n, work))
+    }
+
+    /// The part of a staged vector axis in which every access is inside its bounds.
+    fn staged_bound(&mut self, c: &mut Ctx<'_, 'p>, axis: Axis) -> Result<Bound> {
+        let extent = c.axes.extent[axis];
+        let mut limits: Vec<Index> = Vec::new();
+        let mut note = |key: Key, access: &Access| {
+            for (d, valid) in access.valid.iter().enumerate() {
+                if c.axes.of(key, d) == Some(axis)
+                    && let Some(valid) = valid
+                    && !limits.contains(valid)
+                {
+                    limits.push(*valid);
+                }
+            }
+        };
+        for v in c.nest.stage.keys() {
+            if let Some(Def::Lazy(Inst {
+                op: Op::Load { access, .. },
+                ..
+            })) = self.defs.get(v)
+            {
+                note(Key::Val(super::slot(*v)), access);
+            }
+        }
+        for sink in &c.nest.sinks {
+            if let Sink::Effect(
+                inst @ Inst {
+                    op: Op::Store { access, .. },
+                    ..
+                },
+            ) = sink
+            {
+                note(effect_key(inst), access);
+            }
+        }
+        // The table of values has no order of its own; code must.
+        limits.sort_by_key(|l| match l {
+            Index::Const(n) => (0, *n),
+            Index::Val(v) => (1, super::slot(*v) as i64),
+        });
+        if limits.is_empty() {
+            return Ok(Bound::Static(extent));
+        }
+        let mut limit = self.e.imm(extent);
+        for l in limits {
+            let valid = match l {
+                Index::Const(n) => self.e.imm(n),
+                Index::Val(v) => self.gpr(v)?,
+            };
+            let d = self.e.copy_gpr(limit);
+            self.e.g(X::Cmp, &[valid.into(), d.into()]);
+            self.e.g(X::CmovL, &[d.into(), valid.into()]);
+            limit = d;
+        }
+        Ok(Bound::Dynamic(limit))
+    }
+
+    fn work(&mut self, c: &mut Ctx<'_, 'p>, copies: u32, work: &Work<'p>) -> Result<()> {
+        for copy in 0..copies {
+            for v in &work.saves {
+                let r = self.eval(c, *v, copy)?;
+                self.save(c, *v, r, copy)?;
+            }
+            for v in &work.folds {
+                self.accumulate(c, *v, copy)?;
+            }
+            for sink in &work.sinks {
+                self.effect(c, *sink, copy)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pointer to a window's element at the current coordinates of all loops but the vector one.
+    pub fn pointer(&mut self, c: &mut Ctx<'_, 'p>, w: &Window) -> Result<Reg> {
+        let x = Width::X;
+        let mut pointer = match c.levels[0].pointers.get(&w.key) {
+            Some(&p) => p,
+            None => {
+                let index = match w.base {
+                    Index::Const(_) => Reg::NONE,
+                    Index::Val(v) => self.gpr(v)?,
+                };
+                let d = self.e.f.gpr();
+                let disp = if let Index::Const(n) = w.base {
+                    n * w.size
+                } else {
+                    0
+                };
+                let disp = i32::try_from(disp)
+                    .map_err(|_| err!(NoLowering, "an offset of {disp} bytes"))?;
+                let mem = Mem {
+                    index,
+                    scale: w.size as u8,
+                    ..Mem::at(w.memory, disp)
+                };
+                let hoist = c.levels[0].hoist;
+                self.e
+                    .f
+                    .at(hoist, |f| f.inst(X::Lea, x, &[d.into(), mem.into()]));
+                c.levels[0].pointers.insert(w.key, d);
+                d
+            }
+        };
+        for n in 1..c.levels.len() {
+            let Some(axis) = c.levels[n].axis else {
+                continue;
+            };
+            if Some(axis) == c.nest.vector {
+                continue;
+            }
+            let Some(&(_, stride)) = w.dims.iter().find(|d| d.0 == Some(axis)) else {
+                continue;
+            };
+            if stride == Index::Const(0) {
+                continue;
+            }
+            if let Some(&p) = c.levels[n].pointers.get(&w.key) {
+                pointer = p;
+                continue;
+            }
+            let step = match stride {
+                Index::Const(s) => Step::Bytes(s * w.size),
+                Index::Val(v) => {
+                    let stride = self.gpr(v)?;
+                    let d = self.e.f.gpr();
+                    let hoist = c.levels[0].hoist;
+                    self.e.f.at(hoist, |f| {
+                        f.inst(X::ImulI, x, &[d.into(), stride.into(), A::I(w.size)])
+                    });
+                    Step::Reg(d)
+                }
+            };
+            let d = self.e.f.gpr();
+            let pre = c.levels[n].pre;
+            self.e.f.at(pre, |f| f.copy(x, d, pointer));
+            c.levels[n].moves.push((d, step));
+            c.levels[n].pointers.insert(w.key, d);
+            pointer = d;
+        }
+        Ok(pointer)
+    }
+
+    /// The window of a load or store.
+    pub fn window(&mut self, c: &Ctx<'_, 'p>, key: Key, access: &Access) -> Result<Window> {
+        let ty = self.p.mem(access.mem)?;
+        ensure!(
+            ty.swizzle.is_none(),
+            NoLowering,
+            "x86 has no swizzled memories"
+        );
+        let dims = access
+            .strides
+            .iter()
+            .enumerate()
+            .map(|(d, s)| (c.axes.of(key, d), *s))
+            .collect();
+        Ok(Window {
+            key,
+            memory: self.memory(access.mem)?,
+            base: access.base,
+            size: ty.dtype.size() as i64,
+            dims,
+        })
+    }
+}
+
+/// An affine window of any memory, scratch included, with the axis of each dim.
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub key: Key,
+    pub memory: Reg,
+    pub base: Index,
+    pub size: i64,
+    pub dims: Vec<(Option<Axis>, Index)>,
+}
+
+/// What one step of a stage's innermost loop does.
+#[derive(Debug)]
+struct Work<'p> {
+    sinks: Vec<Sink<'p>>,
+    saves: Vec<Val>,
+    folds: Vec<Val>,
+}
