@@ -484,13 +484,17 @@ impl KernelBuilder {
             return scalar.clone();
         }
         let key = (scalar.val(), shape.to_vec());
-        let known = self
-            .state
-            .borrow()
-            .frames
-            .iter()
-            .rev()
-            .find_map(|frame| frame.splats.get(&key).copied());
+        // A mapped tile gets its layout afterwards, and two uses may want two layouts.
+        let known = match self.state.borrow().program.form {
+            Form::Logical => self
+                .state
+                .borrow()
+                .frames
+                .iter()
+                .rev()
+                .find_map(|frame| frame.splats.get(&key).copied()),
+            Form::Mapped => None,
+        };
         if let Some(val) = known {
             return self.tile(val);
         }

@@ -214,10 +214,21 @@ impl Tile {
     fn beside(&self, other: impl Operand, caller: &Caller<'_>) -> (Self, Self) {
         let other = other.tile_of(&self.builder, self.dtype(), caller);
         let shape = self.common_shape(&other, caller);
-        (
+        let (a, b) = (
             self.broadcast_at(&shape, caller),
             other.broadcast_at(&shape, caller),
-        )
+        );
+        (a.laid_like(&b), b.laid_like(&a))
+    }
+
+    /// In the mapped form, a tile without a layout takes that of a neighbour of the same shape.
+    fn laid_like(&self, other: &Self) -> Self {
+        match other.layout() {
+            Some(layout) if self.layout().is_none() && self.shape() == other.shape() => {
+                self.clone().with_layout(layout)
+            }
+            Some(_) | None => self.clone(),
+        }
     }
 
     fn common_shape(&self, other: &Self, caller: &Caller<'_>) -> Vec<i64> {
@@ -322,6 +333,11 @@ impl Tile {
         let (yes, no) = yes.beside(no, caller);
         let shape = self.common_shape(&yes, caller);
         let [cond, yes, no] = [self, &yes, &no].map(|t| t.broadcast_at(&shape, caller));
+        let (yes, no) = (
+            yes.laid_like(&no).laid_like(&cond),
+            no.laid_like(&yes).laid_like(&cond),
+        );
+        let cond = cond.laid_like(&yes);
         self.builder.emit_one(
             Op::Select {
                 cond: cond.val,
@@ -341,7 +357,7 @@ impl Tile {
         let c = c.tile_of(&self.builder, self.dtype(), caller);
         let (a, b) = self.beside(b, caller);
         let (a, c) = a.beside(c, caller);
-        let b = b.broadcast_at(&a.shape(), caller);
+        let b = b.broadcast_at(&a.shape(), caller).laid_like(&a);
         self.builder.emit_one(
             Op::Fma {
                 a: a.val,

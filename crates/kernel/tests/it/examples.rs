@@ -1,8 +1,6 @@
 //! The example programs verify, go through text, and compute what a naive oracle computes.
 
-mod common;
-
-use common::{assert_close, bytes_of, matmul, numbers, rounded, values_of};
+use crate::common::{assert_close, bytes_of, matmul, numbers, rounded, values_of};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::{DType, Program, Scalar, examples, parse, verify};
 
@@ -179,4 +177,66 @@ fn tiled_matmul_computes() {
     )
     .unwrap();
     assert_close(&values_of(DType::F32, &c), &matmul(&a, &b, [m, n, k]), 1e-5);
+}
+
+fn run_matmul(
+    program: &Program,
+    [m, n, k]: [usize; 3],
+    out: DType,
+    workspace: usize,
+) -> (Vec<f64>, Vec<f64>) {
+    let dtype = DType::BF16;
+    let (a, b) = (
+        rounded(dtype, &numbers(6, m * k)),
+        rounded(dtype, &numbers(7, k * n)),
+    );
+    let (ab, bb) = (bytes_of(dtype, &a), bytes_of(dtype, &b));
+    let mut c = vec![0; m * n * out.size()];
+    let mut scratch = vec![0; workspace * 2];
+    let mut args = vec![
+        int(m),
+        int(n),
+        int(k),
+        Arg::Input { dtype, bytes: &ab },
+        Arg::Input { dtype, bytes: &bb },
+        Arg::Buffer {
+            dtype: out,
+            bytes: &mut c,
+        },
+    ];
+    if workspace > 0 {
+        args.push(Arg::Buffer {
+            dtype,
+            bytes: &mut scratch,
+        });
+    }
+    run(program, &mut args).unwrap_or_else(|error| panic!("{error}"));
+    (values_of(out, &c), matmul(&a, &b, [m, n, k]))
+}
+
+#[test]
+fn amx_matmul_computes() {
+    let program = checked(examples::amx_matmul());
+    let shape = [64, 96, 160];
+    let (ours, expected) = run_matmul(&program, shape, DType::F32, shape[1] * shape[2]);
+    assert_close(&ours, &expected, 1e-5);
+}
+
+#[test]
+fn wgmma_matmul_computes() {
+    use examples::{Epilogue, WgmmaTile};
+    for epilogue in [Epilogue::Direct, Epilogue::Staged] {
+        let tile = WgmmaTile {
+            consumers: 2,
+            columns: 128,
+            stages: 4,
+            group: 2,
+            epilogue,
+        };
+        let program = checked(examples::wgmma_matmul(tile));
+        // Seven steps wrap around the ring; rows, columns and depth have tails.
+        let (ours, expected) = run_matmul(&program, [200, 136, 424], DType::BF16, 0);
+        assert_close(&ours, &expected, 1e-2);
+    }
+    checked(examples::wgmma_matmul(WgmmaTile::LARGE));
 }

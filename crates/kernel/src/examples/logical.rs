@@ -1,11 +1,4 @@
-//! Programs that carried real weight while the IR was designed: tests run them, and targets take them as first inputs.
-//!
-//! | program | form | shows |
-//! |---|---|---|
-//! | [`bias_gelu`] | logical | pointwise with a broadcast operand and masked tails |
-//! | [`softmax`] | logical | row reductions, two passes over one tile |
-//! | [`mxint8_decode`] | logical | bits, shifts, a scale for each group |
-//! | [`tiled_matmul`] | logical | `dot` in a loop with a carried accumulator |
+//! Example programs of the logical form.
 
 use oxyfuel_base::{DType, Expr, Result, Symbol};
 

@@ -1,0 +1,5 @@
+//! Tests of whole programs, in one binary.
+
+mod checks;
+mod common;
+mod examples;
