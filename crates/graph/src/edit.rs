@@ -5,8 +5,8 @@
 //! in order.
 
 use crate::builder::Builder;
-use crate::ir::{Graph, GraphOutput, Node, NodeId, TensorType, ValueId};
-use oxyfuel_base::{Arena, Code, Error, Id, Ranges, Result};
+use crate::ir::{Graph, GraphOutput, Node, NodeId, Origin, TensorType, ValueId};
+use oxyfuel_base::{Arena, Code, Digest, Error, Id, Ranges, Result, digest_of};
 
 /// Who reads each value.
 #[derive(Clone, Debug)]
@@ -44,6 +44,16 @@ impl Graph {
             ranges.set(s.symbol, s.min, s.max);
         }
         ranges
+    }
+
+    /// A digest of all that decides what the graph computes and how its values are laid out; where nodes came from does not count.
+    pub fn digest(&self) -> Result<Digest> {
+        let mut plain = self.clone();
+        plain
+            .nodes
+            .values_mut()
+            .for_each(|node| node.origin = Origin::default());
+        digest_of(&plain)
     }
 
     /// The node that defines each value, `None` for inputs; indexed by value.

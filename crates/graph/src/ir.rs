@@ -149,6 +149,20 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Where something made of several nodes came from: the first known place, and every source operator once.
+    pub fn merge<'a>(origins: impl IntoIterator<Item = &'a Origin>) -> Origin {
+        let mut out = Origin::default();
+        for origin in origins {
+            out.at = out.at.or_else(|| origin.at.clone());
+            for op in &origin.ops {
+                if !out.ops.contains(op) {
+                    out.ops.push(op.clone());
+                }
+            }
+        }
+        out
+    }
+
     pub fn is_empty(&self) -> bool {
         self.at.is_none() && self.ops.is_empty()
     }

@@ -2,7 +2,7 @@
 
 use oxyfuel_base::{Code, DType, Expr, Result, Scalar};
 use oxyfuel_graph::{
-    Builder, Device, Graph, HostTensor, Op, Rebuild, Unary, ValueId, parse, run, verify,
+    Builder, Device, Graph, HostTensor, Op, Rebuild, Unary, ValueId, interp, parse, run, verify,
 };
 
 const TEXT: &str = "graph @f(%x: f32[2] cpu, %z: f32[2] cpu) {
@@ -211,4 +211,61 @@ fn absurd_sizes_are_errors() {
     let graph = b.finish().unwrap();
     let x = HostTensor::from_f64(DType::F32, &[], &[1.0]).unwrap();
     assert_eq!(run(&graph, &[x]).unwrap_err().code, Code::TooLarge);
+}
+
+#[test]
+fn symbolic_slices_clamp_as_python_does() {
+    let mut b = Builder::new("f");
+    let n = b.symbol("n", 0, 100);
+    let x = b.input("x", DType::I64, vec![n], Device::Cpu).unwrap();
+    let bounds = [
+        (0, 4),
+        (-3, i64::MAX),
+        (2, -1),
+        (5, 3),
+        (1, 1000),
+        (i64::MIN, 2),
+    ];
+    for (start, end) in bounds {
+        let y = b.slice(x, 0, start, end, 1).unwrap();
+        b.output(y);
+    }
+    let graph = b.finish().unwrap();
+    for size in 0..8i64 {
+        let values: Vec<i64> = (0..size).collect();
+        let x = HostTensor::from_i64(DType::I64, &[size], &values).unwrap();
+        for ((start, end), result) in bounds.iter().zip(run(&graph, &[x]).unwrap()) {
+            let at = |i: i64| (if i < 0 { i.saturating_add(size) } else { i }).clamp(0, size);
+            let want: Vec<f64> = (at(*start)..at(*end)).map(|i| i as f64).collect();
+            assert_eq!(result.to_f64(), want, "[{start}:{end}] of {size}");
+        }
+    }
+}
+
+#[test]
+fn digests_ignore_where_nodes_came_from() {
+    let g = graph();
+    let mut moved = g.clone();
+    moved
+        .nodes
+        .values_mut()
+        .for_each(|n| n.origin.ops.push("elsewhere".to_owned()));
+    assert_eq!(g.digest().unwrap(), moved.digest().unwrap());
+    assert_ne!(g.digest().unwrap(), g.compact().unwrap().digest().unwrap());
+}
+
+#[test]
+fn one_node_can_be_folded() {
+    let g = graph();
+    let mul = g.definitions()[named(&g, "d")].unwrap();
+    let b = HostTensor::from_f64(DType::F32, &[2], &[3.0, 4.0]).unwrap();
+    let two = HostTensor::from_f64(DType::F32, &[1], &[2.0]).unwrap();
+    assert_eq!(
+        interp::fold(&g, mul, &[&b, &two]).unwrap()[0].to_f64(),
+        [6.0, 8.0]
+    );
+    assert_eq!(
+        interp::fold(&g, mul, &[&two, &two]).unwrap_err().code,
+        Code::ShapeMismatch
+    );
 }

@@ -117,7 +117,7 @@ impl Builder {
         self.view(x, &shape)
     }
 
-    /// `x[start:end:step]` along a dimension, with Python's rules for constant bounds: negative ones count from the end, all are clamped.
+    /// `x[start:end:step]` along a dimension, with Python's rules for bounds: negative constants count from the end, all are clamped.
     #[track_caller]
     pub fn slice(
         &mut self,
@@ -236,23 +236,32 @@ impl Builder {
                 format!("{op}: the tensor has no dimensions"),
             );
         };
-        let bound = |e: Expr| match (e.as_const(), size.as_const()) {
-            (Some(i), Some(n)) => Expr::from(if i < 0 {
-                i.saturating_add(n).max(0)
-            } else {
-                i.min(n)
-            }),
-            (Some(i64::MAX), None) => size.clone(),
-            (Some(i), None) if i < 0 => size + i,
-            (Some(_) | None, _) => e,
-        };
-        let (start, end) = (bound(start), bound(end));
+        let (start, end) = (self.clamped(start, size), self.clamped(end, size));
         // Python gives an empty slice when the end lies before the start.
-        let end = match (start.as_const(), end.as_const()) {
-            (Some(s), Some(e)) if e < s => start.clone(),
-            (Some(_) | None, _) => end,
+        let end = if start.provably_le(&end, &self.ranges) {
+            end
+        } else {
+            Expr::max(&end, start.clone())
         };
         Ok((dim, start, end))
+    }
+
+    /// A bound as Python reads it: counted from the end when negative, and brought between 0 and the size.
+    fn clamped(&self, bound: Expr, size: &Expr) -> Expr {
+        let mut e = match bound.as_const() {
+            Some(i64::MAX) => return size.clone(),
+            // Far enough below zero is below every size.
+            Some(i) if i < 0 => size + i.max(-(1 << 62)),
+            Some(_) | None => bound,
+        };
+        if !Expr::ZERO.provably_le(&e, &self.ranges) {
+            e = Expr::max(&e, 0);
+        }
+        if e.provably_le(size, &self.ranges) {
+            e
+        } else {
+            Expr::min(&e, size)
+        }
     }
 
     /// Tensors one after another, promoted to one dtype.

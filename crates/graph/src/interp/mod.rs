@@ -20,7 +20,7 @@ mod value;
 
 use crate::HostTensor;
 use crate::bind::{Bindings, bind};
-use crate::ir::{Graph, TensorType};
+use crate::ir::{Graph, NodeId, TensorType};
 use crate::op::Op;
 use oxyfuel_base::{Code, Error, Id, Result, ensure};
 use value::Tensor;
@@ -70,6 +70,46 @@ pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
         )),
     };
     graph.outputs.iter().map(result).collect()
+}
+
+/// Computes one node of a verified graph from its operands, for constant folding. Its results must not have symbolic sizes.
+pub fn fold(graph: &Graph, node: NodeId, operands: &[&HostTensor]) -> Result<Vec<HostTensor>> {
+    let node = &graph.nodes[node];
+    ensure!(
+        operands.len() == node.inputs.len(),
+        ArityMismatch,
+        "{} operands for {}",
+        operands.len(),
+        node.op.name()
+    );
+    for (&v, tensor) in node.inputs.iter().zip(operands) {
+        let ty = graph.ty(v);
+        let same_shape = ty.rank() == tensor.shape.len()
+            && ty
+                .shape
+                .iter()
+                .zip(&tensor.shape)
+                .all(|(e, &n)| e.is_const(n));
+        ensure!(
+            ty.dtype == tensor.dtype && same_shape,
+            ShapeMismatch,
+            "an operand of {} has another type",
+            node.op.name()
+        );
+    }
+    let tensors = operands
+        .iter()
+        .map(|t| Tensor::from_host(t))
+        .collect::<Result<Vec<_>>>()?;
+    let types: Vec<&TensorType> = node.outputs.iter().map(|&v| graph.ty(v)).collect();
+    let results = apply(
+        graph,
+        &Bindings::default(),
+        &node.op,
+        &tensors.iter().collect::<Vec<_>>(),
+        &types,
+    )?;
+    results.iter().map(Tensor::to_host).collect()
 }
 
 /// One node.
