@@ -6,7 +6,7 @@
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
 //! | `rows.rs`, `split.rs` | a nest as phases of a logical program |
-//! | `direct.rs`, `packed.rs` | matrix products: as a plain reduction, or through packed panels |
+//! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `map.rs` | layouts for every tile |
 //!
@@ -24,8 +24,9 @@ mod pointwise;
 mod rows;
 mod split;
 mod tile;
+mod warps;
 
-use oxyfuel_base::{Expr, Result};
+use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::{Graph, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
@@ -78,10 +79,17 @@ pub fn lower_group(
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
             let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
-            if strategy == Strategy::PackedProduct {
-                let nest = &work.nests[0];
+            let nest = &work.nests[0];
+            if strategy == Strategy::PackedProduct && target.is_simt() {
+                let (program, maps) =
+                    warps::warps(nest, |k| parameters(k, nest), &product, target)?;
+                arguments.extend((0..maps).map(|_| Argument::TensorMap));
+                let mapped = expanded(program.clone())?;
+                (program, mapped, Vec::new())
+            } else if strategy == Strategy::PackedProduct {
                 let made = packed::packed(nest, |k| parameters(k, nest), &product, target)?;
-                (made.program.clone(), made.program, made.workspaces)
+                let mapped = expanded(made.program.clone())?;
+                (made.program, mapped, made.workspaces)
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
                 loops(&mut work.nests, strategy, target, name)?
@@ -107,6 +115,11 @@ pub fn lower_group(
         arguments,
         min_chunk,
     })
+}
+
+/// Transcendental functions as arithmetic that every target has. What has no expansion stays: targets without it leave the kernel to the interpreter.
+fn expanded(program: Program) -> Result<Program> {
+    maths::expand(program, &|_, dtype| dtype != DType::F64)
 }
 
 /// Instances that make a thread worth waking, if all of them share `elements`.
@@ -172,6 +185,6 @@ fn loops(
         }
     }
     let logical = k.finish()?;
-    let mapped = map::map(logical.clone(), target)?;
+    let mapped = map::map(expanded(logical.clone())?, target)?;
     Ok((logical, mapped, workspaces))
 }

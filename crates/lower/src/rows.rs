@@ -222,7 +222,8 @@ impl<'a> Frame<'a> {
         self.values[node] = Some(tile);
     }
 
-    fn get(&self, node: Node) -> Tile {
+    /// The tile of a value that was written.
+    pub fn get(&self, node: Node) -> Tile {
         self.values[node]
             .clone()
             .unwrap_or_else(|| self.k.constant(self.nest.values[node].dtype, 0))

@@ -2,23 +2,17 @@
 
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::builder::{KernelBuilder, rewrite};
-use oxyfuel_kernel::{DType, Form, Inst, Op, Program, UnaryOp, Val};
+use oxyfuel_kernel::{DType, Inst, Op, Program, UnaryOp, Val};
 
 use super::emit::Emit;
 use super::table::{apply, has_expansion};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
-/// always stays. The program is in the logical form, before and after.
+/// always stays. In a mapped program new tiles take the layout of their shape.
 ///
 /// f32 is expanded as it is. f16 and bf16 are converted to f32, and the result is rounded once. Other floats have no expansion: the error is
 /// `NoLowering`, so that the caller can run the program on an interpreter instead.
 pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Result<Program> {
-    ensure!(
-        program.form == Form::Logical,
-        InvalidArgument,
-        "`{}`: maths is expanded before a program is mapped",
-        program.name
-    );
     rewrite(program, &mut |k, inst| expand_inst(k, inst, needs))
 }
 

@@ -1,0 +1,461 @@
+//! A matrix product on a GPU with warp-group products and a copy engine: one warp group fetches, two multiply.
+//!
+//! ```text
+//!   producer    wait empty[s] -> announce bytes on full[s] -> copy a box of a and of b into stage s
+//!   consumers   wait full[s] -> multiply from shared memory -> arrive on empty[s] one step later
+//!               ... after the last step: the work on the result in registers, then out through shared memory or straight
+//! ```
+//!
+//! Boxes beyond an edge read as zeros and are dropped when written, so that no extent needs to divide; rows must start at multiples of 16 bytes, which the copy engine asks for.
+
+use oxyfuel_base::{DType, Expr, Result, ensure, err};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{
+    BinaryOp, Geometry, MmaDim, MmaOperand, Mode, Op, Order, Space, Swizzle, TileLayout, Type,
+};
+use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
+
+use crate::direct::Product;
+use crate::nest::Nest;
+use crate::rows::Frame;
+use crate::tile::{Tiling, ceil_div};
+
+/// Bytes of a swizzled row of shared memory.
+const ROW_BYTES: i64 = 128;
+/// Warps of the group that fetches.
+const PRODUCER_WARPS: u32 = 4;
+/// Groups that multiply, one under the other.
+const CONSUMERS: i64 = 2;
+/// Registers a thread of each role asks for: together they are what a block of three groups has.
+const PRODUCER_REGISTERS: u32 = 40;
+const CONSUMER_REGISTERS: u32 = 232;
+/// Block rows for each step along the columns, so that neighbours share operands in the cache.
+const GROUP: u32 = 16;
+/// Steps of the depth in flight.
+const STAGES: i64 = 4;
+
+struct Shape {
+    rows: i64,
+    cols: i64,
+    /// Depth of one stage: a swizzled row.
+    depth: i64,
+    /// The columns of `b` are contiguous (row-major `[k, n]`); otherwise its depth is.
+    b_by_columns: bool,
+    warps: u32,
+}
+
+/// Builds the program, or says why this product is not for it. Tensor maps follow the buffers as parameters: `a`, `b`, and the result where it leaves by the copy engine.
+pub fn warps(
+    nest: &Nest,
+    mems_of: impl Fn(&KernelBuilder) -> Vec<Mem>,
+    product: &Product,
+    target: &TargetDesc,
+) -> Result<(Program, usize)> {
+    let unit = target
+        .matrix_unit(product.a.dtype, product.b.dtype, product.acc)
+        .filter(|unit| {
+            unit.operands == OperandHome::Shared && unit.asynchronous && target.tensor_copies
+        })
+        .ok_or_else(|| {
+            err!(
+                NoLowering,
+                "this machine has no warp-group product of {} and {}",
+                product.a.dtype,
+                product.b.dtype
+            )
+        })?;
+    let shape = choose(product, unit)?;
+    let dtype = product.a.dtype;
+    let size = dtype.size() as i64;
+    let (rows, cols, depth) = (shape.rows, shape.cols, shape.depth);
+    let swizzle = Some(Swizzle::B128);
+    let all_warps = PRODUCER_WARPS + shape.warps;
+    let geometry = Geometry {
+        lanes: target.warp_lanes,
+        warps: all_warps,
+        cluster: [1; 3],
+        registers: 0,
+    };
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let mems = mems_of(&k);
+    let e = Expr::constant;
+    let (a, b) = (&mems[product.a.buffer], &mems[product.b.buffer]);
+    let map_a = k.tensor_map(
+        "map_a",
+        a,
+        [e(product.m), e(product.k)],
+        [e(product.a.strides[0]), e(1)],
+        [rows, depth],
+        swizzle,
+    );
+    let map_b = if shape.b_by_columns {
+        k.tensor_map(
+            "map_b",
+            b,
+            [e(product.k), e(product.n)],
+            [e(product.b.strides[0]), e(1)],
+            [depth, depth],
+            swizzle,
+        )
+    } else {
+        k.tensor_map(
+            "map_b",
+            b,
+            [e(product.n), e(product.k)],
+            [e(product.b.strides[1]), e(1)],
+            [cols, depth],
+            swizzle,
+        )
+    };
+    let staged = staged_store(nest, size).then(|| &nest.stores[0]);
+    let map_c = staged.map(|store| {
+        let strides = &store.window.strides;
+        k.tensor_map(
+            "map_c",
+            &mems[store.window.buffer],
+            [e(product.m), e(product.n)],
+            [e(strides[0]), e(1)],
+            [rows, depth],
+            swizzle,
+        )
+    });
+    let maps = 2 + usize::from(map_c.is_some());
+
+    let acc_layout = accumulator(cols, shape.warps);
+    for small in [[rows, cols], [1, cols], [rows, 1]] {
+        k.layout_shape(small, restricted(&acc_layout, &small));
+    }
+    let steps = ceil_div(product.k, depth);
+    let grid = [ceil_div(product.m, rows), ceil_div(product.n, cols)];
+    k.phase_ordered(grid.map(e), Order::Grouped { group: GROUP }, |k| {
+        let ring_a = k.alloc(Space::Shared, dtype, STAGES * rows * depth, swizzle);
+        let ring_b = k.alloc(Space::Shared, dtype, STAGES * depth * cols, swizzle);
+        let out = map_c
+            .as_ref()
+            .map(|_| k.alloc(Space::Shared, dtype, rows * cols, swizzle));
+        let full = k.alloc(Space::Shared, DType::U64, STAGES, None);
+        let empty = k.alloc(Space::Shared, DType::U64, STAGES, None);
+        for stage in 0..STAGES {
+            k.barrier_init(full.slot(k, stage), 1);
+            k.barrier_init(empty.slot(k, stage), shape.warps);
+        }
+        k.sync();
+        let (row_block, col_block) = (k.program_id(0), k.program_id(1));
+        let (row, col) = (&row_block * rows, &col_block * cols);
+        k.roles(|roles| {
+            roles.role("producer", 0, PRODUCER_WARPS, PRODUCER_REGISTERS, |k| {
+                k.for_range(0, steps, 1, [], |k, step, []| {
+                    let stage = step.binary(BinaryOp::Mod, STAGES);
+                    let parity = (step
+                        .binary(BinaryOp::FloorDiv, STAGES)
+                        .binary(BinaryOp::Mod, 2i64)
+                        .binary(BinaryOp::Xor, 1i64))
+                    .cast(DType::I32);
+                    k.barrier_wait(empty.slot(k, &stage), &parity);
+                    let barrier = full.slot(k, &stage);
+                    k.barrier_arrive(barrier, Some((rows + cols) * depth * size));
+                    let at = &step * depth;
+                    k.tensor_load(
+                        &map_a,
+                        [&row, &at],
+                        &ring_a,
+                        &stage * (rows * depth),
+                        barrier,
+                    );
+                    let b_stage = &stage * (depth * cols);
+                    if shape.b_by_columns {
+                        for j in 0..cols / depth {
+                            k.tensor_load(
+                                &map_b,
+                                [&at, &(&col + j * depth)],
+                                &ring_b,
+                                &b_stage + j * depth * depth,
+                                barrier,
+                            );
+                        }
+                    } else {
+                        k.tensor_load(&map_b, [&col, &at], &ring_b, &b_stage, barrier);
+                    }
+                    []
+                });
+            });
+            roles.role(
+                "consumers",
+                PRODUCER_WARPS,
+                shape.warps,
+                CONSUMER_REGISTERS,
+                |k| {
+                    let zero = k.constant(product.acc, 0);
+                    let made = k.append(
+                        Op::Splat { value: zero.val() },
+                        &[Type::tile(product.acc, &[rows, cols])],
+                    );
+                    let acc = k.tile(made.first().copied().unwrap_or(zero.val()));
+                    let [acc] = k.for_range(0, steps, 1, [acc], |k, step, [acc]| {
+                        let stage = step.binary(BinaryOp::Mod, STAGES);
+                        let parity = step
+                            .binary(BinaryOp::FloorDiv, STAGES)
+                            .binary(BinaryOp::Mod, 2i64)
+                            .cast(DType::I32);
+                        k.barrier_wait(full.slot(k, &stage), &parity);
+                        let a = ring_a
+                            .at(&(&stage * (rows * depth)))
+                            .shape([rows, depth])
+                            .operand([MmaDim::Side, MmaDim::K]);
+                        let b = b_operand(&ring_b, &stage, &shape);
+                        let acc = k.mma(a, b, &acc, true);
+                        k.mma_commit();
+                        let [acc] = k.mma_wait(1, [acc]);
+                        // The products of the step before are done with their memory.
+                        k.when(
+                            &step.compare(oxyfuel_kernel::ir::CompareOp::Gt, 0i64),
+                            |k| {
+                                let before = (&step - 1i64).binary(BinaryOp::Mod, STAGES);
+                                k.barrier_arrive_per_warp(empty.slot(k, &before));
+                            },
+                        );
+                        [acc]
+                    });
+                    let [sum] = k.mma_wait(0, [acc]);
+                    let mut frame_values = Finish {
+                        k,
+                        mems: &mems,
+                        nest,
+                        product,
+                        shape: &shape,
+                    };
+                    match (&map_c, &out) {
+                        (Some(map), Some(out)) => {
+                            let tile = frame_values.value(
+                                &row_block,
+                                &col_block,
+                                sum,
+                                nest.stores[0].value,
+                            );
+                            let boxes = tile
+                                .reshape([rows, cols / depth, depth])
+                                .with_layout(in_boxes(&acc_layout, depth));
+                            k.store(
+                                out.at(0).shape([rows, cols / depth, depth]).strides([
+                                    depth,
+                                    rows * depth,
+                                    1,
+                                ]),
+                                &boxes,
+                            );
+                            k.fence_async();
+                            k.sync();
+                            for j in 0..cols / depth {
+                                k.tensor_store(
+                                    map,
+                                    [&row, &(&col + j * depth)],
+                                    out,
+                                    j * rows * depth,
+                                );
+                            }
+                            k.copy_commit();
+                            k.copy_wait(0);
+                        }
+                        _ => frame_values.store_all(&row_block, &col_block, sum),
+                    }
+                },
+            );
+        });
+    });
+    Ok((k.finish()?, maps))
+}
+
+fn choose(product: &Product, unit: &MatrixUnit) -> Result<Shape> {
+    let size = product.a.dtype.size() as i64;
+    let depth = ROW_BYTES / size;
+    let b_by_columns = product.b.strides[1] == 1;
+    ensure!(
+        product.batch == 1,
+        NoLowering,
+        "batched products are not warp-specialised yet"
+    );
+    ensure!(
+        product.a.strides[1] == 1,
+        NoLowering,
+        "the left operand is transposed"
+    );
+    ensure!(
+        b_by_columns || product.b.strides[0] == 1,
+        NoLowering,
+        "the right operand is strided along both dims"
+    );
+    let pitch = [
+        product.a.strides[0],
+        if b_by_columns {
+            product.b.strides[0]
+        } else {
+            product.b.strides[1]
+        },
+    ];
+    let aligned = pitch.iter().all(|&stride| stride * size % 16 == 0)
+        && product.a.base == 0
+        && product.b.base == 0;
+    ensure!(
+        aligned,
+        NoLowering,
+        "rows of an operand do not start at multiples of 16 bytes"
+    );
+    let cols = if product.n > 128 {
+        i64::from(unit.n)
+    } else {
+        128
+    };
+    let rows = i64::from(unit.m) * CONSUMERS;
+    Ok(Shape {
+        rows,
+        cols,
+        depth,
+        b_by_columns,
+        warps: unit.warps * CONSUMERS as u32,
+    })
+}
+
+fn b_operand(ring: &Mem, stage: &Tile, shape: &Shape) -> MmaOperand {
+    let (cols, depth) = (shape.cols, shape.depth);
+    let at = ring.at(&(stage * (depth * cols)));
+    if shape.b_by_columns {
+        at.shape([depth, cols / depth, depth])
+            .strides([depth, depth * depth, 1])
+            .operand([MmaDim::K, MmaDim::Side, MmaDim::Side])
+    } else {
+        at.shape([cols, depth]).operand([MmaDim::Side, MmaDim::K])
+    }
+}
+
+/// Whether the only thing stored is the block itself, in rows that the copy engine can write.
+fn staged_store(nest: &Nest, size: i64) -> bool {
+    let [store] = nest.stores.as_slice() else {
+        return false;
+    };
+    let strides = &store.window.strides;
+    let value = &nest.values[store.value];
+    nest.rank() == 2
+        && strides[1] == 1
+        && strides[0] * size % 16 == 0
+        && store.window.base == 0
+        && value.dtype.size() as i64 == size
+}
+
+/// As the unit leaves its sums: 16 rows a warp, lanes 8 down and 4 across, pairs of columns.
+fn accumulator(cols: i64, warps: u32) -> TileLayout {
+    let mode = |dim, extent, stride| Mode {
+        dim,
+        extent,
+        stride,
+    };
+    TileLayout {
+        warp: vec![mode(0, 4, 16), mode(0, warps / 4, 64)],
+        lane: vec![mode(1, 4, 2), mode(0, 8, 1)],
+        reg: vec![
+            mode(1, 2, 1),
+            mode(0, 2, 8),
+            mode(1, u32::try_from(cols / 8).unwrap_or(1), 8),
+        ],
+        ..TileLayout::default()
+    }
+}
+
+/// The same registers under `[rows, cols / width, width]`.
+fn in_boxes(layout: &TileLayout, width: i64) -> TileLayout {
+    let width = u32::try_from(width).unwrap_or(1);
+    let mode = |dim, extent, stride| Mode {
+        dim,
+        extent,
+        stride,
+    };
+    let blocks = layout.reg[2].extent * 8 / width;
+    TileLayout {
+        warp: layout.warp.clone(),
+        lane: vec![mode(2, 4, 2), mode(0, 8, 1)],
+        reg: vec![
+            mode(2, 2, 1),
+            mode(0, 2, 8),
+            mode(2, width / 8, 8),
+            mode(1, blocks, 1),
+        ],
+        ..TileLayout::default()
+    }
+}
+
+/// The layout of a tile with extent 1 along some dims: what it does not vary over is replicated.
+fn restricted(layout: &TileLayout, shape: &[i64]) -> TileLayout {
+    let still = |mode: &Mode| shape[usize::from(mode.dim)] == 1;
+    let replicate = |modes: &[Mode]| {
+        modes
+            .iter()
+            .map(|mode| {
+                if still(mode) {
+                    Mode { stride: 0, ..*mode }
+                } else {
+                    *mode
+                }
+            })
+            .collect()
+    };
+    TileLayout {
+        cluster: Vec::new(),
+        warp: replicate(&layout.warp),
+        lane: replicate(&layout.lane),
+        reg: layout
+            .reg
+            .iter()
+            .filter(|mode| !still(mode))
+            .copied()
+            .collect(),
+        matrix: false,
+    }
+}
+
+/// The work on the result of one block.
+struct Finish<'a> {
+    k: &'a KernelBuilder,
+    mems: &'a [Mem],
+    nest: &'a Nest,
+    product: &'a Product,
+    shape: &'a Shape,
+}
+
+impl Finish<'_> {
+    fn run(&mut self, row: &Tile, col: &Tile, sum: Tile, then: impl FnOnce(&mut Frame<'_>)) {
+        let (rows, cols) = (self.shape.rows, self.shape.cols);
+        let left = |block: &Tile, size: i64, extent: i64| {
+            (extent % size != 0).then(|| (block * -size + extent).binary(BinaryOp::Min, size))
+        };
+        let tiling = Tiling {
+            block: vec![rows, cols],
+        };
+        let position = vec![Some(row.clone()), Some(col.clone())];
+        let start = vec![Some(row * rows), Some(col * cols)];
+        let rest = vec![
+            left(row, rows, self.product.m),
+            left(col, cols, self.product.n),
+        ];
+        let mut frame = Frame::place(self.k, self.mems, self.nest, &tiling, position, start, rest);
+        frame.give(0, sum);
+        for node in 0..self.nest.values.len() {
+            frame.value(node);
+        }
+        then(&mut frame);
+    }
+
+    fn value(&mut self, row: &Tile, col: &Tile, sum: Tile, node: usize) -> Tile {
+        let mut result = sum.clone();
+        self.run(row, col, sum, |frame| result = frame.get(node));
+        result
+    }
+
+    fn store_all(&mut self, row: &Tile, col: &Tile, sum: Tile) {
+        let nest = self.nest;
+        self.run(row, col, sum, |frame| {
+            for store in &nest.stores {
+                frame.store(store.value, &store.window);
+            }
+        });
+    }
+}
