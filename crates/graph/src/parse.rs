@@ -583,9 +583,10 @@ impl<'a> Parser<'a> {
             .filter_map(|row| row.fixed.map(|(name, _)| name))
             .next();
         if let Some(attr) = fixed
-            && list.next(&mut self.cursor).is_ok()
+            && (list.first || self.cursor.eat(","))
             && self.cursor.keyword(attr)
         {
+            list.first = false;
             self.cursor.expect("=")?;
             self.cursor.skip_space();
             let at = self.cursor.at;

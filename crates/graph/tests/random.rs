@@ -83,11 +83,16 @@ proptest! {
             }
         }
         let text: String = text.into_iter().collect();
-        // What still parses must be judged without a panic, and what is sound must print as itself.
+        // What still parses must be judged without a panic; what is sound must print as itself and run or say why not.
         if let Ok(graph) = parse("damaged", &text)
             && verify(&graph).is_ok()
         {
-            prop_assert_eq!(parse("again", &graph.to_string()).unwrap(), graph);
+            prop_assert_eq!(&parse("again", &graph.to_string()).unwrap(), &graph);
+            let ranges = graph.ranges();
+            let small = graph.values.values().all(|v| v.ty.numel().bounds(&ranges).hi < 100_000);
+            if let (true, Ok(inputs)) = (small, random::inputs(&graph, &mut Choices::new(&numbers))) {
+                let _ = run(&graph, &inputs);
+            }
         }
     }
 }

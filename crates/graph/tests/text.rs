@@ -117,3 +117,25 @@ fn errors_have_codes_and_places() {
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
+
+#[test]
+fn long_texts_are_read_in_linear_time() {
+    let text = |nodes: usize| {
+        let mut out = String::from("graph @f(%0: f32[2] cpu) {\n");
+        for i in 1..=nodes {
+            out += &format!("  %{i}: f32[2] = gelu %{}\n", i - 1);
+        }
+        out + &format!("  return %{nodes}\n}}\n")
+    };
+    let seconds = |text: &str| {
+        let start = std::time::Instant::now();
+        parse("long", text).unwrap();
+        start.elapsed().as_secs_f64()
+    };
+    let (short, long) = (text(1_000), text(16_000));
+    // A quadratic parser would take 256 times as long for 16 times the text; the margin is for a busy machine.
+    let ratio = (0..3)
+        .map(|_| seconds(&long) / seconds(&short))
+        .fold(f64::INFINITY, f64::min);
+    assert!(ratio < 100.0, "{ratio}");
+}

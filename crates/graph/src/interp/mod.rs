@@ -26,7 +26,7 @@ use oxyfuel_base::{Code, Error, Id, Result, ensure};
 use value::Tensor;
 
 /// The most elements a tensor may have here.
-const MAX_ELEMENTS: usize = 1 << 27;
+const MAX_ELEMENTS: usize = 1 << 26;
 
 /// Runs a graph on inputs; one tensor for each result, those stored into inputs included.
 pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
