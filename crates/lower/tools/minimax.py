@@ -270,6 +270,17 @@ def sincos():
     parts("TWO_OVER_PI_LARGE", [high, middle, round_f64(rest - high - middle)])
 
 
+@task
+def pow():
+    def q(z):  # log2((1+s)/(1-s)) / s, z = s^2
+        s = mp.sqrt(z)
+        return 2 * mp.atanh(s) / (s * LN2) if z > mp.mpf("1e-30") else 2 / LN2
+
+    top = (3 - 2 * SQRT2) ** 2 * mp.mpf("1.0001")
+    fit("POW_LOG2", q, lambda z: 1 / q(z), range(5), 0, top, "Relative error of log2, in ((m-1)/(m+1))^2", rnd=round_f64)
+    fit("POW_EXP2", lambda f: mp.power(2, f), lambda f: mp.power(2, -f), range(7), -0.5, 0.5, "Relative error of 2^f", rnd=round_f64)
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:] or TASKS:
         print(f"// {name}")

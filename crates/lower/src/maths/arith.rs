@@ -14,7 +14,7 @@ pub trait Arith {
     type F: Copy;
     /// An i32 value.
     type I: Copy;
-    /// An f64 value; only the full reduction of sin and cos computes in f64.
+    /// An f64 value; only `pow` and the full reduction of sin and cos compute in f64.
     type D: Copy;
     /// A truth value.
     type B: Copy;
@@ -59,6 +59,10 @@ pub trait Arith {
     fn dsub(&self, a: Self::D, b: Self::D) -> Self::D;
     fn dmul(&self, a: Self::D, b: Self::D) -> Self::D;
     fn dfma(&self, a: Self::D, b: Self::D, c: Self::D) -> Self::D;
+    fn ddiv(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn dmin(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn dmax(&self, a: Self::D, b: Self::D) -> Self::D;
+    fn deq(&self, a: Self::D, b: Self::D) -> Self::B;
     fn dneg(&self, a: Self::D) -> Self::D;
     /// To the nearest integer, ties to even.
     fn dround(&self, a: Self::D) -> Self::D;
@@ -74,6 +78,16 @@ pub trait Arith {
         rest.iter()
             .rev()
             .fold(self.float(*last), |sum, c| self.fma(sum, x, self.float(*c)))
+    }
+
+    /// [`poly`](Self::poly) in f64.
+    fn dpoly(&self, x: Self::D, coefficients: &[f64]) -> Self::D {
+        let (last, rest) = coefficients
+            .split_last()
+            .expect("a polynomial has coefficients");
+        rest.iter().rev().fold(self.double(*last), |sum, c| {
+            self.dfma(sum, x, self.double(*c))
+        })
     }
 
     /// `magnitude`, which must not be negative, with the sign of `sign`.

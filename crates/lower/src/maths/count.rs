@@ -50,6 +50,6 @@ impl Arith for Count {
     }
     counted! { doubles:
         widen(()); narrow(()); dadd((), ()); dsub((), ()); dmul((), ()); dfma((), (), ());
-        dneg(()); dround(()); dselect((), (), ()); dto_int(());
+        ddiv((), ()); dmin((), ()); dmax((), ()); deq((), ()); dneg(()); dround(()); dselect((), (), ()); dto_int(());
     }
 }

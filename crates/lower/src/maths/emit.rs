@@ -146,6 +146,10 @@ impl Arith for Emit<'_> {
         dadd binary BinaryOp::Add;
         dsub binary BinaryOp::Sub;
         dmul binary BinaryOp::Mul;
+        ddiv binary BinaryOp::Div;
+        dmin binary BinaryOp::Min;
+        dmax binary BinaryOp::Max;
+        deq compare CompareOp::Eq;
         dneg unary UnaryOp::Neg;
         dround unary UnaryOp::Round;
         dto_int cast DType::I32;

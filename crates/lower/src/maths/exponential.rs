@@ -27,7 +27,7 @@ pub(super) fn expm1_core<A: Arith>(a: &A, r: A::F, q: &[f32]) -> A::F {
 
 /// `(k, s, t)` with `k` the integer nearest to `x * scale` and `s * t = 2^k`: two factors, because `2^k` leaves the range of f32 at both ends before the
 /// results do. Multiplying by one and then the other is exact until the last rounding. Holds for `-252 <= k <= 254`.
-fn nearest_power_in_two<A: Arith>(a: &A, x: A::F, scale: f32) -> (A::F, A::F, A::F) {
+pub(super) fn nearest_power_in_two<A: Arith>(a: &A, x: A::F, scale: f32) -> (A::F, A::F, A::F) {
     let shifter = a.float(SHIFTER + 127.0);
     let shifted = a.fma(x, a.float(scale), shifter);
     let k = a.sub(shifted, shifter);

@@ -5,7 +5,7 @@ use super::coefficients as c;
 
 /// Splits `x = 2^k m` with `m` in `[sqrt(1/2), sqrt(2))`: gives `m - 1` and `2^23 k`, which for zero, infinity and what has no logarithm is what the result must be:
 /// -inf, inf, NaN.
-fn split<A: Arith>(a: &A, x: A::F) -> (A::F, A::F) {
+pub(super) fn split<A: Arith>(a: &A, x: A::F) -> (A::F, A::F) {
     let denormal = a.lt(x, a.float(f32::MIN_POSITIVE));
     let scaled = a.select(denormal, a.mul(x, a.float(8_388_608.0)), x);
     let i = a.bits(scaled);
@@ -28,7 +28,7 @@ const SQRT_HALF: i32 = 0x3f35_04f3;
 /// Bits of the float above 3/4, where `k` changes in `log1p`: `f` must not go below -1/4, or the sum that makes it is no longer exact.
 const ABOVE_THREE_QUARTERS: i32 = 0x3f40_0001;
 
-const ULP: f32 = 1.0 / 8_388_608.0;
+pub(super) const ULP: f32 = 1.0 / 8_388_608.0;
 
 pub fn log<A: Arith>(a: &A, x: A::F) -> A::F {
     let (f, k) = split(a, x);

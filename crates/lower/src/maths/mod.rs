@@ -1,7 +1,7 @@
 //! Maths expansion: transcendental functions written in the operations that every target has.
 //!
 //! ```text
-//!  exponential  logarithm  trigonometric  error_function  roots      one function an op, written once over `Arith`
+//!  exponential  logarithm  trigonometric  error_function  roots  power   one function an op, written once over `Arith`
 //!        └──────────┴───────────┴───────────────┴───────────┘
 //!                               │
 //!             ┌─────────────────┼──────────────────┐
@@ -24,6 +24,7 @@ mod expand;
 pub mod exponential;
 pub mod logarithm;
 pub mod native;
+pub mod power;
 pub mod roots;
 mod table;
 pub mod trigonometric;

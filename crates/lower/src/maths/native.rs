@@ -157,6 +157,34 @@ impl Arith for Native {
         a.mul_add(b, c)
     }
     #[inline(always)]
+    fn ddiv(&self, a: f64, b: f64) -> f64 {
+        a / b
+    }
+    #[inline(always)]
+    fn dmin(&self, a: f64, b: f64) -> f64 {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else if a < b || (a == b && a.is_sign_negative()) {
+            a
+        } else {
+            b
+        }
+    }
+    #[inline(always)]
+    fn dmax(&self, a: f64, b: f64) -> f64 {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else if a > b || (a == b && a.is_sign_positive()) {
+            a
+        } else {
+            b
+        }
+    }
+    #[inline(always)]
+    fn deq(&self, a: f64, b: f64) -> bool {
+        a == b
+    }
+    #[inline(always)]
     fn dneg(&self, a: f64) -> f64 {
         -a
     }

@@ -64,7 +64,7 @@ macro_rules! expansions {
 expansions! {
     Exp     exponential::exp,      0.892 at 0xc0bb_2813, "2^k (1 + r + r^2 q(r)), scaled in two steps";
     Exp2    exponential::exp2,     0.879 at 0xc2fc_fe35, "2^k (1 + f q(f)), scaled in two steps";
-    Expm1   exponential::expm1,    0.863 at 0x3eb2_1fbc, "2^k (r + r^2 q(r)) + (2^k - 1), lost bits recovered";
+    Expm1   exponential::expm1,    0.890 at 0x3eb1_7e5d, "2^k (r + r^2 q(r)) + (2^k - 1), lost bits recovered";
     Log     logarithm::log,        0.920 at 0x3fc8_82ce, "k ln 2 + f + f^2 q(f), f in [sqrt(1/2) - 1, sqrt(2) - 1]";
     Log2    logarithm::log2,       0.976 at 0x3fb3_52cd, "k + f log2(e) + f^2 q(f)";
     Log1p   logarithm::log1p,      0.924 at 0xbebe_cd3f, "as log, of x scaled before 1 is added";
