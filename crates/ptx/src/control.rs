@@ -291,31 +291,39 @@ impl Emitter<'_> {
                 "role {}",
                 role.name.replace(|c: char| !c.is_ascii_graphic(), "_")
             ));
-            if first > 0 {
-                let p = self
-                    .asm
-                    .pure(Class::Pred, "setp.lt.u32", &[warp.into(), Opd::Int(first)]);
-                self.asm.line(format_args!("@{p} bra {skip}"));
-            }
-            if past < i64::from(all.warps) {
-                let p = self
-                    .asm
-                    .pure(Class::Pred, "setp.ge.u32", &[warp.into(), Opd::Int(past)]);
-                self.asm.line(format_args!("@{p} bra {skip}"));
-            }
-            self.asm.enter();
-            if role.registers > 0 && self.target.wgmma {
+            // Registers move between whole groups of four warps; the idle warps of a role's last group give theirs too.
+            let budget = role.registers > 0 && self.target.wgmma;
+            let (from, until) = if budget {
+                (first / 4 * 4, (past + 3) / 4 * 4)
+            } else {
+                (first, past)
+            };
+            if budget {
+                let shares = roles.iter().enumerate().any(|(j, other)| {
+                    let (a, b) = (
+                        i64::from(other.first_warp),
+                        i64::from(other.first_warp) + i64::from(other.warps),
+                    );
+                    i != j && a < until && from < b
+                });
                 ensure!(
-                    role.first_warp.is_multiple_of(4) && role.warps.is_multiple_of(4),
+                    !shares && until <= i64::from(all.warps),
                     NoLowering,
-                    "registers move between groups of four warps; role {} is none",
+                    "registers move between groups of four warps; role {} has none of its own",
                     role.name
                 );
+            }
+            self.unless_in(warp, from, until, i64::from(all.warps), &skip);
+            self.asm.enter();
+            if budget {
                 let registers = (role.registers / 8 * 8).clamp(24, 256);
                 let way = if registers <= entry { "dec" } else { "inc" };
                 self.asm.line(format_args!(
                     "setmaxnreg.{way}.sync.aligned.u32 {registers}"
                 ));
+            }
+            if (from, until) != (first, past) {
+                self.unless_in(warp, first, past, i64::from(all.warps), &end);
             }
             let single = single_thread(&role.body);
             self.reads_by_products = single || reads_by_products(&role.body);
@@ -349,6 +357,20 @@ impl Emitter<'_> {
         }
         self.asm.place(&end);
         Ok(())
+    }
+
+    /// Leaves for `label` in warps outside of `first..past`.
+    fn unless_in(&mut self, warp: Reg, first: i64, past: i64, warps: i64, label: &str) {
+        let outside = [
+            (first > 0, "setp.lt.u32", first),
+            (past < warps, "setp.ge.u32", past),
+        ];
+        for (_, op, bound) in outside.into_iter().filter(|(needed, ..)| *needed) {
+            let p = self
+                .asm
+                .pure(Class::Pred, op, &[warp.into(), Opd::Int(bound)]);
+            self.asm.line(format_args!("@{p} bra {label}"));
+        }
     }
 
     /// Registers that each thread has when the block starts.

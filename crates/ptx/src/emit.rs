@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use oxyfuel_base::{DType, Id, Result, ensure, err};
+use oxyfuel_base::{DType, Id, Result, Symbol, ensure, err};
 use oxyfuel_kernel::ir::{
     Block, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, Type, Val,
 };
@@ -240,9 +240,16 @@ impl Emitter<'_> {
                         swizzle: None,
                     })
                 }
-                ParamKind::Scalar { dtype, .. } => {
+                ParamKind::Scalar { dtype, symbol } => {
                     let slot = self.scalar_param(&format!("{entry}_{i}"), *dtype);
-                    self.tile_like(param.value, *dtype, vec![slot], range_of(*dtype))?
+                    let (slot, fact) = match (symbol, slot) {
+                        (Some(symbol), Slot::Opd(opd)) if *dtype == DType::I64 => {
+                            let size = self.asm.fitted(opd, self.size_fact(*symbol));
+                            (Slot::Opd(size.opd), size.fact)
+                        }
+                        _ => (slot, range_of(*dtype)),
+                    };
+                    self.tile_like(param.value, *dtype, vec![slot], fact)?
                 }
                 ParamKind::TensorMap(_) => {
                     ensure!(
@@ -259,6 +266,19 @@ impl Emitter<'_> {
             self.set(param.value, value)?;
         }
         Ok(())
+    }
+
+    /// Sizes are not negative; those of a tensor map fit the 32-bit coordinates of its boxes, with room to go past the end.
+    fn size_fact(&self, symbol: Symbol) -> Fact {
+        let boxed = self.program.params.iter().any(|param| match &param.kind {
+            ParamKind::TensorMap(map) => map.dims.iter().any(|dim| dim.as_symbol() == Some(symbol)),
+            ParamKind::Buffer(_) | ParamKind::Scalar { .. } => false,
+        });
+        if boxed {
+            Fact::range(0, i64::from(i32::MAX) - 0xffff)
+        } else {
+            Fact::range(0, i64::MAX)
+        }
     }
 
     fn scalar_param(&mut self, name: &str, dtype: DType) -> Slot {

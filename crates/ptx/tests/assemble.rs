@@ -1,6 +1,7 @@
 //! Every example through the emitter, and through NVIDIA's assembler where it is at hand.
 
 use oxyfuel_base::DType;
+use oxyfuel_kernel::examples as kernels;
 use oxyfuel_kernel::ir::Program;
 use oxyfuel_ptx::{Target, emit, examples};
 use oxyfuel_testkit::ptxas;
@@ -79,4 +80,26 @@ fn product() {
         "sm_90a",
     );
     assert!(!said.contains("serialized"), "{said}");
+}
+
+#[test]
+fn product_of_unknown_sizes() {
+    for epilogue in [kernels::Epilogue::Staged, kernels::Epilogue::Direct] {
+        let stages = if epilogue == kernels::Epilogue::Staged {
+            3
+        } else {
+            4
+        };
+        let tile = kernels::WgmmaTile {
+            stages,
+            epilogue,
+            ..kernels::WgmmaTile::LARGE
+        };
+        let said = assemble(
+            "wgmma_matmul",
+            &kernels::wgmma_matmul(tile).unwrap(),
+            "sm_90a",
+        );
+        assert!(!said.contains("serialized"), "{said}");
+    }
 }
