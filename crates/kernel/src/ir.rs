@@ -541,6 +541,11 @@ macro_rules! op_names {
                 match self { $(Self::$variant => $text,)* }
             }
 
+            /// What it means, in one line.
+            pub fn doc(self) -> &'static str {
+                match self { $(Self::$variant => $doc,)* }
+            }
+
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($text => Some(Self::$variant),)* _ => None }
             }

@@ -9,6 +9,8 @@
 //! | [`text`], [`parse`] | programs as text, both ways |
 //! | [`verify`] | the invariants |
 //! | [`builder`] | the kernel language, and rewriting for passes |
+//! | [`generate`] | random programs for fuzzers |
+//! | [`examples`] | programs that tests run and targets take as first inputs |
 //! | [`interp`] | the interpreter, which is the meaning |
 //! | [`layout`] | layout algebra as plain data |
 //! | [`tile_layout`] | which lane and register holds which element of a tile |
@@ -16,6 +18,7 @@
 
 pub mod builder;
 pub mod examples;
+pub mod generate;
 pub mod infer;
 pub mod interp;
 pub mod ir;

@@ -429,7 +429,7 @@ impl Verifier<'_> {
             ensure!(
                 inferred == claimed,
                 InvalidKernel,
-                "{v} is {claimed:?}, but the op gives {inferred:?}"
+                "{v} is {claimed}, but the op gives {inferred}"
             );
         }
         self.specific(op)?;

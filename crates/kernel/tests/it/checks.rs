@@ -18,7 +18,7 @@ fn run_changed(change: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
     let text = examples::wgmma_matmul(tile).unwrap().to_string();
     let changed: String = text
         .lines()
-        .filter_map(|line| change(line))
+        .filter_map(change)
         .map(|line| line + "\n")
         .collect();
     let program = parse("changed", &changed).unwrap();

@@ -2,4 +2,7 @@
 
 mod checks;
 mod common;
+mod docs;
 mod examples;
+mod filetests;
+mod fuzz;
