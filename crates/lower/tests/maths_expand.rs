@@ -2,7 +2,9 @@
 
 use oxyfuel_base::Code;
 use oxyfuel_kernel::builder::KernelBuilder;
-use oxyfuel_kernel::{BufferMode, DType, Op, Program, UnaryOp, verify};
+use oxyfuel_kernel::{
+    BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
+};
 use oxyfuel_lower::maths::{TABLE, expand, has_expansion};
 
 const LEN: i64 = 24;
@@ -118,4 +120,45 @@ fn ops_inside_loops_are_found() {
     let expanded = expand(k.finish().expect("a valid program"), &|_, _| true).expect("f32 expands");
     verify(&expanded).expect("a valid program");
     assert!(unary_ops(&expanded).is_empty());
+}
+
+#[test]
+fn constants_of_a_mapped_program_lie_where_their_argument_lies() {
+    let geometry = Geometry {
+        lanes: 16,
+        ..Geometry::LOGICAL
+    };
+    let blocked = TileLayout {
+        lane: vec![Mode::new(0, 16, 1)],
+        reg: vec![Mode::new(0, 2, 16)],
+        ..TileLayout::default()
+    };
+    let paired = TileLayout {
+        lane: vec![Mode::new(0, 16, 2)],
+        reg: vec![Mode::new(0, 2, 1)],
+        ..TileLayout::default()
+    };
+    let k = KernelBuilder::mapped("two_layouts", geometry);
+    let x = k.buffer("x", DType::F32, BufferMode::Read, 32);
+    let y = k.buffer("y", DType::F32, BufferMode::Write, 64);
+    k.phase([1], |k| {
+        for (at, layout) in [(0, blocked), (32, paired)] {
+            let tile = k.load(x.at(0).shape([32])).with_layout(layout);
+            k.store(y.at(at).shape([32]), &tile.tanh());
+        }
+    });
+    let program = k.finish().expect("a valid program");
+    let expanded = expand(program, &|_, _| true).expect("f32 expands");
+    verify(&expanded).expect("a valid program");
+    let layout = |v: Val| expanded.values[v].layout.as_ref();
+    expanded.walk(|inst| {
+        if matches!(inst.op, Op::Binary { .. } | Op::Fma { .. }) {
+            let args = inst.op.args();
+            assert!(
+                args.iter().all(|v| layout(*v) == layout(inst.results[0])),
+                "{:?}",
+                inst.op
+            );
+        }
+    });
 }

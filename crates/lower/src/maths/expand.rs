@@ -9,7 +9,7 @@ use super::power::pow;
 use super::table::{apply, has_expansion};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
-/// always stays. In a mapped program new tiles take the layout of their shape.
+/// always stays. In a mapped program the new tiles take the layout of the argument.
 ///
 /// f32 is expanded as it is. f16 and bf16 are converted to f32, and the result is rounded once. Other floats have no expansion: the error is
 /// `NoLowering`, so that the caller can run the program on an interpreter instead. `pow` of these three dtypes is always expanded (no target has it), of others
@@ -40,6 +40,14 @@ fn is_expandable(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
+/// Constants of an expansion must lie where the argument lies, not where another tile of its shape does.
+fn emit_like<'k>(k: &'k KernelBuilder, argument: &Tile) -> Emit<'k> {
+    if let Some(layout) = argument.layout() {
+        k.layout_shape(argument.shape(), layout);
+    }
+    Emit::new(k, argument.shape())
+}
+
 fn expand_unary(
     k: &KernelBuilder,
     op: UnaryOp,
@@ -56,7 +64,7 @@ fn expand_unary(
         "`{}` of {dtype} has no expansion; f32, f16 and bf16 have",
         op.name()
     );
-    let emit = Emit::new(k, argument.shape());
+    let emit = emit_like(k, argument);
     let result = apply(&emit, op, argument.cast(DType::F32).val());
     Ok(result.map(|value| k.tile(value).cast(dtype)))
 }
@@ -67,6 +75,6 @@ fn expand_pow(k: &KernelBuilder, base: &Tile, exponent: &Tile) -> Option<Tile> {
         return None;
     }
     let [x, y] = [base, exponent].map(|tile| tile.cast(DType::F32).val());
-    let result = pow(&Emit::new(k, base.shape()), x, y);
+    let result = pow(&emit_like(k, base), x, y);
     Some(k.tile(result).cast(dtype))
 }
