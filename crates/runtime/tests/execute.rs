@@ -563,6 +563,47 @@ fn the_null_device_records_everything() {
     );
 }
 
+/// One kernel of two phases: `tmp = a + b` with the first three words, `out = tmp + a` with the next three.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn phases_run_one_after_the_other() {
+    let n = 4096;
+    let Build {
+        mut plan,
+        arena,
+        out,
+    } = build(Expr::constant(n), vec![], true);
+    let mut code = ADD.to_vec();
+    code.extend([0x48, 0x83, 0xc7, 0x18, 0xeb, 0xd2]); // add rdi, 24; jmp to the start
+    let entries = vec![0, ADD.len() as u32];
+    let kernel = &mut plan.kernels[KernelId(0)];
+    kernel.artefact = Artefact::MachineCode(MachineCode {
+        code,
+        entries,
+        scratch_bytes: 0,
+        matrix_state: false,
+    });
+    kernel.phases.push(kernel.phases[0].clone());
+    let (a, b) = (plan.inputs[0].buffer, plan.inputs[1].buffer);
+    let args = [a, b, arena, arena, a, out]
+        .map(|buffer| ArgRef::Buffer {
+            buffer,
+            offset: Expr::ZERO,
+        })
+        .to_vec();
+    plan.steps = vec![Step::Launch {
+        kernel: KernelId(0),
+        args,
+    }];
+    let program = program(plan, &cpu(3)).unwrap();
+    for _ in 0..20 {
+        let outputs = program
+            .call(&[&ramp(n as usize, 1.0), &ramp(n as usize, 10.0)])
+            .unwrap();
+        assert_eq!(outputs[0].to_vec::<f32>().unwrap(), expected(n as usize));
+    }
+}
+
 #[test]
 fn a_profile_names_the_steps() {
     let program = program(fixed(1000, kinds()[0]), &cpu(1)).unwrap();

@@ -193,10 +193,14 @@ struct Native {
     pool: Arc<Pool>,
 }
 
+/// How an entry is called. Other processors have no name for the convention, and never get as far as a call.
+#[cfg(target_arch = "x86_64")]
+type Entry = unsafe extern "sysv64" fn(*const u64, *mut u8, u64, u64);
+#[cfg(not(target_arch = "x86_64"))]
+type Entry = unsafe extern "C" fn(*const u64, *mut u8, u64, u64);
+
 impl LoadedKernel for Native {
-    #[cfg(target_arch = "x86_64")]
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        type Entry = unsafe extern "sysv64" fn(*const u64, *mut u8, u64, u64);
         let no_scratch = AtomicBool::new(false);
         for (entry, grid) in self.entries.iter().zip(launch.grids) {
             // SAFETY: the address is an entry of code that we own; the emitter's contract is exactly this signature.
@@ -229,16 +233,5 @@ impl LoadedKernel for Native {
             );
         }
         Ok(())
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    unsafe fn launch(&self, _launch: &Launch<'_>) -> Result<()> {
-        let _unused = (
-            AtomicBool::new(false).load(Ordering::Relaxed),
-            &self.entries,
-            self.scratch_bytes,
-            &self.pool,
-        );
-        Err(err!(UnsupportedDevice, "x86-64 code on another processor"))
     }
 }
