@@ -1,35 +1,180 @@
-//! The concrete machines: a description for everything above the emitters, and the emitter itself.
+//! The concrete machines: one row each, with a description for everything above the emitters, and the emitter itself.
+//!
+//! [`Target::by_name`] describes a machine in general, the same on every host, for goldens and for compiling without the machine. [`Target::host`] describes this
+//! machine: its caches, its workers.
 
-use oxyfuel_base::{Code, Error, Result};
+use std::sync::Arc;
+
+use oxyfuel_base::{DType, Result, err};
 use oxyfuel_kernel::Program;
-use oxyfuel_plan::{Artefact, TargetDesc};
+use oxyfuel_plan::{Artefact, MachineCode, MatrixUnit, OperandHome, TargetDesc};
+use oxyfuel_runtime::code::CodeOptions;
+use oxyfuel_runtime::cpu::CpuDevice;
+use oxyfuel_runtime::cpu::features::{CpuFeatures, Machine};
+use oxyfuel_runtime::cuda::{CudaDevice, device_count};
+use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::memory::HostAllocator;
+use oxyfuel_runtime::pool::{Pool, PoolOptions};
+use oxyfuel_x86::Level;
+
+use crate::interpret::Interpreter;
+use crate::options::Options;
 
 /// A machine to compile for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub desc: TargetDesc,
+    /// What it is, for people.
+    pub about: &'static str,
     emitter: Emitter,
 }
 
+/// Who writes the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Emitter {
-    /// No code: the tile interpreter runs the programs.
+    /// Nobody: the tile interpreter runs the programs.
     Interpreter,
+    X86(Level),
+    Ptx(&'static str),
 }
 
+/// A row: name, emitter, meaning.
+type Row = (&'static str, Emitter, &'static str);
+
+/// Every target; of those that this machine can run, the last one is the best.
+const TABLE: &[Row] = &[
+    (
+        "interpreter",
+        Emitter::Interpreter,
+        "the tile interpreter: portable, slow, and the judge of the others",
+    ),
+    (
+        "avx2",
+        Emitter::X86(Level::AVX2),
+        "x86-64 with AVX2, FMA and F16C",
+    ),
+    (
+        "avx512",
+        Emitter::X86(Level::AVX512),
+        "x86-64 with AVX-512 F, BW, DQ and VL",
+    ),
+    (
+        "avx512-amx",
+        Emitter::X86(Level::AMX),
+        "x86-64 with AVX-512, bf16 and int8 products on AMX tiles",
+    ),
+    ("sm_80", Emitter::Ptx("sm_80"), "NVIDIA GPUs from Ampere on"),
+    ("sm_90a", Emitter::Ptx("sm_90a"), "NVIDIA Hopper"),
+];
+
+/// What differs between machines of one instruction set.
+#[derive(Clone, Copy, Debug)]
+struct Cores {
+    workers: u32,
+    /// Of a CPU; a GPU's is its shared memory.
+    l1_bytes: u64,
+    l2_bytes: u64,
+}
+
+/// Usual machines, for descriptions that must not depend on this one.
+const USUAL_CPU: Cores = Cores {
+    workers: 8,
+    l1_bytes: 32 << 10,
+    l2_bytes: 1 << 20,
+};
+const USUAL_GPU: Cores = Cores {
+    workers: 132,
+    l1_bytes: 0,
+    l2_bytes: 50 << 20,
+};
+
 impl Target {
-    /// The interpreter with the shape of a small vector machine: portable, slow, and the judge of the others.
+    /// The interpreter with the shape of a small vector machine.
     pub fn interpreter() -> Self {
-        Self {
-            desc: cpu("interpreter", 32, 16, 1),
-            emitter: Emitter::Interpreter,
+        describe(TABLE[0], None)
+    }
+
+    /// A target by name, described in general.
+    pub fn by_name(name: &str) -> Result<Self> {
+        Ok(describe(row(name)?, None))
+    }
+
+    /// Every target, described in general.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|&row| describe(row, None))
+    }
+
+    /// This machine: the target that the options name, or the best CPU target that runs here, with the workers and caches of this machine.
+    pub fn host(options: &Options) -> Result<Self> {
+        if options.target.is_empty() {
+            let cpu = TABLE.iter().rev().find(|(_, emitter, _)| match emitter {
+                Emitter::Interpreter => true,
+                Emitter::X86(level) => runs(*level, Machine::get().features),
+                Emitter::Ptx(_) => false,
+            });
+            return Ok(describe(*cpu.unwrap_or(&TABLE[0]), Some(cores(options))));
+        }
+        let row = row(&options.target)?;
+        match row.1 {
+            Emitter::Interpreter | Emitter::X86(_) => Ok(describe(row, Some(cores(options)))),
+            // Without a GPU the general description serves: the code is the same but for the size of persistent grids.
+            Emitter::Ptx(_) => Ok(CudaDevice::new(0, None).map_or_else(
+                |_| describe(row, None),
+                |device| {
+                    let info = device.info();
+                    let cores = Cores {
+                        workers: info.multiprocessors,
+                        l1_bytes: 0,
+                        l2_bytes: u64::from(info.l2_bytes),
+                    };
+                    describe(row, Some(cores))
+                },
+            )),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.desc.name
+    }
+
+    /// Whether this machine can run its code.
+    pub fn supported_here(&self) -> bool {
+        match self.emitter {
+            Emitter::Interpreter => true,
+            Emitter::X86(level) => runs(level, Machine::get().features),
+            Emitter::Ptx(name) => {
+                device_count().is_ok_and(|count| count > 0)
+                    && CudaDevice::new(0, None).is_ok_and(|device| {
+                        let (major, minor) = device.info().capability;
+                        oxyfuel_ptx::Target::for_capability(major, minor)
+                            .is_ok_and(|best| best.name == name || name == "sm_80")
+                    })
+            }
+        }
+    }
+
+    /// The device that runs its code.
+    pub fn device(&self, options: &Options) -> Result<Arc<dyn Device>> {
+        match self.emitter {
+            Emitter::Interpreter | Emitter::X86(_) => Ok(cpu_device(options)),
+            Emitter::Ptx(_) => Ok(CudaDevice::new(0, None)?),
         }
     }
 
     /// Emits a mapped program.
-    pub fn emit(&self, _program: &Program) -> Result<Artefact> {
+    pub fn emit(&self, program: &Program) -> Result<Artefact> {
         match self.emitter {
             Emitter::Interpreter => Ok(Artefact::Interpreted),
+            Emitter::X86(level) => {
+                let made = oxyfuel_x86::compile(program, level)?;
+                Ok(Artefact::MachineCode(MachineCode {
+                    code: made.code,
+                    entries: made.entries,
+                    scratch_bytes: made.scratch_bytes as u64,
+                    matrix_state: level.amx(),
+                }))
+            }
+            Emitter::Ptx(_) => Ok(Artefact::Ptx(oxyfuel_ptx::emit(program, &self.desc)?)),
         }
     }
 
@@ -42,37 +187,162 @@ impl Target {
     pub fn listing(&self, artefact: &Artefact) -> String {
         match artefact {
             Artefact::Interpreted => "; runs in the tile interpreter\n".to_owned(),
-            Artefact::MachineCode(code) => format!("; {} bytes of machine code\n", code.code.len()),
+            Artefact::MachineCode(code) => oxyfuel_x86::listing::listing(&code.code, &code.entries),
             Artefact::Ptx(module) => module.text.clone(),
-        }
-    }
-
-    /// A target by name.
-    pub fn by_name(name: &str) -> Result<Self> {
-        match name {
-            "interpreter" => Ok(Self::interpreter()),
-            _ => Err(Error::new(
-                Code::InvalidOption,
-                format!("there is no target `{name}`"),
-            )),
         }
     }
 }
 
-fn cpu(name: &str, vector_bytes: u32, registers: u32, workers: u32) -> TargetDesc {
-    TargetDesc {
+/// The host's processor as the options want it.
+pub fn cpu_device(options: &Options) -> Arc<CpuDevice> {
+    let code = CodeOptions {
+        perf_map: options.perf_map,
+        ..CodeOptions::default()
+    };
+    let interpreter = Interpreter {
+        check: options.verify,
+        judge: options.verify,
+    };
+    Arc::new(CpuDevice::new(
+        Arc::new(Pool::new(PoolOptions::with_threads(threads(options)))),
+        HostAllocator::default(),
+        code,
+        Some(interpreter.runner()),
+    ))
+}
+
+fn threads(options: &Options) -> usize {
+    match options.threads {
+        0 => Machine::get().physical_cores,
+        threads => threads,
+    }
+}
+
+fn cores(options: &Options) -> Cores {
+    let caches = Machine::get().caches;
+    Cores {
+        workers: u32::try_from(threads(options)).unwrap_or(u32::MAX),
+        l1_bytes: caches.l1d as u64,
+        l2_bytes: caches.l2 as u64,
+    }
+}
+
+fn row(name: &str) -> Result<Row> {
+    TABLE
+        .iter()
+        .find(|(known, ..)| *known == name)
+        .copied()
+        .ok_or_else(|| {
+            let names: Vec<&str> = TABLE.iter().map(|(known, ..)| *known).collect();
+            err!(InvalidOption, "there is no target `{name}`")
+                .help(format!("targets are {}", names.join(", ")))
+        })
+}
+
+fn runs(level: Level, features: CpuFeatures) -> bool {
+    features.avx2
+        && (!level.avx512 || features.avx512)
+        && (!level.avx512_bf16 || features.avx512_bf16)
+        && (!level.avx512_vnni || features.avx512_vnni)
+        && (!level.amx_bf16 || features.amx_bf16)
+        && (!level.amx_int8 || features.amx_int8)
+}
+
+fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
+    let usual = match emitter {
+        Emitter::Interpreter | Emitter::X86(_) => USUAL_CPU,
+        Emitter::Ptx(_) => USUAL_GPU,
+    };
+    let cores = cores.unwrap_or(usual);
+    let vector = |vector_bytes, registers, matrix_units| TargetDesc {
         name: name.to_owned(),
         isa: name.to_owned(),
         vector_bytes,
         warp_lanes: 1,
         max_warps: 1,
         registers,
-        workers,
-        l1_bytes: 32 << 10,
-        l2_bytes: 1 << 20,
+        workers: cores.workers,
+        l1_bytes: cores.l1_bytes,
+        l2_bytes: cores.l2_bytes,
         shared_bytes: 0,
         tiles_spill: true,
         tensor_copies: false,
-        matrix_units: Vec::new(),
+        matrix_units,
+    };
+    let desc = match emitter {
+        Emitter::Interpreter => vector(32, 16, Vec::new()),
+        Emitter::X86(level) => vector(level.vector_bytes(), level.vector_registers(), tiles(level)),
+        Emitter::Ptx(name) => gpu(name, cores),
+    };
+    Target {
+        desc,
+        about,
+        emitter,
+    }
+}
+
+/// A GPU as the emitter describes it; every row of ours names one of its rows, which a test makes sure of.
+fn gpu(name: &str, cores: Cores) -> TargetDesc {
+    let row = oxyfuel_ptx::TARGETS
+        .iter()
+        .find(|row| row.name == name)
+        .unwrap_or(&oxyfuel_ptx::TARGETS[0]);
+    row.describe(cores.workers, cores.l2_bytes)
+}
+
+/// The shapes of AMX: 16 rows of 64 bytes a tile, eight tiles, of which four accumulate.
+fn tiles(level: Level) -> Vec<MatrixUnit> {
+    let unit = |a, b, acc, k, b_pack| MatrixUnit {
+        a,
+        b,
+        acc,
+        m: 16,
+        n: 16,
+        k,
+        operands: OperandHome::Memory,
+        b_pack,
+        accumulators: 4,
+        asynchronous: false,
+        warps: 1,
+    };
+    let mut units = Vec::new();
+    if level.amx_bf16 {
+        units.push(unit(DType::BF16, DType::BF16, DType::F32, 32, 2));
+    }
+    if level.amx_int8 {
+        for a in [DType::I8, DType::U8] {
+            for b in [DType::I8, DType::U8] {
+                units.push(unit(a, b, DType::I32, 64, 4));
+            }
+        }
+    }
+    units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_base::Code;
+
+    #[test]
+    fn every_row_is_what_it_says() {
+        for target in Target::all() {
+            assert_eq!(target.desc.isa, target.desc.name);
+            assert_eq!(Target::by_name(target.name()).unwrap(), target);
+            assert_eq!(target.can_interpret(), !target.name().starts_with("sm_"));
+        }
+    }
+
+    #[test]
+    fn an_unknown_target_lists_the_known_ones() {
+        let error = Target::by_name("sm_999").unwrap_err();
+        assert_eq!(error.code, Code::InvalidOption);
+        assert!(error.help.unwrap().contains("avx512-amx"));
+    }
+
+    #[test]
+    fn the_host_runs_its_own_code() {
+        let target = Target::host(&Options::default()).unwrap();
+        assert!(target.supported_here(), "{}", target.name());
     }
 }

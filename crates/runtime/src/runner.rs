@@ -14,18 +14,20 @@ use std::fmt;
 pub trait KernelRunner: fmt::Debug + Send + Sync {
     /// Reads `kernel.program` once.
     fn prepare(&self, kernel: &Kernel) -> Result<Box<dyn PreparedKernel>>;
+
+    /// Whether kernels that have machine code are run here as well, and their results compared.
+    fn judges(&self) -> bool {
+        false
+    }
 }
 
 /// A program that is ready to run.
 pub trait PreparedKernel: fmt::Debug + Send + Sync {
-    /// Runs every instance of one phase.
-    fn run(
-        &self,
-        phase: usize,
-        grid: &Grid,
-        memory: &mut [&mut [u8]],
-        args: &[RunnerArg],
-    ) -> Result<()>;
+    /// Runs every instance of all phases, in order.
+    fn run(&self, grids: &[Grid], memory: &mut [&mut [u8]], args: &[RunnerArg]) -> Result<()>;
+
+    /// Whether what machine code left in the buffer of argument `arg` agrees with what this runner left there.
+    fn compare(&self, arg: usize, ours: &[u8], expected: &[u8]) -> Result<()>;
 }
 
 /// An argument as an interpreter sees it.
@@ -60,8 +62,41 @@ impl LoadedKernel for Interpreted {
                 std::slice::from_raw_parts_mut(begin as *mut u8, (end - begin) as usize)
             })
             .collect();
-        for (phase, grid) in launch.grids.iter().enumerate() {
-            self.0.run(phase, grid, &mut memory, &args)?;
+        self.0.run(launch.grids, &mut memory, &args)
+    }
+}
+
+/// Machine code whose results the interpreter judges.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub code: Box<dyn LoadedKernel>,
+    pub judge: Box<dyn PreparedKernel>,
+}
+
+impl LoadedKernel for Judged {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let (ranges, args) = regions(launch)?;
+        let see = |&(begin, end): &AddressRange| {
+            // SAFETY: the caller promises that each buffer is valid memory nobody else touches.
+            unsafe { std::slice::from_raw_parts(begin as *const u8, (end - begin) as usize) }
+        };
+        let mut before: Vec<Vec<u8>> = ranges.iter().map(|range| see(range).to_vec()).collect();
+        // SAFETY: promised by the caller.
+        unsafe { self.code.launch(launch) }?;
+        let mut memory: Vec<&mut [u8]> = before.iter_mut().map(Vec::as_mut_slice).collect();
+        self.judge.run(launch.grids, &mut memory, &args)?;
+        for (number, arg) in args.iter().enumerate() {
+            if let RunnerArg::Buffer {
+                region,
+                offset,
+                bytes,
+            } = *arg
+                && bytes > 0
+            {
+                let place = offset..offset + bytes;
+                let ours = &see(&ranges[region])[place.clone()];
+                self.judge.compare(number, ours, &before[region][place])?;
+            }
         }
         Ok(())
     }

@@ -68,14 +68,8 @@ impl KernelRunner for AddRunner {
 }
 
 impl PreparedKernel for AddRunner {
-    fn run(
-        &self,
-        phase: usize,
-        grid: &Grid,
-        memory: &mut [&mut [u8]],
-        args: &[RunnerArg],
-    ) -> Result<()> {
-        assert_eq!(phase, 0);
+    fn run(&self, grids: &[Grid], memory: &mut [&mut [u8]], args: &[RunnerArg]) -> Result<()> {
+        assert_eq!(grids.len(), 1);
         let place = |arg: &RunnerArg, i: usize| match arg {
             RunnerArg::Buffer {
                 region,
@@ -87,7 +81,7 @@ impl PreparedKernel for AddRunner {
             }
             RunnerArg::Index(_) | RunnerArg::Literal(..) => panic!("not a buffer"),
         };
-        for i in 0..grid.total() as usize {
+        for i in 0..grids[0].total() as usize {
             let read = |memory: &[&mut [u8]], (region, at): (usize, usize)| {
                 f32::from_le_bytes(memory[region][at..at + 4].try_into().unwrap())
             };
@@ -95,6 +89,11 @@ impl PreparedKernel for AddRunner {
             let (region, at) = place(&args[2], i);
             memory[region][at..at + 4].copy_from_slice(&sum.to_le_bytes());
         }
+        Ok(())
+    }
+
+    fn compare(&self, _arg: usize, ours: &[u8], expected: &[u8]) -> Result<()> {
+        assert_eq!(ours, expected);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::code::{CodeHandle, CodeMemory, CodeOptions};
 use crate::device::{Device, DeviceId, Launch, LoadedKernel, Mark, MarkKind, Stream};
 use crate::memory::HostAllocator;
 use crate::pool::Pool;
-use crate::runner::{Interpreted, KernelRunner};
+use crate::runner::{Interpreted, Judged, KernelRunner};
 use crate::storage::Storage;
 use features::Machine;
 use oxyfuel_base::{Result, ensure, err};
@@ -145,7 +145,16 @@ impl Device for CpuDevice {
 
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
         match &kernel.artefact {
-            Artefact::MachineCode(code) => self.load_code(&kernel.name, code, kernel.phases.len()),
+            Artefact::MachineCode(code) => {
+                let code = self.load_code(&kernel.name, code, kernel.phases.len())?;
+                match self.runner.as_ref().filter(|runner| runner.judges()) {
+                    Some(runner) => Ok(Box::new(Judged {
+                        code,
+                        judge: runner.prepare(kernel)?,
+                    })),
+                    None => Ok(code),
+                }
+            }
             Artefact::Interpreted => {
                 let runner = self.runner.as_ref();
                 let runner = runner.ok_or_else(|| {

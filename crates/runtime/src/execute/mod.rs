@@ -147,6 +147,33 @@ impl Program {
         self.call_with(inputs, &mut |_, _| Ok(()))
     }
 
+    /// Runs the plan into tensors that the caller has. An output that is a window on an input or on another output, or
+    /// whose tensor is laid out differently or is in use, is computed elsewhere and copied.
+    pub fn call_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
+        let ready = self.instance(inputs)?;
+        let instance = &ready.instance;
+        ensure!(
+            outputs.len() == instance.outputs.len(),
+            ArityMismatch,
+            "{} outputs for a plan with {}",
+            outputs.len(),
+            instance.outputs.len()
+        );
+        for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
+            check_output(index, tensor, output, &*self.device)?;
+        }
+        let targets = Targets::new(outputs, instance, inputs);
+        let computed = self.call_to(&ready, inputs, &targets.0, &mut |_, _| Ok(()))?;
+        let direct: Vec<bool> = targets.0.iter().map(Option::is_some).collect();
+        drop(targets);
+        for ((tensor, computed), direct) in outputs.iter_mut().zip(computed).zip(direct) {
+            if !direct {
+                tensor.copy_from(&computed)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the plan and says how long each step took on the device.
     pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
         let mut marks = vec![];
@@ -171,19 +198,34 @@ impl Program {
     /// `between` is called before the first step and after each.
     fn call_with(&self, inputs: &[&Tensor], between: Between<'_>) -> Result<Vec<Tensor>> {
         let ready = self.instance(inputs)?;
+        self.call_to(&ready, inputs, &[], between)
+    }
+
+    /// `targets` has a tensor for each output that is to be computed in its place.
+    fn call_to(
+        &self,
+        ready: &Ready,
+        inputs: &[&Tensor],
+        targets: &[Option<Tensor>],
+        between: Between<'_>,
+    ) -> Result<Vec<Tensor>> {
         let instance = &ready.instance;
         for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
             check_input(tensor, spec, &*self.device)?;
         }
         let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
-        let fresh = self.allocate_outputs(instance)?;
-        let mut workspace = self.workspace(&ready, Stream::default())?;
+        let target = |output: usize| targets.get(output).and_then(Option::as_ref);
+        let fresh = self.allocate_outputs(instance, &|output| target(output).is_none())?;
+        let mut workspace = self.workspace(ready, Stream::default())?;
         for (index, buffer) in instance.buffers.iter().enumerate() {
             match buffer.home {
                 Home::Input(input) => workspace.addresses[index] = inputs[input].address(),
-                Home::Output(_) => {
-                    workspace.addresses[index] =
-                        fresh[index].as_ref().map_or(0, |storage| storage.address());
+                Home::Output(output) => {
+                    workspace.addresses[index] = match (target(output), &fresh[index]) {
+                        (Some(tensor), _) => tensor.address(),
+                        (None, Some(storage)) => storage.address(),
+                        (None, None) => 0,
+                    };
                 }
                 Home::Arena { .. } | Home::Constant => {}
             }
@@ -196,7 +238,11 @@ impl Program {
         instance
             .outputs
             .iter()
-            .map(|output| self.output(output, instance, inputs, &fresh))
+            .enumerate()
+            .map(|(index, output)| match target(index) {
+                Some(tensor) => Ok(tensor.clone()),
+                None => self.output(output, instance, inputs, &fresh),
+            })
             .collect()
     }
 
@@ -414,10 +460,14 @@ impl Program {
     }
 
     /// Memory for each buffer that the caller gets.
-    fn allocate_outputs(&self, instance: &Instance) -> Result<Vec<Option<Storage>>> {
+    fn allocate_outputs(
+        &self,
+        instance: &Instance,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<Option<Storage>>> {
         let storages = instance.buffers.iter().map(|buffer| match buffer.home {
-            Home::Output(_) => self.device.allocate(buffer.bytes).map(Some),
-            Home::Input(_) | Home::Arena { .. } | Home::Constant => Ok(None),
+            Home::Output(output) if wanted(output) => self.device.allocate(buffer.bytes).map(Some),
+            Home::Output(_) | Home::Input(_) | Home::Arena { .. } | Home::Constant => Ok(None),
         });
         storages.collect()
     }
@@ -479,6 +529,46 @@ impl Program {
         }?;
         self.device.synchronize()?;
         Ok(copy)
+    }
+}
+
+/// Tensors of the caller that outputs are computed in, borrowed for writing.
+struct Targets(Vec<Option<Tensor>>);
+
+impl Targets {
+    fn new(outputs: &[Tensor], instance: &Instance, inputs: &[&Tensor]) -> Self {
+        // Held as it is filled, so that a panic in between gives back what was taken.
+        let mut this = Self(Vec::with_capacity(outputs.len()));
+        for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
+            let buffer = instance.buffers[output.buffer];
+            let alone = instance
+                .outputs
+                .iter()
+                .filter(|other| other.buffer == output.buffer)
+                .count()
+                == 1;
+            let room = tensor.storage().address() + tensor.storage().len() as u64;
+            let fits = buffer.home == Home::Output(index)
+                && alone
+                && output.offset == 0
+                && same_strides(tensor, &output.strides)
+                && tensor.address().is_multiple_of(64)
+                && room.saturating_sub(tensor.address()) >= buffer.bytes as u64
+                && !inputs
+                    .iter()
+                    .any(|input| input.storage().is_same(tensor.storage()))
+                && tensor.storage().acquire(true).is_ok();
+            this.0.push(fits.then(|| tensor.clone()));
+        }
+        this
+    }
+}
+
+impl Drop for Targets {
+    fn drop(&mut self) {
+        for tensor in self.0.iter().flatten() {
+            tensor.storage().release(true);
+        }
     }
 }
 
@@ -567,6 +657,43 @@ impl Drop for Borrowed<'_> {
     }
 }
 
+/// Strides of dims with one element do not matter.
+fn same_strides(tensor: &Tensor, strides: &[i64]) -> bool {
+    let dims = tensor.strides().iter().zip(strides).zip(tensor.shape());
+    dims.into_iter()
+        .all(|((a, b), extent)| *extent == 1 || a == b)
+}
+
+fn check_output(
+    index: usize,
+    tensor: &Tensor,
+    output: &instance::Output,
+    device: &dyn Device,
+) -> Result<()> {
+    ensure!(
+        tensor.dtype() == output.dtype,
+        DTypeMismatch,
+        "output {index} is {}, not {}",
+        tensor.dtype(),
+        output.dtype
+    );
+    ensure!(
+        tensor.shape() == output.shape,
+        ShapeMismatch,
+        "output {index} has shape {:?}, not {:?}",
+        tensor.shape(),
+        output.shape
+    );
+    ensure!(
+        tensor.device() == device.id(),
+        DeviceMismatch,
+        "output {index} is on {}, not {}",
+        tensor.device(),
+        device.id()
+    );
+    Ok(())
+}
+
 fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()> {
     let name = &spec.name;
     ensure!(
@@ -590,14 +717,8 @@ fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()>
         tensor.device(),
         device.id()
     );
-    let same = tensor
-        .strides()
-        .iter()
-        .zip(&spec.strides)
-        .zip(&spec.shape)
-        .all(|((a, b), extent)| *extent == 1 || a == b);
     ensure!(
-        same || tensor.is_empty(),
+        same_strides(tensor, &spec.strides) || tensor.is_empty(),
         LayoutMismatch,
         "input {name} has strides {:?}, not {:?}",
         tensor.strides(),

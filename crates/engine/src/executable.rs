@@ -1,0 +1,198 @@
+//! A plan in its place on a device, ready to be called.
+//!
+//! The guards of a plan are its [`InputSpec`](oxyfuel_plan::InputSpec)s. [`Executable::check`] tells whether inputs pass and, where they do not, every reason in a
+//! sentence: whoever keeps several executables for one function decides by it and shows it to people.
+
+use std::sync::Arc;
+
+use oxyfuel_base::{Code, Result, Symbol};
+use oxyfuel_plan::{InputSpec, Plan};
+use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::execute::{Program, StepTime};
+use oxyfuel_runtime::tensor::Tensor;
+
+use crate::record::Record;
+
+/// A compiled graph on a device. Calls may run at once on several threads.
+#[derive(Debug)]
+pub struct Executable {
+    program: Program,
+    record: Record,
+}
+
+/// One reason why inputs are not those that a plan was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Which input; `None` where their number is wrong.
+    pub input: Option<usize>,
+    pub code: Code,
+    /// In one sentence, without a full stop.
+    pub reason: String,
+}
+
+impl Executable {
+    /// Loads a plan. `record` says how it came to be.
+    pub fn load(
+        plan: impl Into<Arc<Plan>>,
+        record: Record,
+        device: Arc<dyn Device>,
+    ) -> Result<Self> {
+        Ok(Self {
+            program: Program::new(plan.into(), device)?,
+            record,
+        })
+    }
+
+    /// Runs it and returns new outputs.
+    pub fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.program.call(inputs)
+    }
+
+    /// Runs it into tensors that the caller has.
+    pub fn run_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
+        self.program.call_into(inputs, outputs)
+    }
+
+    /// Runs it and says how long each step took on the device.
+    pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
+        self.program.profile(inputs)
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        self.program.plan()
+    }
+
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.program.device()
+    }
+
+    /// How the plan came to be; empty steps where it came from a cache.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The run side's own handle, for callers with memory of their own.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Whether these inputs are those that the plan was made for; if not, every reason.
+    pub fn check(&self, inputs: &[&Tensor]) -> Result<(), Vec<Mismatch>> {
+        let plan = self.plan();
+        if inputs.len() != plan.inputs.len() {
+            return Err(vec![Mismatch {
+                input: None,
+                code: Code::ArityMismatch,
+                reason: format!(
+                    "{} inputs were given, not {}",
+                    inputs.len(),
+                    plan.inputs.len()
+                ),
+            }]);
+        }
+        let symbols: Vec<(Symbol, i64)> = plan
+            .symbols
+            .iter()
+            .filter_map(|binding| {
+                let shape = inputs.get(binding.input as usize)?.shape();
+                Some((binding.symbol, *shape.get(binding.dim as usize)?))
+            })
+            .collect();
+        let mut mismatches = Vec::new();
+        for (number, (tensor, spec)) in inputs.iter().zip(&plan.inputs).enumerate() {
+            let mut add = |code, reason| {
+                mismatches.push(Mismatch {
+                    input: Some(number),
+                    code,
+                    reason,
+                });
+            };
+            self.check_one(tensor, spec, &symbols, &mut add);
+        }
+        if mismatches.is_empty() {
+            Ok(())
+        } else {
+            Err(mismatches)
+        }
+    }
+
+    fn check_one(
+        &self,
+        tensor: &Tensor,
+        spec: &InputSpec,
+        symbols: &[(Symbol, i64)],
+        add: &mut dyn FnMut(Code, String),
+    ) {
+        let name = &spec.name;
+        let number = |expr: &oxyfuel_base::Expr| {
+            expr.as_const().or_else(|| {
+                let value = |symbol| {
+                    symbols
+                        .iter()
+                        .find(|(known, _)| *known == symbol)
+                        .map(|(_, value)| *value)
+                };
+                expr.eval(&value).ok()
+            })
+        };
+        if tensor.dtype() != spec.dtype {
+            add(
+                Code::DTypeMismatch,
+                format!("input {name} is {}, not {}", tensor.dtype(), spec.dtype),
+            );
+        }
+        let device = self.device().id();
+        if tensor.device() != device {
+            add(
+                Code::DeviceMismatch,
+                format!("input {name} is on {}, not {device}", tensor.device()),
+            );
+        }
+        if tensor.rank() != spec.shape.len() {
+            add(
+                Code::RankMismatch,
+                format!(
+                    "input {name} has {} dims, not {}",
+                    tensor.rank(),
+                    spec.shape.len()
+                ),
+            );
+            return;
+        }
+        for (dim, (&extent, wanted)) in tensor.shape().iter().zip(&spec.shape).enumerate() {
+            if number(wanted) != Some(extent) {
+                let wanted = number(wanted).map_or_else(|| wanted.to_string(), |n| n.to_string());
+                add(
+                    Code::ShapeMismatch,
+                    format!("dim {dim} of input {name} is {extent}, not {wanted}"),
+                );
+            }
+        }
+        if tensor.is_empty() {
+            return;
+        }
+        let dims = tensor
+            .strides()
+            .iter()
+            .zip(&spec.strides)
+            .zip(tensor.shape());
+        for (dim, ((&stride, wanted), &extent)) in dims.enumerate() {
+            if extent != 1 && number(wanted) != Some(stride) {
+                let wanted = number(wanted).map_or_else(|| wanted.to_string(), |n| n.to_string());
+                add(
+                    Code::LayoutMismatch,
+                    format!("the stride of dim {dim} of input {name} is {stride}, not {wanted}"),
+                );
+            }
+        }
+        if !tensor
+            .address()
+            .is_multiple_of(u64::from(spec.align.max(1)))
+        {
+            add(
+                Code::LayoutMismatch,
+                format!("input {name} is not aligned to {} bytes", spec.align),
+            );
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Graphs run, and say why they do not.
+
+use oxyfuel_base::Code;
+use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
+use oxyfuel_runtime::cpu::CpuDevice;
+use oxyfuel_runtime::tensor::Tensor;
+use std::sync::Arc;
+
+const SOFTMAX: &str = "graph @f(%x: f32[3, 5] cpu, %b: f32[5] cpu) {
+  %s: f32[3, 5] = add %x, %b
+  %y: f32[3, 5] = _softmax %s, dim=1
+  return %y
+}";
+
+fn options() -> Options {
+    Options {
+        threads: 2,
+        verify: true,
+        ..Options::default()
+    }
+}
+
+fn load(text: &str, target: &Target, device: &Arc<CpuDevice>) -> Executable {
+    let graph = oxyfuel_graph::parse("test", text).unwrap();
+    let compiled = compile(&graph, target, &options(), false).unwrap();
+    Executable::load(compiled.plan, compiled.record, device.clone()).unwrap()
+}
+
+fn tensor(device: &CpuDevice, shape: &[i64], values: impl Fn(i64) -> f32) -> Tensor {
+    let count = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(values).collect();
+    Tensor::from_slice(device.memory(), &values, shape).unwrap()
+}
+
+/// Softmax of x + b over rows of five.
+fn expected(x: &[f32], b: &[f32]) -> Vec<f32> {
+    let row = |row: &[f32]| {
+        let e: Vec<f64> = row
+            .iter()
+            .zip(b)
+            .map(|(x, b)| f64::from(x + b).exp())
+            .collect();
+        let sum: f64 = e.iter().sum();
+        e.iter().map(|e| (e / sum) as f32).collect::<Vec<_>>()
+    };
+    x.chunks(5).flat_map(row).collect()
+}
+
+#[test]
+fn every_cpu_target_of_this_machine_runs() {
+    let device = cpu_device(&options());
+    let x = tensor(&device, &[3, 5], |i| i as f32 * 0.3 - 1.0);
+    let b = tensor(&device, &[5], |i| 1.0 - i as f32);
+    let expected = expected(&x.to_vec().unwrap(), &b.to_vec().unwrap());
+    for target in Target::all().filter(|target| target.can_interpret() && target.supported_here()) {
+        let executable = load(SOFTMAX, &target, &device);
+        let close = |y: Vec<f32>| {
+            for (y, e) in y.iter().zip(&expected) {
+                assert!((y - e).abs() < 1e-6, "{}: {y} and {e}", target.name());
+            }
+        };
+        close(executable.run(&[&x, &b]).unwrap()[0].to_vec().unwrap());
+        let mut out = [Tensor::zeros(device.memory(), x.dtype(), &[3, 5]).unwrap()];
+        executable.run_into(&[&x, &b], &mut out).unwrap();
+        close(out[0].to_vec().unwrap());
+        // A target laid out differently is filled by a copy.
+        let turned = Tensor::zeros(device.memory(), x.dtype(), &[5, 3]).unwrap();
+        let mut out = [turned.permute(&[1, 0]).unwrap()];
+        executable.run_into(&[&x, &b], &mut out).unwrap();
+        close(out[0].to_vec().unwrap());
+    }
+}
+
+#[test]
+fn guards_give_every_reason() {
+    let device = cpu_device(&options());
+    let executable = load(SOFTMAX, &Target::interpreter(), &device);
+    let x = tensor(&device, &[3, 5], |i| i as f32);
+    let b = tensor(&device, &[5], |i| i as f32);
+    assert_eq!(executable.check(&[&x, &b]), Ok(()));
+
+    let turned = tensor(&device, &[5, 3], |i| i as f32)
+        .permute(&[1, 0])
+        .unwrap();
+    let longs = Tensor::from_slice(device.memory(), &[1i64, 2, 3, 4], &[4]).unwrap();
+    let mismatches = executable.check(&[&turned, &longs]).unwrap_err();
+    let reasons: Vec<(Code, &str)> = mismatches
+        .iter()
+        .map(|m| (m.code, m.reason.as_str()))
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            (
+                Code::LayoutMismatch,
+                "the stride of dim 0 of input x is 1, not 5"
+            ),
+            (
+                Code::LayoutMismatch,
+                "the stride of dim 1 of input x is 3, not 1"
+            ),
+            (Code::DTypeMismatch, "input b is i64, not f32"),
+            (Code::ShapeMismatch, "dim 0 of input b is 4, not 5"),
+        ]
+    );
+    assert_eq!(
+        executable.check(&[&x]).unwrap_err()[0].code,
+        Code::ArityMismatch
+    );
+    assert!(executable.run(&[&turned, &b]).is_err());
+}
+
+#[test]
+fn gpu_plans_load_on_the_null_device() {
+    use oxyfuel_runtime::null::NullDevice;
+    let text = "graph @f(%x: f32[3, 5] cpu, %b: f32[5] cpu) {
+  %s: f32[3, 5] = add %x, %b
+  %r: f32[3, 5] = relu %s
+  %m: f32[3, 1] = amax %r, dims=[1], keepdim=true
+  %y: f32[3, 5] = sub %r, %m
+  return %y
+}";
+    let graph = oxyfuel_graph::parse("test", text).unwrap();
+    for name in ["sm_80", "sm_90a"] {
+        let target = Target::by_name(name).unwrap();
+        let compiled = compile(&graph, &target, &options(), false).unwrap();
+        let device = NullDevice::new(0);
+        let executable = Executable::load(compiled.plan, compiled.record, device.clone()).unwrap();
+        let x = Tensor::empty_on(&*device, oxyfuel_base::DType::F32, &[3, 5]).unwrap();
+        let b = Tensor::empty_on(&*device, oxyfuel_base::DType::F32, &[5]).unwrap();
+        let y = executable.run(&[&x, &b]).unwrap();
+        assert_eq!(y[0].shape(), [3, 5]);
+    }
+}
