@@ -5,7 +5,7 @@
 //! | `build.rs`, `pointwise.rs` | a group as nests: values over one iteration domain |
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
-//! | `rows.rs`, `split.rs` | a nest as phases of a logical program |
+//! | `rows.rs`, `chunk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, cut reductions |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `map.rs` | layouts for every tile |
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod chunk;
 mod direct;
 
 mod map;
@@ -170,18 +171,22 @@ fn loops(
         let tiling = tile::choose(nest, target);
         match strategy {
             Strategy::SplitReduction { parts } if split::applies(nest) => {
-                let made = split::emit_split(&k, &mems, nest, tiling, i64::from(parts), |nest| {
-                    tile::choose(nest, target)
-                })?;
-                workspaces.extend(
-                    made.into_iter()
-                        .map(|(dtype, len)| dtype.size() as u64 * u64::try_from(len).unwrap_or(0)),
-                );
+                let finish = |nest: &Nest| tile::choose(nest, target);
+                let made = split::emit_split(&k, &mems, nest, tiling, i64::from(parts), finish)?;
+                let bytes = |(dtype, len): (DType, i64)| {
+                    dtype.size() as u64 * u64::try_from(len).unwrap_or(0)
+                };
+                workspaces.extend(made.into_iter().map(bytes));
             }
             Strategy::Tiles
             | Strategy::SplitReduction { .. }
             | Strategy::PackedProduct
-            | Strategy::DirectProduct => rows::emit(&k, &mems, nest, &tiling),
+            | Strategy::DirectProduct => match tile::chunked(nest, target, &tiling) {
+                Some((tiling, along)) => {
+                    chunk::emit_chunked(&k, &mems, nest, &tiling, along);
+                }
+                None => rows::emit(&k, &mems, nest, &tiling),
+            },
         }
     }
     let logical = k.finish()?;

@@ -78,22 +78,22 @@ pub fn vector(lanes: u32) -> (Geometry, Spread) {
     )
 }
 
+/// Elements of one tile that a thread holds before its block gets more warps.
+const MOST_A_THREAD: i64 = 16;
+
 fn simt(largest: &[i64], target: &TargetDesc, access_bytes: u32) -> (Geometry, Spread) {
     let elements: i64 = largest.iter().product::<i64>().max(1);
     let lanes = target.warp_lanes;
     let vector = (16 / access_bytes.max(1)).clamp(1, 8);
     let per_warp = i64::from(lanes * vector);
-    // Long rows get more elements a thread before they get more warps than a block should have.
-    let wanted = ceil_div(elements, per_warp);
-    let warps = u32::try_from(wanted)
-        .unwrap_or(u32::MAX)
+    // Two accesses a thread, then more warps, then more elements a thread.
+    let wanted = u32::try_from(ceil_div(elements, per_warp * 2)).unwrap_or(u32::MAX);
+    let least = u32::try_from(elements / (i64::from(lanes) * MOST_A_THREAD)).unwrap_or(u32::MAX);
+    let warps = wanted
         .next_power_of_two()
-        .clamp(1, 8.min(target.max_warps));
-    let warps = if elements > i64::from(warps) * per_warp * 8 {
-        target.max_warps.min(warps * 2)
-    } else {
-        warps
-    };
+        .clamp(1, 8)
+        .max(least.next_power_of_two())
+        .min(target.max_warps);
     (
         Geometry {
             lanes,

@@ -83,6 +83,19 @@ pub enum NestOp {
     Reduce(ReduceOp, Node),
 }
 
+impl NestOp {
+    /// The values that it reads.
+    pub fn operands(&self) -> Vec<Node> {
+        match self {
+            Self::Load(_) | Self::Given | Self::Const(_) | Self::Coordinate { .. } => Vec::new(),
+            Self::LoadAt { index, .. } => vec![*index],
+            Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) => vec![*a],
+            Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
+            Self::Select(c, a, b) => vec![*c, *a, *b],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct NestValue {
     pub op: NestOp,

@@ -75,18 +75,12 @@ fn partial_window(nest: &Nest, buffer: usize, parts: i64) -> Window {
 
 /// Whether a value needs the result of a reduction.
 pub fn depends_on_reduction(nest: &Nest, node: Node) -> bool {
-    match &nest.values[node].op {
-        NestOp::Reduce(..) => true,
-        NestOp::Load(_) | NestOp::Given | NestOp::Const(_) | NestOp::Coordinate { .. } => false,
-        NestOp::LoadAt { index, .. } => depends_on_reduction(nest, *index),
-        NestOp::Unary(_, a) | NestOp::Cast(a) => depends_on_reduction(nest, *a),
-        NestOp::Binary(_, a, b) | NestOp::Compare(_, a, b) => {
-            depends_on_reduction(nest, *a) || depends_on_reduction(nest, *b)
-        }
-        NestOp::Select(c, a, b) => [c, a, b]
+    let op = &nest.values[node].op;
+    matches!(op, NestOp::Reduce(..))
+        || op
+            .operands()
             .into_iter()
-            .any(|&n| depends_on_reduction(nest, n)),
-    }
+            .any(|n| depends_on_reduction(nest, n))
 }
 
 /// The grid: how many blocks each dim has, and which axis counts them.
@@ -338,35 +332,59 @@ impl<'a> Frame<'a> {
             NestOp::Compare(f, a, b) => self.get(*a).compare(*f, &self.get(*b)),
             NestOp::Select(c, a, b) => self.get(*c).select(&self.get(*a), &self.get(*b)),
             NestOp::Cast(a) => self.get(*a).cast(*dtype),
-            NestOp::Reduce(f, a) => self.reduce(*f, *a, *dtype),
+            NestOp::Reduce(f, a) => self.reduce(*f, *a),
         };
         self.values[node] = Some(tile);
     }
 
-    fn reduce(&self, f: ReduceOp, operand: Node, dtype: DType) -> Tile {
+    fn reduce(&self, f: ReduceOp, operand: Node) -> Tile {
+        let tile = match self.cut {
+            Some(cut) => self.chunk_operand(f, operand, cut),
+            None => self.whole_operand(operand),
+        };
+        self.reduce_tile(f, tile)
+    }
+
+    /// The operand of a reduction with all of its reduced dims.
+    fn whole_operand(&self, operand: Node) -> Tile {
         let full = self.shape(self.nest.values[operand].support.union(self.nest.reduced));
-        let mut tile = self.get(operand);
+        let tile = self.get(operand);
+        if full.is_empty() || tile.shape() == full {
+            tile
+        } else {
+            tile.broadcast_to(&full)
+        }
+    }
+
+    /// The operand of a reduction whose dim `along` may end inside the tile: what lies beyond does not count.
+    pub fn chunk_operand(&self, f: ReduceOp, operand: Node, along: usize) -> Tile {
+        let tile = self.whole_operand(operand);
+        let full = tile.shape();
+        let (Some(left), Some(axis)) = (
+            &self.left[along],
+            self.tile_dims.iter().position(|&d| d == along),
+        ) else {
+            return tile;
+        };
         if full.is_empty() {
             return tile;
         }
-        if tile.shape() != full {
-            tile = tile.broadcast_to(&full);
-        }
-        if let Some(cut) = self.cut
-            && let (Some(left), Some(axis)) = (
-                &self.left[cut],
-                self.tile_dims.iter().position(|&d| d == cut),
-            )
-        {
-            let mut shape = vec![1; full.len()];
-            shape[axis] = full[axis];
-            let inside = self
-                .k
-                .iota(DType::I64, &shape, axis as u8)
-                .compare(CompareOp::Lt, left);
-            tile = inside
-                .broadcast_to(&full)
-                .select(&tile, &self.k.constant(dtype, identity(f, dtype)));
+        let mut shape = vec![1; full.len()];
+        shape[axis] = full[axis];
+        let inside = self
+            .k
+            .iota(DType::I64, &shape, axis as u8)
+            .compare(CompareOp::Lt, left);
+        let dtype = self.nest.values[operand].dtype;
+        inside
+            .broadcast_to(&full)
+            .select(&tile, &self.k.constant(dtype, identity(f, dtype)))
+    }
+
+    /// Combines a tile across its reduced dims.
+    pub fn reduce_tile(&self, f: ReduceOp, tile: Tile) -> Tile {
+        if tile.shape().is_empty() {
+            return tile;
         }
         let axes: Vec<u8> = self
             .tile_dims
@@ -376,6 +394,40 @@ impl<'a> Frame<'a> {
             .map(|(i, _)| i as u8)
             .collect();
         tile.reduce(f, &axes)
+    }
+
+    /// A tile that leaves the reduction of `operand` unchanged.
+    pub fn identity_tile(&self, f: ReduceOp, operand: Node) -> Tile {
+        let value = &self.nest.values[operand];
+        let shape = self.shape(value.support.union(self.nest.reduced));
+        self.k.full(value.dtype, &shape, identity(f, value.dtype))
+    }
+
+    /// This frame walks `along` in chunks: outside of a chunk nothing along it exists.
+    pub fn chunk_along(&mut self, along: usize) {
+        self.start[along] = None;
+        self.position[along] = None;
+        self.left[along] = None;
+    }
+
+    /// The frame of the chunk that starts at `at`, with everything computed so far.
+    pub fn at_chunk(&self, k: &'a KernelBuilder, along: usize, at: &Tile) -> Frame<'a> {
+        let block = self.tiling.block[along];
+        let (mut start, mut left) = (self.start.clone(), self.left.clone());
+        start[along] = Some(at.clone());
+        left[along] = (self.nest.dims[along] % block != 0)
+            .then(|| (at * -1 + self.nest.dims[along]).binary(BinaryOp::Min, block));
+        let mut inner = Frame::place(
+            k,
+            self.mems,
+            self.nest,
+            self.tiling,
+            self.position.clone(),
+            start,
+            left,
+        );
+        inner.values = self.values.clone();
+        inner
     }
 
     fn coordinate(&self, dim: usize, scale: i64, offset: i64) -> Tile {

@@ -98,7 +98,7 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
     for (node, value) in nest.values.iter().enumerate() {
         let small = value.support.minus(nest.reduced) == value.support;
         let needed = matches!(value.op, NestOp::Reduce(..))
-            || (small && operands(&value.op).iter().all(|&n| map[n].is_some()));
+            || (small && value.op.operands().iter().all(|&n| map[n].is_some()));
         if !needed {
             continue;
         }
@@ -156,16 +156,4 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
         });
     }
     Ok(second)
-}
-
-fn operands(op: &NestOp) -> Vec<Node> {
-    match op {
-        NestOp::Load(_) | NestOp::Given | NestOp::Const(_) | NestOp::Coordinate { .. } => {
-            Vec::new()
-        }
-        NestOp::LoadAt { index, .. } => vec![*index],
-        NestOp::Unary(_, a) | NestOp::Cast(a) | NestOp::Reduce(_, a) => vec![*a],
-        NestOp::Binary(_, a, b) | NestOp::Compare(_, a, b) => vec![*a, *b],
-        NestOp::Select(c, a, b) => vec![*c, *a, *b],
-    }
 }

@@ -88,6 +88,28 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     Tiling { block }
 }
 
+/// The most elements of one tile where tiles live in registers.
+const SIMT_MOST: i64 = 32 * 1024;
+/// Elements of a chunk of a row that does not fit.
+const SIMT_CHUNK: i64 = 8192;
+
+/// A tile that does not fit into registers is walked in chunks along this reduced dim; the tiling has the chunk as its block.
+pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Tiling, usize)> {
+    let elements: i64 = tiling.block.iter().product();
+    if target.tiles_spill || elements <= SIMT_MOST {
+        return None;
+    }
+    let along = nest
+        .reduced
+        .iter()
+        .filter(|&d| d < nest.rank())
+        .max_by_key(|&d| nest.dims[d])?;
+    let rest = elements / tiling.block[along].max(1);
+    let mut tiling = tiling.clone();
+    tiling.block[along] = (SIMT_CHUNK / rest.max(1)).clamp(1, nest.dims[along]);
+    Some((tiling, along))
+}
+
 /// The dim that some window walks contiguously while it strides over the last one.
 fn transposed(nest: &Nest) -> Option<usize> {
     let last = nest.rank() - 1;

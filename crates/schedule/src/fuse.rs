@@ -21,6 +21,9 @@ const MAX_NODES: usize = 128;
 /// A group of at most so many nodes is recomputed along a new dim rather than stored.
 const MAX_GROWN_NODES: usize = 12;
 
+/// Elements of a part of a cut reduction where tiles live in registers.
+const REGISTER_PART: i64 = 8192;
+
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
     let placements = place_views(graph)?;
@@ -706,7 +709,11 @@ fn strategies(group: &Group, target: &TargetDesc) -> Vec<Strategy> {
             if units >= 2 * workers || depth * rows < 1 << 16 {
                 return vec![Strategy::Tiles];
             }
-            let parts = (4 * workers).min(depth / 1024).max(2);
+            let mut parts = (4 * workers).min(depth / 1024).max(2);
+            if !target.tiles_spill {
+                // A part must fit into registers.
+                parts = parts.max(depth / REGISTER_PART);
+            }
             vec![
                 Strategy::SplitReduction {
                     parts: u32::try_from(parts).unwrap_or(2),

@@ -1,0 +1,143 @@
+//! Rows too long for registers: reductions as loops over chunks of a row.
+//!
+//! Every layer of reductions is one loop that reads the row anew, computes what it needs and combines it into an accumulator tile of one chunk; after the loop the accumulator is
+//! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it.
+
+use oxyfuel_base::Expr;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BinaryOp, Order, ReduceOp};
+
+use crate::nest::{Nest, NestOp, Node};
+use crate::rows::{Blocks, Frame};
+use crate::tile::Tiling;
+
+/// Adds the phase that computes `nest`, walking reduced dim `along` in chunks of its block. The other reduced dims lie whole inside a tile.
+pub fn emit_chunked(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tiling, along: usize) {
+    let mut whole = tiling.clone();
+    whole.block[along] = nest.dims[along];
+    let blocks = Blocks::new(nest, &whole);
+    let grid: Vec<Expr> = blocks.grid.clone();
+    let layers = layers(nest);
+    let deepest = layers.iter().copied().max().unwrap_or(0);
+    k.phase_ordered(grid, Order::Plain, |k| {
+        let mut outer = Frame::new(k, mems, nest, tiling, &blocks);
+        outer.chunk_along(along);
+        for layer in 0..=deepest {
+            for node in 0..nest.values.len() {
+                if layers[node] == layer
+                    && is_small(nest, node)
+                    && !matches!(nest.values[node].op, NestOp::Reduce(..))
+                {
+                    outer.value(node);
+                }
+            }
+            let sums: Vec<(Node, ReduceOp, Node)> = (0..nest.values.len())
+                .filter_map(|node| match nest.values[node].op {
+                    NestOp::Reduce(f, operand) if layers[node] == layer + 1 => {
+                        Some((node, f, operand))
+                    }
+                    _ => None,
+                })
+                .collect();
+            if sums.is_empty() {
+                continue;
+            }
+            let inits = sums
+                .iter()
+                .map(|&(_, f, operand)| outer.identity_tile(f, operand))
+                .collect();
+            let step = tiling.block[along];
+            let totals = k.for_range_vec(0, nest.dims[along], step, inits, |k, at, carried| {
+                let mut inner = outer.at_chunk(k, along, &at);
+                needed(nest, sums.iter().map(|s| s.2))
+                    .into_iter()
+                    .for_each(|node| inner.value(node));
+                sums.iter()
+                    .zip(carried)
+                    .map(|(&(_, f, operand), acc)| {
+                        combine(f, &acc, &inner.chunk_operand(f, operand, along))
+                    })
+                    .collect()
+            });
+            for (&(node, f, _), total) in sums.iter().zip(totals) {
+                outer.give(node, outer.reduce_tile(f, total));
+            }
+        }
+        let (small, big): (Vec<_>, Vec<_>) = nest
+            .stores
+            .iter()
+            .partition(|store| is_small(nest, store.value));
+        for store in small {
+            outer.store(store.value, &store.window);
+        }
+        if !big.is_empty() {
+            k.for_range_vec(
+                0,
+                nest.dims[along],
+                tiling.block[along],
+                Vec::new(),
+                |k, at, _| {
+                    let mut inner = outer.at_chunk(k, along, &at);
+                    needed(nest, big.iter().map(|store| store.value))
+                        .into_iter()
+                        .for_each(|node| inner.value(node));
+                    for store in &big {
+                        inner.store(store.value, &store.window);
+                    }
+                    Vec::new()
+                },
+            );
+        }
+    });
+}
+
+/// Whether a value is the same for the whole row.
+fn is_small(nest: &Nest, node: Node) -> bool {
+    nest.values[node].support.minus(nest.reduced) == nest.values[node].support
+}
+
+/// How many reductions lie one after the other before each value.
+fn layers(nest: &Nest) -> Vec<usize> {
+    let mut layers: Vec<usize> = Vec::with_capacity(nest.values.len());
+    for value in &nest.values {
+        let below = value
+            .op
+            .operands()
+            .into_iter()
+            .map(|n| layers[n])
+            .max()
+            .unwrap_or(0);
+        layers.push(below + usize::from(matches!(value.op, NestOp::Reduce(..))));
+    }
+    layers
+}
+
+/// Everything that `roots` are computed from inside a chunk, in order; what is the same for the whole row is there already.
+fn needed(nest: &Nest, roots: impl Iterator<Item = Node>) -> Vec<Node> {
+    let mut want = vec![false; nest.values.len()];
+    for root in roots {
+        want[root] = true;
+    }
+    for node in (0..nest.values.len()).rev() {
+        if want[node] && !matches!(nest.values[node].op, NestOp::Reduce(..)) {
+            nest.values[node]
+                .op
+                .operands()
+                .into_iter()
+                .for_each(|n| want[n] = true);
+        }
+    }
+    (0..nest.values.len()).filter(|&node| want[node]).collect()
+}
+
+fn combine(f: ReduceOp, a: &Tile, b: &Tile) -> Tile {
+    let op = match f {
+        ReduceOp::Sum => BinaryOp::Add,
+        ReduceOp::Prod => BinaryOp::Mul,
+        ReduceOp::Min => BinaryOp::Min,
+        ReduceOp::Max => BinaryOp::Max,
+        ReduceOp::Any => BinaryOp::Or,
+        ReduceOp::All => BinaryOp::And,
+    };
+    a.binary(op, b)
+}

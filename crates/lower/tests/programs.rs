@@ -1,0 +1,330 @@
+//! Lowered programs, run by the tile interpreter, against the meaning of the graph they came from.
+
+use oxyfuel_base::DType;
+use oxyfuel_graph::{HostTensor, parse};
+use oxyfuel_kernel::interp::{Arg, run};
+use oxyfuel_kernel::ir::ParamKind;
+use oxyfuel_lower::{Argument, lower_group};
+use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
+use oxyfuel_schedule::schedule;
+use oxyfuel_transform::{decompose, simplify};
+
+fn cpu() -> TargetDesc {
+    TargetDesc {
+        name: "small cpu".into(),
+        isa: "test".into(),
+        vector_bytes: 64,
+        warp_lanes: 1,
+        max_warps: 1,
+        registers: 32,
+        workers: 2,
+        l1_bytes: 32 << 10,
+        l2_bytes: 1 << 20,
+        shared_bytes: 0,
+        tiles_spill: true,
+        tensor_copies: false,
+        matrix_units: vec![],
+    }
+}
+
+fn amx() -> TargetDesc {
+    let unit = MatrixUnit {
+        a: DType::BF16,
+        b: DType::BF16,
+        acc: DType::F32,
+        m: 16,
+        n: 16,
+        k: 32,
+        operands: OperandHome::Memory,
+        b_pack: 2,
+        accumulators: 4,
+        asynchronous: false,
+        warps: 1,
+    };
+    TargetDesc {
+        matrix_units: vec![unit],
+        ..cpu()
+    }
+}
+
+fn gpu() -> TargetDesc {
+    let unit = MatrixUnit {
+        a: DType::BF16,
+        b: DType::BF16,
+        acc: DType::F32,
+        m: 64,
+        n: 256,
+        k: 16,
+        operands: OperandHome::Shared,
+        b_pack: 1,
+        accumulators: 1,
+        asynchronous: true,
+        warps: 4,
+    };
+    TargetDesc {
+        name: "small gpu".into(),
+        vector_bytes: 0,
+        warp_lanes: 32,
+        max_warps: 32,
+        registers: 255,
+        workers: 16,
+        shared_bytes: 227 << 10,
+        tiles_spill: false,
+        tensor_copies: true,
+        matrix_units: vec![unit],
+        ..cpu()
+    }
+}
+
+/// A cheap deterministic spread of values.
+fn input(dtype: DType, shape: &[i64], seed: u64) -> HostTensor {
+    let n: i64 = shape.iter().product();
+    let value = |i: i64| {
+        let x = (i as u64)
+            .wrapping_add(seed << 32)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            >> 40;
+        let unit = x as f64 / (1u64 << 24) as f64;
+        if dtype.is_float() {
+            unit * 4.0 - 2.0
+        } else {
+            (unit * 7.0).floor()
+        }
+    };
+    HostTensor::from_f64(dtype, shape, &(0..n).map(value).collect::<Vec<_>>()).unwrap()
+}
+
+/// Runs every group of the graph and compares the outputs.
+fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
+    let source = parse("test", text).unwrap();
+    let graph = simplify(&decompose(&source).unwrap()).unwrap();
+    let plan = schedule(&graph, target).unwrap();
+    let inputs: Vec<HostTensor> = source
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, &v)| {
+            let ty = source.ty(v);
+            let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+            input(ty.dtype, &shape, i as u64 + 1)
+        })
+        .collect();
+    let expected = oxyfuel_graph::run(&source, &inputs).unwrap();
+    let mut memory: std::collections::BTreeMap<_, Vec<u8>> = graph
+        .inputs
+        .iter()
+        .copied()
+        .zip(inputs.iter().map(|t| t.data.clone()))
+        .collect();
+    for (i, group) in plan.groups.iter().enumerate() {
+        let lowered = group
+            .alternatives
+            .iter()
+            .find_map(|&s| lower_group(&graph, &plan, group, s, target, &format!("k{i}")).ok())
+            .unwrap_or_else(|| {
+                lower_group(&graph, &plan, group, group.alternatives[0], target, "k").unwrap()
+            });
+        oxyfuel_kernel::verify(&lowered.mapped)
+            .unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
+        let mut buffers: Vec<(DType, Vec<u8>)> = Vec::new();
+        for argument in &lowered.arguments {
+            match argument {
+                Argument::Value(v) => {
+                    let ty = graph.ty(*v);
+                    let bytes = ty.numel().as_const().unwrap() as usize * ty.dtype.size();
+                    buffers.push((
+                        ty.dtype,
+                        memory.get(v).cloned().unwrap_or_else(|| vec![0; bytes]),
+                    ));
+                }
+                Argument::Workspace(bytes) => {
+                    let param = &lowered.mapped.params[buffers.len()];
+                    let ParamKind::Buffer(buffer) = &param.kind else {
+                        panic!("{param:?}")
+                    };
+                    buffers.push((buffer.dtype, vec![0; *bytes as usize]));
+                }
+                Argument::TensorMap => {}
+            }
+        }
+        let mut args: Vec<Arg> = buffers
+            .iter_mut()
+            .map(|(dtype, bytes)| Arg::Buffer {
+                dtype: *dtype,
+                bytes,
+            })
+            .collect();
+        run(&lowered.mapped, &mut args).unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
+        drop(args);
+        for (argument, (_, bytes)) in lowered.arguments.iter().zip(buffers) {
+            if let Argument::Value(v) = argument {
+                memory.insert(*v, bytes);
+            }
+        }
+    }
+    for (out, expected) in graph.outputs.iter().zip(&expected) {
+        let ty = graph.ty(out.value);
+        let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+        let got = HostTensor::new(
+            ty.dtype,
+            &shape,
+            memory[&plan.placements.root(out.value)].clone(),
+        )
+        .unwrap();
+        for (i, (a, b)) in got.to_f64().into_iter().zip(expected.to_f64()).enumerate() {
+            let close = (a - b).abs() <= tolerance * b.abs().max(1.0)
+                || (a.is_nan() && b.is_nan())
+                || a == b;
+            assert!(
+                close,
+                "element {i}: {a} instead of {b}\n{}",
+                plan.display(&graph)
+            );
+        }
+    }
+}
+
+fn everywhere(text: &str, tolerance: f64) {
+    for target in [cpu(), amx(), gpu()] {
+        agree(text, &target, tolerance);
+    }
+}
+
+#[test]
+fn softmax_of_rows() {
+    everywhere(
+        "graph @f(%x: f32[5, 300] cpu) {\n  %y: f32[5, 300] = _softmax %x, dim=1\n  return %y\n}",
+        1e-6,
+    );
+}
+
+#[test]
+fn softmax_of_columns() {
+    everywhere(
+        "graph @f(%x: f32[40, 70] cpu) {\n  %y: f32[40, 70] = _softmax %x, dim=0\n  return %y\n}",
+        1e-6,
+    );
+}
+
+#[test]
+fn a_row_too_long_for_registers() {
+    agree(
+        "graph @f(%x: f32[2, 40001] cpu) {\n  %y: f32[2, 40001] = _log_softmax %x, dim=1\n  return %y\n}",
+        &gpu(),
+        1e-5,
+    );
+}
+
+#[test]
+fn a_cut_reduction() {
+    everywhere(
+        "graph @f(%x: f32[100003] cpu) {\n  %s: f32[] = sum %x, dims=[0], keepdim=false\n  %y: f32[] = sqrt %s\n  return %y\n}",
+        1e-4,
+    );
+}
+
+#[test]
+fn a_sum_down_columns() {
+    everywhere(
+        "graph @f(%x: f32[300, 129] cpu) {\n  %s: f32[129] = sum %x, dims=[0], keepdim=false\n  return %s\n}",
+        1e-5,
+    );
+}
+
+#[test]
+fn layer_norm_in_bf16() {
+    everywhere(
+        "graph @f(%x: bf16[7, 96] cpu, %w: bf16[96] cpu) {\n  %y: bf16[7, 96], %m: f32[7, 1], %r: f32[7, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5\n  return %y, %m\n}",
+        1e-2,
+    );
+}
+
+#[test]
+fn a_transposed_operand() {
+    everywhere(
+        "graph @f(%x: f32[130, 130] cpu) {\n  %t: f32[130, 130] = permute %x, dims=[1, 0]\n  %y: f32[130, 130] = add %x, %t\n  return %y\n}",
+        0.0,
+    );
+}
+
+#[test]
+fn a_group_scale_broadcasts_inside_the_kernel() {
+    everywhere(
+        "graph @f(%m: i8[64, 32] cpu, %e: u8[64] cpu) {
+  %c: f32[64, 32] = _to_copy %m
+  %f: f32[64] = _to_copy %e
+  %s: f32[64] = exp2 %f
+  %v: f32[64, 1] = view %s
+  %p: f32[64, 32] = mul %c, %v
+  %y: bf16[64, 32] = _to_copy %p
+  return %y
+}",
+        0.0,
+    );
+}
+
+#[test]
+fn concatenation_and_a_write_into_a_slice() {
+    everywhere(
+        "graph @f(%a: f32[3, 4] cpu, %b: f32[3, 5] cpu) {
+  %c: f32[3, 9] = cat %a, %b, dim=1
+  %y: f32[3, 9] = slice_scatter %c, %a, dim=1, start=2, end=6, step=1
+  return %y
+}",
+        0.0,
+    );
+}
+
+#[test]
+fn embedding_and_gather() {
+    everywhere(
+        "graph @f(%w: f32[8, 70] cpu, %i: i64[2, 3] cpu, %j: i64[8, 70] cpu) {
+  %e: f32[2, 3, 70] = embedding %w, %i
+  %r: f32[2, 3, 70] = relu %e
+  %g: f32[8, 70] = gather %w, %j, dim=0
+  return %r, %g
+}",
+        0.0,
+    );
+}
+
+#[test]
+fn a_reshape_that_must_copy() {
+    everywhere(
+        "graph @f(%x: f32[6, 10] cpu) {
+  %t: f32[10, 6] = permute %x, dims=[1, 0]
+  %v: f32[60] = view %t
+  %y: f32[60] = exp %v
+  return %y
+}",
+        1e-6,
+    );
+}
+
+#[test]
+fn products() {
+    for (m, k, n) in [(1, 7, 5), (33, 70, 65), (100, 64, 96), (130, 72, 264)] {
+        for dtype in ["f32", "bf16"] {
+            let text = format!(
+                "graph @f(%a: {dtype}[{m}, {k}] cpu, %b: {dtype}[{k}, {n}] cpu, %c: {dtype}[{n}] cpu) {{
+  %p: {dtype}[{m}, {n}] = addmm %c, %a, %b, beta=1, alpha=1
+  %y: {dtype}[{m}, {n}] = gelu %p
+  return %y
+}}"
+            );
+            everywhere(&text, if dtype == "f32" { 1e-4 } else { 2e-2 });
+        }
+    }
+}
+
+#[test]
+fn batched_products_of_views() {
+    everywhere(
+        "graph @f(%a: f32[3, 40, 50] cpu, %b: f32[3, 60, 50] cpu) {
+  %t: f32[3, 50, 60] = permute %b, dims=[0, 2, 1]
+  %y: f32[3, 40, 60] = bmm %a, %t
+  return %y
+}",
+        1e-4,
+    );
+}
