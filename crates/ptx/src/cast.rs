@@ -389,12 +389,19 @@ impl Asm {
             DType::U32 => ("u32", Class::B32),
             _ => ("s32", Class::B32),
         };
-        let reg = self.pure(class, &format!("cvt.rzi.{name}.{source}"), &[x]);
+        let mut out: Opd = self
+            .pure(class, &format!("cvt.rzi.{name}.{source}"), &[x])
+            .into();
+        // Only between 32-bit types does the instruction itself make NaN a zero.
+        if class == Class::B64 || source == "f64" {
+            let nan = self.pure(Class::Pred, &format!("setp.nan.{source}"), &[x, x]);
+            out = self.select(class, nan.into(), Opd::Int(0), out);
+        }
         if to.size() >= 4 {
-            return reg.into();
+            return Slot::Opd(out);
         }
         let range = range_of(to);
-        let low = self.pure(Class::B32, "max.s32", &[reg.into(), Opd::Int(range.lo)]);
+        let low = self.pure(Class::B32, "max.s32", &[out, Opd::Int(range.lo)]);
         self.pure(Class::B32, "min.s32", &[low.into(), Opd::Int(range.hi)])
             .into()
     }

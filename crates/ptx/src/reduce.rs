@@ -72,6 +72,18 @@ impl Emitter<'_> {
         let (slots, _) = self
             .asm
             .cast(self.target, tile.dtype, dtype, &tile.slots, tile.fact)?;
+        // Sums of narrow integers may be wide.
+        let slots: Vec<Slot> = match dtype {
+            DType::I64 => slots
+                .into_iter()
+                .map(|slot| {
+                    let opd = self.asm.element(dtype, slot);
+                    let fact = tile.fact;
+                    Slot::Opd(self.asm.widen(Int { opd, fact }))
+                })
+                .collect(),
+            _ => slots,
+        };
         let place = tile.place.clone();
         let on_axis = |mode: &Mode| axes.contains(&mode.dim) && mode.stride > 0 && mode.extent > 1;
 
