@@ -9,14 +9,48 @@ const BEGIN: &str = "<!-- ops -->";
 fn tables() -> String {
     let mut out = format!("{BEGIN}\n\n| op | form | meaning |\n|---|---|---|\n");
     for row in TABLE {
-        writeln!(out, "| `{}` | {} | {} |", row.syntax, row.forms.name(), row.doc).unwrap();
+        writeln!(
+            out,
+            "| `{}` | {} | {} |",
+            row.syntax,
+            row.forms.name(),
+            row.doc
+        )
+        .unwrap();
     }
     let families: [(&str, Vec<(&str, &str)>); 5] = [
-        ("Unary", UnaryOp::ALL.iter().map(|op| (op.name(), op.doc())).collect()),
-        ("Binary", BinaryOp::ALL.iter().map(|op| (op.name(), op.doc())).collect()),
-        ("Compare", CompareOp::ALL.iter().map(|op| (op.name(), op.doc())).collect()),
-        ("Combinations (`reduce.`, `scan.`, `atomic.`)", ReduceOp::ALL.iter().map(|op| (op.name(), op.doc())).collect()),
-        ("Extremes by position", ArgOp::ALL.iter().map(|op| (op.name(), op.doc())).collect()),
+        (
+            "Unary",
+            UnaryOp::ALL
+                .iter()
+                .map(|op| (op.name(), op.doc()))
+                .collect(),
+        ),
+        (
+            "Binary",
+            BinaryOp::ALL
+                .iter()
+                .map(|op| (op.name(), op.doc()))
+                .collect(),
+        ),
+        (
+            "Compare",
+            CompareOp::ALL
+                .iter()
+                .map(|op| (op.name(), op.doc()))
+                .collect(),
+        ),
+        (
+            "Combinations (`reduce.`, `scan.`, `atomic.`)",
+            ReduceOp::ALL
+                .iter()
+                .map(|op| (op.name(), op.doc()))
+                .collect(),
+        ),
+        (
+            "Extremes by position",
+            ArgOp::ALL.iter().map(|op| (op.name(), op.doc())).collect(),
+        ),
     ];
     for (title, rows) in families {
         write!(out, "\n### {title}\n\n| name | meaning |\n|---|---|\n").unwrap();
@@ -36,6 +70,9 @@ fn the_page_lists_the_ops_of_the_code() {
     if std::env::var("BLESS").is_ok_and(|v| v == "1") {
         std::fs::write(path, wanted).unwrap();
     } else {
-        assert!(page == wanted, "docs/kernel.md is out of date: run with BLESS=1");
+        assert!(
+            page == wanted,
+            "docs/kernel.md is out of date: run with BLESS=1"
+        );
     }
 }
