@@ -10,8 +10,8 @@
 //! ```
 //!
 //! # What is promised
-//! * Every function of [`TABLE`] is within 1 ulp of the true value for every f32 input, denormals included, and the table states the largest error over all
-//!   2^32 of them. Zeros keep their sign, infinities, overflow and underflow are as in C's `libm`, NaN gives NaN.
+//! * Every function of [`TABLE`] is within 1 ulp of the true value for every f32 input, denormals included, and the table states the largest error
+//!   measured (`docs/maths.md` says over which inputs; for all but `sigmoid`, over all 2^32). Zeros keep their sign, infinities, overflow and underflow are as in C's `libm`, NaN gives NaN.
 //! * No branches, no tables: only selects. All targets therefore give the same bits.
 //! * bf16 and f16 are computed in f32 and rounded once.
 
