@@ -16,6 +16,7 @@ fn main() {
     let program = match name.as_str() {
         "bias_gelu" => examples::bias_gelu(DType::F32, 1024),
         "softmax" => examples::softmax(DType::F32, 1024),
+        "sum64" => sum64(),
         "mxint8_decode" => examples::mxint8_decode(32, 4096),
         _ => examples::bias_relu(DType::F32, 1024, 4096),
     };
@@ -28,4 +29,20 @@ fn main() {
         ),
         Err(e) => eprintln!("{e}"),
     }
+}
+
+fn sum64() -> oxyfuel_base::Result<oxyfuel_kernel::ir::Program> {
+    use oxyfuel_kernel::builder::KernelBuilder;
+    use oxyfuel_kernel::ir::BufferMode;
+    let k = KernelBuilder::new("sum");
+    let x = k.buffer("x", DType::I64, BufferMode::Read, 2);
+    let y = k.buffer("y", DType::F32, BufferMode::Write, 2);
+    k.phase([1], |k| {
+        let t = k.load(x.at(0).shape([1, 2]));
+        k.store(
+            y.at(0).shape([1, 2]),
+            t.sum(1).broadcast_to([1, 2]).cast(DType::F32),
+        );
+    });
+    k.finish()
 }

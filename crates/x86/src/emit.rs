@@ -42,7 +42,7 @@ pub struct Emit<'a> {
     /// Bits of the registers that hold constants.
     literals: FxHashMap<Reg, u64>,
     vectors: FxHashMap<Vec<u8>, Reg>,
-    masks: FxHashMap<u32, Reg>,
+    masks: FxHashMap<u64, Reg>,
     start: Chunk,
 }
 
@@ -273,17 +273,26 @@ impl<'a> Emit<'a> {
             let lanes = self.full_lanes(bytes);
             return self.vector((0..lanes).map(|i| if i < count { -1 } else { 0 }), bytes);
         }
-        if let Some(&k) = self.masks.get(&count) {
+        self.mask_of_bits((1u64 << count) - 1)
+    }
+
+    /// A constant in a mask register, made where the function begins.
+    pub fn mask_of_bits(&mut self, bits: u64) -> Reg {
+        if let Some(&k) = self.masks.get(&bits) {
             return k;
         }
-        let bits = (1u64 << count) - 1;
         let k = self.f.mask();
         let r = self.f.gpr();
+        let load = if u32::try_from(bits).is_ok() {
+            Op::MovU32
+        } else {
+            Op::MovI64
+        };
         self.f.at(self.start, |f| {
-            f.inst(Op::MovU32, Width::X, &[r.into(), A::I(bits as i64)]);
-            f.inst(Op::KMovWG, Width::X, &[k.into(), r.into()]);
+            f.inst(load, Width::X, &[r.into(), A::I(bits as i64)]);
+            f.inst(Op::KMovQG, Width::X, &[k.into(), r.into()]);
         });
-        self.masks.insert(count, k);
+        self.masks.insert(bits, k);
         k
     }
 
@@ -310,6 +319,14 @@ impl<'a> Emit<'a> {
             Op::VPCmpGtDV
         };
         self.vec(op, width, &[limit.into(), iota.into()])
+    }
+
+    /// Loads a tile configuration where the function begins.
+    pub fn tile_config(&mut self, config: &[u8; 64]) {
+        let at = self.pool.add(config);
+        self.f.at(self.start, |f| {
+            f.inst(Op::LdTileCfg, Width::X, &[Mem::pool(at).into()])
+        });
     }
 
     /// A general register's low bytes in all lanes of a whole register.

@@ -9,6 +9,13 @@ fn refuse<T>(what: &str, dtype: DType) -> Result<T> {
     Err(err!(NoLowering, "x86 has no code for {what} of {dtype}"))
 }
 
+/// Distance between neighbouring lanes in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    Bytes(i64),
+    Reg(Reg),
+}
+
 impl Emit<'_> {
     /// Reads `lanes` consecutive elements. Lanes outside `mask` are zero and never touched in memory.
     pub fn load(&mut self, dtype: DType, mem: Mem, lanes: u32, mask: Option<Reg>) -> Result<Reg> {
@@ -493,6 +500,121 @@ impl Emit<'_> {
             }
             _ => return refuse("gathers", dtype),
         })
+    }
+
+    /// Writes lanes `apart` bytes from each other.
+    pub fn store_strided(
+        &mut self,
+        dtype: DType,
+        mem: Mem,
+        v: Reg,
+        lanes: u32,
+        apart: Apart,
+        mask: Option<Reg>,
+    ) -> Result<()> {
+        let size = dtype.size() as u32;
+        if self.avx512() && size >= 4 {
+            let base = self.gpr(Op::Lea, &[mem.into()]);
+            let index = match apart {
+                Apart::Bytes(n) => {
+                    self.vector((0..i64::from(lanes)).map(|i| i * n / i64::from(size)), 4)
+                }
+                Apart::Reg(r) => {
+                    let shift = i64::from(size.trailing_zeros());
+                    let elements = self.copy_gpr(r);
+                    self.g(Op::SarI, &[elements.into(), A::I(shift)]);
+                    let step = self.splat_gpr(elements, 4);
+                    let iota = self.iota(0, 4);
+                    self.vec(
+                        Op::VPMulLD,
+                        Width::of_bytes(lanes * 4),
+                        &[iota.into(), step.into()],
+                    )
+                }
+            };
+            return self.scatter(dtype, base, index, 4, v, lanes, mask);
+        }
+        if dtype.is_bool() || dtype.is_narrow_float() {
+            return refuse("strided stores", dtype);
+        }
+        let w = Width::of_bytes(lanes * lane_bytes(dtype));
+        let code = match dtype {
+            DType::BF16 => self.vec(Op::VPSrlDI, w, &[v.into(), A::I(16)]),
+            DType::F16 => {
+                let half = self.vec(Op::VCvtPs2Ph, w, &[v.into(), A::I(0)]);
+                self.vec(Op::VPMovZxWD, w, &[half.into()])
+            }
+            _ => v,
+        };
+        // Elements that begin four bytes apart are the low parts of whole lanes: one store that leaves the rest alone.
+        if self.avx512() && mask.is_none() && apart == Apart::Bytes(4) && lanes == 16 {
+            let (op, bits) = if size == 1 {
+                (Op::VMovDqu8S, 0x1111_1111_1111_1111)
+            } else {
+                (Op::VMovDqu16S, 0x5555_5555)
+            };
+            let k = self.mask_of_bits(bits);
+            self.masked(op, w, &[mem.into(), code.into()], k, false);
+            return Ok(());
+        }
+        self.store_one_by_one(dtype, mem, code, lanes, apart, mask)
+    }
+
+    fn store_one_by_one(
+        &mut self,
+        dtype: DType,
+        mem: Mem,
+        v: Reg,
+        lanes: u32,
+        apart: Apart,
+        mask: Option<Reg>,
+    ) -> Result<()> {
+        let size = dtype.size() as u32;
+        let bits = mask.map(|m| {
+            if self.avx512() {
+                return self.gpr(Op::KMovGW, &[m.into()]);
+            }
+            let d = self.f.gpr();
+            let row = if self.mask_bytes == 8 {
+                Op::VMovMskPd
+            } else {
+                Op::VMovMskPs
+            };
+            self.f.inst(row, self.level.width(), &[d.into(), m.into()]);
+            d
+        });
+        let p = self.gpr(Op::Lea, &[mem.into()]);
+        let bytes = lane_bytes(dtype);
+        let per_part = 16 / bytes;
+        let w = Width::of_bytes(lanes * bytes);
+        for lane in 0..lanes {
+            let part = match (lane / per_part, w) {
+                (0, _) => v,
+                (n, _) => self.vec(Op::VExtractF128, w, &[v.into(), A::I(i64::from(n))]),
+            };
+            let skip = self.f.label();
+            if let Some(bits) = bits {
+                self.g(Op::TestI, &[bits.into(), A::I(1 << lane)]);
+                self.f.jump(Cond::E, skip);
+            }
+            let at = A::I(i64::from(lane % per_part) * i64::from(bytes / size.min(bytes)));
+            let place = match apart {
+                Apart::Bytes(n) => Mem::at(p, (i64::from(lane) * n) as i32),
+                Apart::Reg(_) => Mem::at(p, 0),
+            };
+            let row = match size {
+                1 => Op::VPExtrB,
+                2 => Op::VPExtrW,
+                4 => Op::VPExtrD,
+                _ => Op::VPExtrQ,
+            };
+            self.f.inst(row, Width::X, &[place.into(), part.into(), at]);
+            self.f.bind(skip);
+            if let Apart::Reg(r) = apart {
+                self.g(Op::Add, &[p.into(), r.into()]);
+            }
+        }
+        Ok(())
     }
 
     /// Scatters 4- and 8-byte lanes to `base + index * size`; other types and AVX2 go element by element.

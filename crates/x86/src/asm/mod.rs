@@ -6,7 +6,8 @@
 pub mod pool;
 pub mod table;
 
-use iced_x86::{Code, Encoder, IcedError, Instruction, OpKind, Register};
+use iced_x86::{Code, Encoder, Instruction, OpKind, Register};
+use oxyfuel_base::{Result, err};
 
 use crate::mir::{Arg, Base, Class, Cond, Inst, Item, Kind, Label, Mem, Op, Reg, Rel, Width};
 use pool::Pool;
@@ -259,15 +260,17 @@ impl Assembler {
         }
     }
 
-    fn encode(&mut self, instruction: &Instruction) -> Result<(), IcedError> {
-        self.at += self.encoder.encode(instruction, self.at as u64)?;
+    fn encode(&mut self, instruction: &Instruction) -> Result<()> {
+        let bytes = self.encoder.encode(instruction, self.at as u64);
+        self.at += bytes.map_err(|e| err!(Internal, "an instruction does not encode: {e}"))?;
         self.instructions += 1;
         Ok(())
     }
 
-    fn inst(&mut self, inst: &Inst) -> Result<(), IcedError> {
+    fn inst(&mut self, inst: &Inst) -> Result<()> {
         let start = self.at;
-        self.encode(&to_iced(inst))?;
+        self.encode(&to_iced(inst))
+            .map_err(|e| e.context(format_args!("{:?} of width {:?}", inst.op, inst.width)))?;
         if let Base::Pool(offset) = inst.mem.base
             && inst.has_mem()
         {
@@ -279,7 +282,7 @@ impl Assembler {
     }
 
     /// Appends one function of physical items and returns the offset of its entry.
-    pub fn function(&mut self, items: &[Item], labels: u32) -> Result<u32, IcedError> {
+    pub fn function(&mut self, items: &[Item], labels: u32) -> Result<u32> {
         self.align(64);
         let entry = self.at;
         let mut bound: Vec<Option<usize>> = vec![None; labels as usize];

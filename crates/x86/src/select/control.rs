@@ -6,6 +6,8 @@
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Block, BufferMode, Index, Inst, Op, Val};
 
+use super::amx::Matrix;
+use super::mma::Rows;
 use super::{Def, Select, slot};
 use crate::emit::lane_bytes;
 use crate::mir::{A, Cond, Mem, Op as X, Reg, Width};
@@ -20,6 +22,9 @@ enum Home {
         strides: Vec<i64>,
         bytes: u32,
     },
+    /// Accumulators that their loop updates where they are.
+    Rows(Rows),
+    Matrix(Matrix),
 }
 
 impl<'p> Select<'p, '_> {
@@ -96,6 +101,8 @@ impl<'p> Select<'p, '_> {
         match home {
             Home::Gpr(r) => Def::Gpr(*r),
             Home::Uniform(r) => Def::Uniform(*r),
+            Home::Rows(rows) => Def::Rows(rows.clone()),
+            Home::Matrix(m) => Def::Matrix(m.clone()),
             Home::Scratch {
                 offset, strides, ..
             } => Def::Saved {
@@ -125,6 +132,8 @@ impl<'p> Select<'p, '_> {
             match (self.defs.get(v), home) {
                 (Some(Def::Gpr(r)), Home::Gpr(_)) => moves.push((*r, home)),
                 (Some(Def::Uniform(r)), Home::Uniform(_)) => moves.push((*r, home)),
+                (Some(Def::Rows(have)), Home::Rows(rows)) if have == rows => {}
+                (Some(Def::Matrix(have)), Home::Matrix(m)) if have == m => {}
                 (
                     Some(Def::Saved {
                         offset,
@@ -201,6 +210,45 @@ impl<'p> Select<'p, '_> {
         self.e.f.jump(Cond::L, head);
     }
 
+    /// A place in registers for a value that a loop only adds products to.
+    fn accumulator(
+        &mut self,
+        body: &Block,
+        v: Val,
+        init: Val,
+        taken: &[Home],
+    ) -> Result<Option<Home>> {
+        if !self.only_products(body, v) {
+            return Ok(None);
+        }
+        match self.defs.get(&init) {
+            Some(Def::Rows(rows)) => return Ok(Some(Home::Rows(rows.clone()))),
+            Some(Def::Matrix(m)) => return Ok(Some(Home::Matrix(m.clone()))),
+            Some(
+                Def::Lazy(_) | Def::Gpr(_) | Def::Uniform(_) | Def::Saved { .. } | Def::Memory(_),
+            )
+            | None => {}
+        }
+        let free = !taken
+            .iter()
+            .any(|h| matches!(h, Home::Rows(_) | Home::Matrix(_)));
+        if free && self.e.level.amx() && self.suits_amx(body, v) {
+            return Ok(Some(Home::Matrix(self.amx_open(v, init)?)));
+        }
+        if !free || !self.fits_registers(v) {
+            return Ok(None);
+        }
+        let ty = self.tile_of(v)?;
+        let rows = self.open_rows(ty.shape[0], ty.shape[1], ty.dtype);
+        if self.is_zero(init) {
+            self.clear_rows(&rows);
+        } else {
+            let (offset, strides) = self.scratch_home(init)?;
+            self.move_rows(&rows, i64::from(offset), strides[0], true)?;
+        }
+        Ok(Some(Home::Rows(rows)))
+    }
+
     pub fn for_loop(&mut self, inst: &'p Inst) -> Result<()> {
         let Op::For {
             iv,
@@ -218,11 +266,16 @@ impl<'p> Select<'p, '_> {
         ensure!(*step > 0, NoLowering, "a loop with step {step}");
         self.settle()?;
         let mut homes = Vec::new();
-        for v in carried {
-            homes.push(self.home(*v)?);
-        }
-        for (init, home) in inits.iter().zip(&homes) {
-            self.assign(std::slice::from_ref(init), std::slice::from_ref(home))?;
+        for (v, init) in carried.iter().zip(inits) {
+            let home = match self.accumulator(body, *v, *init, &homes)? {
+                Some(home) => home,
+                None => {
+                    let home = self.home(*v)?;
+                    self.assign(std::slice::from_ref(init), std::slice::from_ref(&home))?;
+                    home
+                }
+            };
+            homes.push(home);
         }
         let counter = self.e.f.gpr();
         let first = self.index(lo)?;

@@ -7,7 +7,8 @@ use super::nest::{Ctx, Window};
 use super::run::{Key, Sink, effect_key};
 use super::{Def, Select, slot};
 use crate::emit::{lane_bits, lane_bytes};
-use crate::mir::{Mem, Op as X, Reg, Width};
+use crate::mir::{A, Mem, Op as X, Reg, Width};
+use crate::vmem::Apart;
 
 /// The type whose plain loads and stores move a lane as it is.
 fn raw(dtype: DType) -> DType {
@@ -100,7 +101,9 @@ impl<'p> Select<'p, '_> {
                 let w = self.saved_window(c, v, *offset, &strides.clone())?;
                 return self.read(c, &w, raw(dtype), v, None, copy);
             }
-            Some(Def::Memory(_)) | None => return Err(err!(Internal, "{v} has no elements here")),
+            Some(Def::Memory(_) | Def::Rows(_) | Def::Matrix(_)) | None => {
+                return Err(err!(Internal, "{v} has no elements here"));
+            }
         };
         let lanes = self.lanes(c, v, dtype);
         let uniform = !self.is_vector(c, v);
@@ -574,20 +577,16 @@ impl<'p> Select<'p, '_> {
             self.streamed |= streaming;
             return self.e.store(dtype, mem, r, c.nest.lanes, all, streaming);
         }
-        let base = self.e.gpr(X::Lea, &[mem.into()]);
-        let index = match stride {
-            Index::Const(s) => self
-                .e
-                .vector((0..i64::from(c.nest.lanes)).map(|i| i * s), 4),
+        let size = dtype.size() as i64;
+        let apart = match stride {
+            Index::Const(s) => Apart::Bytes(s * size),
             Index::Val(s) => {
                 let s = self.gpr(s)?;
-                let step = self.e.splat_gpr(s, 4);
-                let iota = self.e.iota(0, 4);
-                self.e
-                    .binary(BinaryOp::Mul, DType::I32, iota, step, c.nest.lanes)?
+                Apart::Reg(self.e.gpr(X::ImulI, &[s.into(), A::I(size)]))
             }
         };
-        self.e.scatter(dtype, base, index, 4, r, c.nest.lanes, all)
+        self.e
+            .store_strided(dtype, mem, r, c.nest.lanes, apart, all)
     }
 
     /// Lane 0 of a uniform value.

@@ -8,9 +8,12 @@
 //! Layouts of the mapped form say which elements share a vector. On this target the same follows from the accesses (the
 //! axis that is contiguous in memory is the vector axis), so that logical programs without `dot` compile too.
 
+mod amx;
 mod control;
 mod eval;
+mod mma;
 mod nest;
+mod prepare;
 mod reduce;
 mod run;
 mod scalar;
@@ -37,6 +40,8 @@ pub struct Artefact {
     pub entries: Vec<u32>,
     /// Bytes of 64-byte aligned scratch that each worker gives.
     pub scratch_bytes: usize,
+    /// Uses the matrix unit, whose state the process must have asked for.
+    pub matrix_state: bool,
     pub stats: Stats,
 }
 
@@ -55,21 +60,33 @@ pub fn compile(program: &Program, level: Level) -> Result<Artefact> {
         code: Vec::new(),
         entries: Vec::new(),
         scratch_bytes: 0,
+        matrix_state: false,
         stats: Stats::default(),
     };
+    let program = &prepare::prepare(program);
     for phase in &program.phases {
-        let (func, scratch) = Select::phase(program, phase, level, &mut pool)?;
+        let Selected {
+            func,
+            scratch,
+            matrix,
+        } = Select::phase(program, phase, level, &mut pool)?;
         artefact.scratch_bytes = artefact.scratch_bytes.max(scratch as usize);
+        artefact.matrix_state |= matrix;
         let physical = rewrite::compile(&func, level);
         artefact.stats.spilled += physical.spilled;
-        let entry = asm
-            .function(&physical.items, physical.labels)
-            .map_err(|e| err!(Internal, "an instruction does not encode: {e}"))?;
+        let entry = asm.function(&physical.items, physical.labels)?;
         artefact.entries.push(entry);
     }
     artefact.stats.instructions = asm.instructions;
     artefact.code = asm.finish(&pool);
     Ok(artefact)
+}
+
+/// One phase after selection.
+struct Selected {
+    func: crate::mir::Func,
+    scratch: u32,
+    matrix: bool,
 }
 
 /// Where a value is.
@@ -83,6 +100,10 @@ pub(crate) enum Def<'p> {
     Uniform(Reg),
     /// A tile in scratch, in the lanes' own width (a byte for a bool); strides in elements.
     Saved { offset: u32, strides: Vec<i64> },
+    /// A product's accumulator in vector registers.
+    Rows(mma::Rows),
+    /// A product's accumulator in matrix registers.
+    Matrix(amx::Matrix),
     /// A memory: the register that points to it.
     Memory(Reg),
 }
@@ -98,6 +119,9 @@ pub(crate) struct Select<'p, 'a> {
     /// Effects that wait for their loops, in program order.
     pub pending: Vec<&'p Inst>,
     pub streamed: bool,
+    /// The shape of matrix accumulators that this phase is configured for.
+    pub matrix: Option<amx::Matrix>,
+    pub matrix_scratch: Option<u32>,
     pub modes: FxHashMap<Val, BufferMode>,
     pub aligns: FxHashMap<Val, u32>,
     pids: Vec<Reg>,
@@ -117,7 +141,7 @@ impl<'p, 'a> Select<'p, 'a> {
         phase: &'p Phase,
         level: Level,
         pool: &'a mut Pool,
-    ) -> Result<(crate::mir::Func, u32)> {
+    ) -> Result<Selected> {
         let e = Emit::new(level, pool);
         let [args, scratch, begin, end] = e.f.args;
         let mut s = Select {
@@ -129,6 +153,8 @@ impl<'p, 'a> Select<'p, 'a> {
             scratch_bytes: 0,
             pending: Vec::new(),
             streamed: false,
+            matrix: None,
+            matrix_scratch: None,
             modes: FxHashMap::default(),
             aligns: FxHashMap::default(),
             pids: Vec::new(),
@@ -153,10 +179,17 @@ impl<'p, 'a> Select<'p, 'a> {
         s.e.g(X::Cmp, &[begin.into(), end.into()]);
         s.e.f.jump(Cond::B, head);
         s.e.f.bind(done);
+        if s.matrix.is_some() {
+            s.e.g(X::TileRelease, &[]);
+        }
         if s.streamed {
             s.e.g(X::Sfence, &[]);
         }
-        Ok((s.e.f, s.scratch_bytes))
+        Ok(Selected {
+            func: s.e.f,
+            scratch: s.scratch_bytes,
+            matrix: s.matrix.is_some(),
+        })
     }
 
     fn params(&mut self, args: Reg) -> Result<()> {
@@ -258,6 +291,17 @@ impl<'p, 'a> Select<'p, 'a> {
             Op::For { .. } => return self.for_loop(inst),
             Op::If { .. } => return self.if_else(inst),
             Op::Alloc => return self.alloc(inst),
+            Op::Mma { .. } => return self.mma(inst),
+            Op::Dot { .. } => return self.dot(inst),
+            Op::MmaCommit => return Ok(()),
+            Op::MmaWait { accs, .. } => {
+                for (r, v) in inst.results.iter().zip(accs) {
+                    if let Some(def) = self.defs.get(v).cloned() {
+                        self.defs.insert(*r, def);
+                    }
+                }
+                return Ok(());
+            }
             Op::Store { access, .. } => {
                 self.order_write(access.mem)?;
                 self.pending.push(inst);
@@ -291,10 +335,6 @@ impl<'p, 'a> Select<'p, 'a> {
             | Op::ConvertLayout { .. } => {}
             Op::Scan { .. }
             | Op::Sort { .. }
-            | Op::Dot { .. }
-            | Op::Mma { .. }
-            | Op::MmaCommit
-            | Op::MmaWait { .. }
             | Op::TensorLoad { .. }
             | Op::TensorStore { .. }
             | Op::CopyAsync { .. }
@@ -331,7 +371,7 @@ impl<'p, 'a> Select<'p, 'a> {
     }
 
     /// A read after a waiting write of the same memory must see it.
-    fn order_read(&mut self, mem: Val) -> Result<()> {
+    pub fn order_read(&mut self, mem: Val) -> Result<()> {
         if self.pending.iter().any(|i| Self::writes(i, mem)) {
             self.flush(&[])?;
         }

@@ -45,10 +45,10 @@ pub struct Nest<'p> {
 }
 
 /// Axes of every dim of every tile in a run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Axes {
     parent: Vec<usize>,
-    first: FxHashMap<Key, usize>,
+    first: FxHashMap<Key, (usize, usize)>,
     pub extent: Vec<i64>,
 }
 
@@ -67,13 +67,13 @@ pub fn effect_key(inst: &Inst) -> Key {
 
 impl Axes {
     fn dims(&mut self, key: Key, shape: &[i64]) -> usize {
-        if let Some(&at) = self.first.get(&key) {
+        if let Some(&(at, _)) = self.first.get(&key) {
             return at;
         }
         let at = self.parent.len();
         self.parent.extend(at..at + shape.len());
         self.extent.extend_from_slice(shape);
-        self.first.insert(key, at);
+        self.first.insert(key, (at, shape.len()));
         at
     }
 
@@ -91,9 +91,37 @@ impl Axes {
         }
     }
 
+    /// The same dim of tiles of the same rank and extent walked together even where no op asks for it, so that tiles which
+    /// meet only through a reduction share their loops. `None` where that would give one tile an axis twice.
+    fn aligned(&self) -> Option<Axes> {
+        let mut out = self.clone();
+        let mut keys: Vec<(usize, usize)> = self.first.values().copied().collect();
+        keys.sort_unstable();
+        let mut seen: FxHashMap<(usize, usize, i64), usize> = FxHashMap::default();
+        for &(at, rank) in &keys {
+            for d in 0..rank {
+                let first = *seen.entry((rank, d, self.extent[at + d])).or_insert(at + d);
+                out.join(first, at + d);
+            }
+        }
+        for (at, rank) in keys {
+            let mut mine: Vec<usize> = (0..rank)
+                .map(|d| out.find(at + d))
+                .filter(|r| out.extent[*r] > 1)
+                .collect();
+            let count = mine.len();
+            mine.sort_unstable();
+            mine.dedup();
+            if mine.len() != count {
+                return None;
+            }
+        }
+        Some(out)
+    }
+
     /// The axis of a dim; `None` where its extent is 1.
     pub fn of(&self, key: Key, dim: usize) -> Option<Axis> {
-        let root = self.find(*self.first.get(&key)? + dim);
+        let root = self.find(self.first.get(&key)?.0 + dim);
         (self.extent[root] > 1).then_some(root)
     }
 
@@ -132,13 +160,16 @@ impl<'p> Select<'p, '_> {
         if sinks.is_empty() {
             return Ok(());
         }
+        let roots: Vec<Val> = sinks.iter().flat_map(|s| self.sink_roots(s)).collect();
+        self.settle_products(&roots)?;
         let mut axes = Axes::default();
         let mut seen = FxHashSet::default();
         for sink in &sinks {
             self.unify_sink(&mut axes, &mut seen, sink)?;
         }
-        for nest in self.nests(&axes, sinks)? {
-            self.emit_nest(&axes, nest)?;
+        let aligned = axes.aligned();
+        for nest in self.nests(aligned.as_ref().unwrap_or(&axes), sinks)? {
+            self.emit_nest(aligned.as_ref().unwrap_or(&axes), nest)?;
         }
         Ok(())
     }
@@ -384,6 +415,24 @@ impl<'p> Select<'p, '_> {
             nest.varies.insert(v, varies);
         }
         nest.stages = 1 + nest.stage.values().copied().max().unwrap_or(0);
+        // The loops of a stage run over all staged axes: whatever happens in them must want all.
+        for v in nest.reductions.iter().flatten() {
+            let folded = self.folded(axes, *v);
+            ensure!(
+                nest.staged.iter().all(|a| folded.contains(a)),
+                NoLowering,
+                "x86 has no code for reductions over different axes in one nest"
+            );
+        }
+        for sink in &nest.sinks {
+            let mine = self.sink_axes(axes, sink);
+            let some = nest.staged.iter().any(|a| mine.contains(a));
+            ensure!(
+                !some || nest.staged.iter().all(|a| mine.contains(a)),
+                NoLowering,
+                "x86 has no code for an effect along some of the folded axes"
+            );
+        }
         nest.reductions.resize_with(nest.stages, Vec::new);
         nest.saved.resize_with(nest.stages, Vec::new);
         nest.cost.resize(nest.stages, 0);
@@ -498,12 +547,24 @@ impl<'p> Select<'p, '_> {
         }
         // Without an opinion, the last axis: the innermost dim of the tiles.
         let all = nest.parallel.iter().chain(&nest.staged).copied();
-        nest.vector = all.max_by_key(|a| (score.get(a).copied().unwrap_or(0), *a));
+        let lanes = i64::from(self.e.full_lanes(4));
+        nest.vector = all.max_by_key(|a| {
+            let points = score.get(a).copied().unwrap_or(0);
+            (points, axes.extent[*a].min(lanes), *a)
+        });
+        // What is stored or folded is handled in the loop's vectors even where it does not vary along them.
+        let mut handled: FxHashSet<Val> =
+            nest.sinks.iter().flat_map(|s| self.sink_roots(s)).collect();
+        for v in nest.reductions.iter().flatten() {
+            if let Some(Def::Lazy(inst)) = self.defs.get(v) {
+                handled.extend(operands(&inst.op));
+            }
+        }
         let mut widest = 4;
         for &v in order {
             let dtype = self.dtype(v)?;
             let varies = nest.vector.is_some_and(|a| nest.varies[&v].contains(&a));
-            if varies && !dtype.is_bool() {
+            if (varies || handled.contains(&v)) && !dtype.is_bool() {
                 widest = widest.max(lane_bytes(dtype));
             }
         }

@@ -22,6 +22,12 @@ pub fn levels() -> Vec<(&'static str, Level)> {
     all
 }
 
+/// The level with the matrix unit, where this process may use it.
+pub fn amx() -> Option<Level> {
+    let features = oxyfuel_runtime::cpu::features::Machine::get().features;
+    (features.amx_bf16 && features.amx_int8).then_some(Level::AMX)
+}
+
 /// Compiles and runs all phases over `grids` instances. Arguments are pointers or scalar bits.
 pub fn run(program: &Program, level: Level, args: &[u64], grids: &[u64]) -> Artefact {
     let artefact = compile(program, level).expect("compiles");

@@ -1,8 +1,6 @@
 //! Emitted loops against plain Rust.
 
-mod machine;
-
-use machine::{Buf, levels, run};
+use crate::machine::{Buf, levels, run};
 use oxyfuel_base::{DType, Symbol};
 use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::examples;

@@ -1,0 +1,334 @@
+//! Matrix products on the matrix unit (AMX): bf16 and 8-bit integers.
+//!
+//! The accumulator is two by two tiles of 16 rows by 16 columns in tmm0 to tmm3; tmm4 and tmm5 hold rows of `a`, tmm6 and tmm7 columns of
+//! `b`. `a` is row-major; `b` stands with 4 bytes of depth side by side: `[k/2, n, 2]` for bf16, `[k/4, n, 4]` for bytes.
+//! One tile configuration serves a function: it is loaded at entry and released at exit.
+
+use oxyfuel_base::{DType, Result, ensure, err};
+use oxyfuel_kernel::ir::{Access, Block, Index, MmaDim, MmaOperand, Op, Val};
+
+use super::mma::{Operand, Stride, side_offset};
+use super::{Def, Select};
+use crate::mir::{A, Cond, Item, Mem, Op as X, Reg};
+
+/// An accumulator in matrix registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    pub rows: i64,
+    pub cols: i64,
+    pub dtype: DType,
+}
+
+impl Matrix {
+    /// Rows of the upper and the lower tiles.
+    fn heights(&self) -> [i64; 2] {
+        [self.rows.min(16), (self.rows - 16).max(0)]
+    }
+
+    fn tiles(&self) -> impl Iterator<Item = (u8, i64, i64)> {
+        let across = self.cols / 16;
+        let down = if self.rows > 16 { 2 } else { 1 };
+        (0..down).flat_map(move |i| (0..across).map(move |j| ((2 * i + j) as u8, i, j)))
+    }
+}
+
+/// Bytes of one element of depth group: what a tile instruction multiplies at once in one column.
+const GROUP: i64 = 4;
+
+impl<'p> Select<'p, '_> {
+    /// Whether all products into `v` in a block are ones the matrix unit does.
+    pub fn suits_amx(&self, block: &Block, v: Val) -> bool {
+        let Ok(ty) = self.tile_of(v) else {
+            return false;
+        };
+        let [rows, cols] = ty.shape[..] else {
+            return false;
+        };
+        if !(1..=32).contains(&rows) || !(cols == 16 || cols == 32) {
+            return false;
+        }
+        let fits = |m: &Matrix| self.matrix.as_ref().is_none_or(|have| have == m);
+        if !fits(&Matrix {
+            rows,
+            cols,
+            dtype: ty.dtype,
+        }) {
+            return false;
+        }
+        block.insts.iter().all(|inst| match &inst.op {
+            Op::Mma { a, b, acc, .. } if *acc == v => self.amx_operands(a, b, ty.dtype),
+            Op::For {
+                inits,
+                carried,
+                body,
+                ..
+            } => match inits.iter().position(|i| *i == v) {
+                Some(i) => self.suits_amx(body, carried[i]),
+                None => true,
+            },
+            _ => true,
+        })
+    }
+
+    pub fn amx_operands(&self, a: &MmaOperand, b: &MmaOperand, acc: DType) -> bool {
+        let (
+            MmaOperand::Mem {
+                access: a,
+                dims: da,
+            },
+            MmaOperand::Mem {
+                access: b,
+                dims: db,
+            },
+        ) = (a, b)
+        else {
+            return false;
+        };
+        let (Ok(ta), Ok(tb)) = (self.p.mem(a.mem), self.p.mem(b.mem)) else {
+            return false;
+        };
+        let level = self.e.level;
+        let bytes = |d: DType| matches!(d, DType::I8 | DType::U8);
+        let types = match acc {
+            DType::F32 => level.amx_bf16 && ta.dtype == DType::BF16 && tb.dtype == DType::BF16,
+            DType::I32 => level.amx_int8 && bytes(ta.dtype) && bytes(tb.dtype),
+            _ => false,
+        };
+        let group = GROUP / ta.dtype.size() as i64;
+        let plain = |x: &Access| x.valid.iter().all(Option::is_none);
+        // Rows of one step's depth, either far apart or in blocks of their own.
+        let last = a.shape.len().saturating_sub(1);
+        let steps = match da[..] {
+            [MmaDim::Side, MmaDim::K] => a.shape[1] % (16 * group) == 0,
+            [MmaDim::K, MmaDim::Side, MmaDim::K] => a.shape[2] == 16 * group,
+            _ => false,
+        };
+        let row_major = steps && a.strides[last] == Index::Const(1);
+        let paired = db[..] == [MmaDim::K, MmaDim::Side, MmaDim::K]
+            && b.shape[2] == group
+            && b.shape[0] % 16 == 0
+            && b.strides[2] == Index::Const(1)
+            && b.strides[1] == Index::Const(group);
+        types && plain(a) && plain(b) && row_major && paired
+    }
+
+    /// Takes the matrix registers for an accumulator that starts at zero or in scratch.
+    pub fn amx_open(&mut self, v: Val, init: Val) -> Result<Matrix> {
+        let ty = self.tile_of(v)?;
+        let [rows, cols] = ty.shape[..] else {
+            return Err(err!(InvalidKernel, "an accumulator that is no matrix"));
+        };
+        let m = Matrix {
+            rows,
+            cols,
+            dtype: ty.dtype,
+        };
+        self.amx_configure(&m)?;
+        if self.is_zero(init) {
+            for (t, _, _) in m.tiles() {
+                self.e.g(X::TileZero, &[A::T(t)]);
+            }
+            return Ok(m);
+        }
+        if !matches!(self.defs.get(&init), Some(Def::Saved { .. })) {
+            self.flush(&[init])?;
+        }
+        let Some(Def::Saved { offset, strides }) = self.defs.get(&init) else {
+            return Err(err!(NoLowering, "x86 has no code for such an accumulator"));
+        };
+        ensure!(
+            strides[1] == 1,
+            NoLowering,
+            "x86 has no code for an accumulator that lies across its tiles"
+        );
+        let (offset, pitch) = (i64::from(*offset), strides[0] * 4);
+        self.amx_move(&m, offset, pitch, true);
+        Ok(m)
+    }
+
+    /// One configuration a function, loaded where it begins.
+    fn amx_configure(&mut self, m: &Matrix) -> Result<()> {
+        if let Some(have) = &self.matrix {
+            ensure!(
+                have == m,
+                NoLowering,
+                "x86 has no code for two shapes of matrix accumulators in one phase"
+            );
+            return Ok(());
+        }
+        let mut config = [0u8; 64];
+        config[0] = 1;
+        let [upper, lower] = m.heights();
+        let rows = [upper, upper, lower, lower, upper, lower, 16, 16];
+        for (t, n) in rows.into_iter().enumerate() {
+            // A tile without rows keeps no columns either.
+            config[16 + 2 * t] = if n > 0 { 64 } else { 0 };
+            config[48 + t] = n as u8;
+        }
+        self.e.tile_config(&config);
+        self.matrix = Some(m.clone());
+        Ok(())
+    }
+
+    fn amx_move(&mut self, m: &Matrix, offset: i64, pitch: i64, load: bool) {
+        let stride = self.e.imm(pitch);
+        for (t, i, j) in m.tiles() {
+            let mem = Mem::indexed(
+                self.scratch,
+                stride,
+                1,
+                (offset + i * 16 * pitch + j * 64) as i32,
+            );
+            if load {
+                self.e.g(X::TileLoadD, &[A::T(t), mem.into()]);
+            } else {
+                self.e.g(X::TileStoreD, &[mem.into(), A::T(t)]);
+            }
+        }
+    }
+
+    /// Leaves the matrix registers for scratch, row-major; the answer is the place and the row's length.
+    pub fn amx_store(&mut self, m: &Matrix) -> Result<(u32, i64)> {
+        let offset = match self.matrix_scratch {
+            Some(o) => o,
+            None => {
+                let o = self.take_scratch((m.rows * m.cols * 4) as u32)?;
+                self.matrix_scratch = Some(o);
+                o
+            }
+        };
+        self.amx_move(m, i64::from(offset), m.cols * 4, false);
+        Ok((offset, m.cols))
+    }
+
+    fn distance(&mut self, s: Stride) -> Reg {
+        match s {
+            Stride::Bytes(n) => self.e.imm(n),
+            Stride::Reg(r) => r,
+        }
+    }
+
+    /// Tile instructions over the whole depth.
+    pub fn amx_steps(&mut self, m: &Matrix, a: &Operand, b: &Operand) -> Result<()> {
+        let size = a.dtype.size() as i64;
+        let group = GROUP / size;
+        let depth: i64 = a.depth.iter().map(|d| d.0).product();
+        let per_step = 16 * group;
+        ensure!(
+            depth % per_step == 0,
+            NoLowering,
+            "a depth of {depth} on the matrix unit"
+        );
+        let row = self.distance(a.side.first().map_or(Stride::Bytes(64), |s| s.1));
+        let Some(&(_, pair)) = b.depth.first() else {
+            return Err(err!(
+                NoLowering,
+                "the right side of a product on the matrix unit"
+            ));
+        };
+        let pitch = self.distance(if b.depth.len() > 1 {
+            pair
+        } else {
+            Stride::Bytes(64)
+        });
+        let [_, lower] = m.heights();
+        let pa = self.e.copy_gpr(a.pointer);
+        let pa2 = (lower > 0).then(|| {
+            let r = self.e.copy_gpr(row);
+            self.e.g(X::ShlI, &[r.into(), A::I(4)]);
+            self.e.g(X::Add, &[r.into(), pa.into()]);
+            r
+        });
+        let pb = self.e.copy_gpr(b.pointer);
+        let second = side_offset(&b.side, 16) as i32;
+        let advance_b = match pair {
+            Stride::Bytes(n) if b.depth.len() > 1 => Stride::Bytes(16 * n),
+            Stride::Bytes(_) => Stride::Bytes(0),
+            Stride::Reg(r) => {
+                let d = self.e.copy_gpr(r);
+                self.e.g(X::ShlI, &[d.into(), A::I(4)]);
+                Stride::Reg(d)
+            }
+        };
+        let advance_a = if a.depth.len() > 1 {
+            a.depth[0].1
+        } else {
+            Stride::Bytes(64)
+        };
+        let dot = match (a.dtype, b.dtype) {
+            (DType::BF16, _) => X::TdpBf16Ps,
+            (DType::I8, DType::I8) => X::TdpBssd,
+            (DType::I8, _) => X::TdpBsud,
+            (_, DType::I8) => X::TdpBusd,
+            (_, _) => X::TdpBuud,
+        };
+        let steps = depth / per_step;
+        let known = matches!((advance_a, advance_b), (Stride::Bytes(_), Stride::Bytes(_)));
+        let unroll = if steps % 2 == 0 && known { 2 } else { 1 };
+        let times = steps / unroll;
+        let count = if times > 1 {
+            Some(self.e.imm(times))
+        } else {
+            None
+        };
+        let head = self.e.f.label();
+        if count.is_some() {
+            self.e.f.push(Item::Align);
+            self.e.f.bind(head);
+        }
+        let wide = m.cols > 16;
+        for u in 0..unroll {
+            let along_a = if let Stride::Bytes(n) = advance_a {
+                (u * n) as i32
+            } else {
+                0
+            };
+            let along_b = if let Stride::Bytes(n) = advance_b {
+                (u * n) as i32
+            } else {
+                0
+            };
+            self.e.g(
+                X::TileLoadD,
+                &[A::T(6), Mem::indexed(pb, pitch, 1, along_b).into()],
+            );
+            self.e.g(
+                X::TileLoadD,
+                &[A::T(4), Mem::indexed(pa, row, 1, along_a).into()],
+            );
+            self.e.g(dot, &[A::T(0), A::T(4), A::T(6)]);
+            if wide {
+                self.e.g(
+                    X::TileLoadD,
+                    &[A::T(7), Mem::indexed(pb, pitch, 1, along_b + second).into()],
+                );
+                self.e.g(dot, &[A::T(1), A::T(4), A::T(7)]);
+            }
+            if let Some(pa2) = pa2 {
+                self.e.g(
+                    X::TileLoadD,
+                    &[A::T(5), Mem::indexed(pa2, row, 1, along_a).into()],
+                );
+                self.e.g(dot, &[A::T(2), A::T(5), A::T(6)]);
+                if wide {
+                    self.e.g(dot, &[A::T(3), A::T(5), A::T(7)]);
+                }
+            }
+        }
+        for p in std::iter::once(pa).chain(pa2) {
+            match advance_a {
+                Stride::Bytes(n) => self.e.gpr_imm(X::AddI, X::Add, p, n * unroll),
+                Stride::Reg(r) => self.e.g(X::Add, &[p.into(), r.into()]),
+            }
+        }
+        match advance_b {
+            Stride::Bytes(n) => self.e.gpr_imm(X::AddI, X::Add, pb, n * unroll),
+            Stride::Reg(r) => self.e.g(X::Add, &[pb.into(), r.into()]),
+        }
+        if let Some(count) = count {
+            self.e.g(X::SubI, &[count.into(), A::I(1)]);
+            self.e.f.jump(Cond::Ne, head);
+        }
+        Ok(())
+    }
+}

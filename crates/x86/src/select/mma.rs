@@ -1,0 +1,708 @@
+//! Matrix products on the vector unit.
+//!
+//! `acc + a @ b` with operands in memory. The accumulator of a loop that does nothing but products stays in registers; any other
+//! lives in scratch and visits the registers block by block. A block is `rows x vectors` accumulators: each step of the
+//! depth loads the vectors of `b` once and multiplies them with every row's element of `a`, repeated by the load itself.
+
+use oxyfuel_base::{DType, Result, Scalar, ensure, err};
+use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
+use rustc_hash::FxHashSet;
+
+use super::run::operands;
+use super::{Def, Select};
+use crate::emit::lane_bytes;
+use crate::mir::{A, Cond, Item, Mem, Op as X, Reg, Width};
+
+/// A product's accumulator in registers: rows of vectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub regs: Vec<Reg>,
+    pub rows: i64,
+    pub cols: i64,
+    pub dtype: DType,
+}
+
+/// A distance in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stride {
+    Bytes(i64),
+    Reg(Reg),
+}
+
+/// An operand of a product: one distance along the depth, and the dims of its own side, the slowest first.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    pub dtype: DType,
+    pub pointer: Reg,
+    /// Dims along the depth, the slowest first: extent and distance.
+    pub depth: Vec<(i64, Stride)>,
+    pub side: Vec<(i64, Stride)>,
+}
+
+impl<'p> Select<'p, '_> {
+    fn suits_amx_alone(&self, a: &MmaOperand, b: &MmaOperand, acc: Val) -> bool {
+        let Ok(ty) = self.tile_of(acc) else {
+            return false;
+        };
+        let empty = Block::default();
+        self.suits_amx(&empty, acc) && self.amx_operands(a, b, ty.dtype)
+    }
+
+    /// Rows and vectors of accumulators that the register file holds beside what feeds them.
+    fn block_shape(&self, rows: i64, vectors: i64) -> (i64, i64) {
+        let (wide, room) = if self.e.avx512() { (4, 28) } else { (2, 12) };
+        // Two vectors a row where they suffice: the more rows, the more often each vector of `b` is used.
+        let across = if vectors >= 4 && rows < 7 {
+            wide.min(vectors)
+        } else {
+            vectors.min(2)
+        };
+        (rows.min(room / across), across)
+    }
+
+    /// Whether an accumulator fits the registers as it is.
+    pub fn fits_registers(&self, v: Val) -> bool {
+        let Ok(ty) = self.tile_of(v) else {
+            return false;
+        };
+        let [rows, cols] = ty.shape[..] else {
+            return false;
+        };
+        if lane_bytes(ty.dtype) != 4 || ty.dtype.is_bool() {
+            return false;
+        }
+        let vectors = cols.div_ceil_lanes(self.e.full_lanes(4));
+        self.block_shape(rows, vectors) == (rows, vectors)
+    }
+
+    /// Whether a block does nothing but scalars and products, and uses `v` as an accumulator.
+    pub fn only_products(&self, block: &Block, v: Val) -> bool {
+        let mut used = false;
+        for inst in &block.insts {
+            match &inst.op {
+                Op::Mma { acc, .. } => used |= *acc == v,
+                Op::For {
+                    inits,
+                    carried,
+                    body,
+                    ..
+                } => {
+                    let Some(i) = inits.iter().position(|init| *init == v) else {
+                        return false;
+                    };
+                    used = true;
+                    if !self.only_products(body, carried[i]) {
+                        return false;
+                    }
+                }
+                Op::MmaCommit | Op::MmaWait { .. } => {}
+                _ if inst.results.iter().all(|r| self.is_scalar(*r))
+                    && !inst.results.is_empty() => {}
+                _ => return false,
+            }
+        }
+        used
+    }
+
+    pub fn mma(&mut self, inst: &'p Inst) -> Result<()> {
+        let Op::Mma { a, b, acc, .. } = &inst.op else {
+            return Ok(());
+        };
+        for operand in [a, b] {
+            if let MmaOperand::Mem { access, .. } = operand {
+                self.order_read(access.mem)?;
+            }
+        }
+        let single = !matches!(self.defs.get(acc), Some(Def::Rows(_) | Def::Matrix(_)));
+        if single && self.e.level.amx() && self.suits_amx_alone(a, b, *acc) {
+            let m = self.amx_open(*acc, *acc)?;
+            self.defs.insert(*acc, Def::Matrix(m));
+        }
+        let a = self.operand(a, true)?;
+        let b = self.operand(b, false)?;
+        self.product(&a, &b, *acc, inst.results[0])
+    }
+
+    /// `dot` of the logical form: its operands are brought to scratch unless they are plain windows of memory.
+    pub fn dot(&mut self, inst: &'p Inst) -> Result<()> {
+        let Op::Dot { a, b, acc } = &inst.op else {
+            return Ok(());
+        };
+        let kept: Vec<Val> = [*a, *b]
+            .into_iter()
+            .filter(|v| self.plain_load(*v).is_none())
+            .collect();
+        self.flush(&kept)?;
+        let a = self.tile_operand(*a, true)?;
+        let b = self.tile_operand(*b, false)?;
+        self.product(&a, &b, *acc, inst.results[0])
+    }
+
+    fn plain_load(&self, v: Val) -> Option<&'p Access> {
+        match self.defs.get(&v) {
+            Some(Def::Lazy(Inst {
+                op: Op::Load {
+                    access, mask: None, ..
+                },
+                ..
+            })) if access.valid.iter().all(Option::is_none) => Some(access),
+            _ => None,
+        }
+    }
+
+    fn tile_operand(&mut self, v: Val, rows_first: bool) -> Result<Operand> {
+        let dims = if rows_first {
+            [MmaDim::Side, MmaDim::K]
+        } else {
+            [MmaDim::K, MmaDim::Side]
+        };
+        if let Some(access) = self.plain_load(v) {
+            return self.memory_operand(access, &dims);
+        }
+        let ty = self.tile_of(v)?;
+        let (offset, strides) = match self.defs.get(&v) {
+            Some(Def::Saved { offset, strides }) => (*offset, strides.clone()),
+            _ => {
+                return Err(err!(
+                    NoLowering,
+                    "x86 has no code for a product of such a tile"
+                ));
+            }
+        };
+        let size = i64::from(lane_bytes(ty.dtype));
+        let dtype = match (ty.dtype.is_float(), size) {
+            (true, 8) => DType::F64,
+            (true, _) => DType::F32,
+            (false, 8) => DType::I64,
+            (false, _) => DType::I32,
+        };
+        let pointer = self
+            .e
+            .gpr(X::Lea, &[Mem::at(self.scratch, offset as i32).into()]);
+        let mut operand = Operand {
+            dtype,
+            pointer,
+            depth: Vec::new(),
+            side: Vec::new(),
+        };
+        for (d, dim) in dims.iter().enumerate() {
+            let entry = (ty.shape[d], Stride::Bytes(strides[d] * size));
+            if *dim == MmaDim::K {
+                operand.depth.push(entry)
+            } else {
+                operand.side.push(entry)
+            }
+        }
+        Ok(operand)
+    }
+
+    fn operand(&mut self, operand: &'p MmaOperand, rows_first: bool) -> Result<Operand> {
+        match operand {
+            MmaOperand::Mem { access, dims } => self.memory_operand(access, dims),
+            MmaOperand::Tile(v) => {
+                if self.plain_load(*v).is_none() {
+                    self.flush(std::slice::from_ref(v))?;
+                }
+                self.tile_operand(*v, rows_first)
+            }
+        }
+    }
+
+    fn memory_operand(&mut self, access: &Access, dims: &[MmaDim]) -> Result<Operand> {
+        let ty = self.p.mem(access.mem)?;
+        let whole = access
+            .valid
+            .iter()
+            .zip(&access.shape)
+            .all(|(v, n)| match v {
+                None => true,
+                Some(Index::Const(c)) => c >= n,
+                Some(Index::Val(_)) => false,
+            });
+        ensure!(
+            whole,
+            NoLowering,
+            "x86 has no code for a product over a window with bounds"
+        );
+        let size = ty.dtype.size() as i64;
+        let dtype = ty.dtype;
+        let pointer = self.address(access.mem, &access.base)?;
+        let mut operand = Operand {
+            dtype,
+            pointer,
+            depth: Vec::new(),
+            side: Vec::new(),
+        };
+        for (d, dim) in dims.iter().enumerate() {
+            if access.shape[d] == 1 {
+                continue;
+            }
+            let stride = match access.strides[d] {
+                Index::Const(s) => Stride::Bytes(s * size),
+                Index::Val(v) => {
+                    let r = self.gpr(v)?;
+                    Stride::Reg(self.e.gpr(X::ImulI, &[r.into(), A::I(size)]))
+                }
+            };
+            let list = if *dim == MmaDim::K {
+                &mut operand.depth
+            } else {
+                &mut operand.side
+            };
+            list.push((access.shape[d], stride));
+        }
+        Ok(operand)
+    }
+
+    fn product(&mut self, a: &Operand, b: &Operand, acc: Val, result: Val) -> Result<()> {
+        if let Some(Def::Matrix(m)) = self.defs.get(&acc) {
+            let m = m.clone();
+            self.amx_steps(&m, a, b)?;
+            self.defs.insert(result, Def::Matrix(m));
+            return Ok(());
+        }
+        if let Some(Def::Rows(rows)) = self.defs.get(&acc) {
+            let rows = rows.clone();
+            self.steps(a, b, &rows, 0, 0)?;
+            self.defs.insert(result, Def::Rows(rows));
+            return Ok(());
+        }
+        if self.is_zero(acc) && self.fits_registers(acc) {
+            let ty = self.tile_of(acc)?;
+            let rows = self.open_rows(ty.shape[0], ty.shape[1], ty.dtype);
+            self.clear_rows(&rows);
+            self.steps(a, b, &rows, 0, 0)?;
+            self.defs.insert(result, Def::Rows(rows));
+            return Ok(());
+        }
+        self.product_in_scratch(a, b, acc, result)
+    }
+
+    /// The accumulator in scratch, visited in blocks.
+    fn product_in_scratch(
+        &mut self,
+        a: &Operand,
+        b: &Operand,
+        acc: Val,
+        result: Val,
+    ) -> Result<()> {
+        let ty = self.tile_of(acc)?;
+        let [rows, cols] = ty.shape[..] else {
+            return Err(err!(InvalidKernel, "an accumulator that is no matrix"));
+        };
+        ensure!(
+            lane_bytes(ty.dtype) == 4,
+            NoLowering,
+            "x86 has no code for products in {}",
+            ty.dtype
+        );
+        let (offset, strides) = self.scratch_home(acc)?;
+        ensure!(
+            strides[1] == 1,
+            NoLowering,
+            "x86 has no code for an accumulator that lies across its vectors"
+        );
+        let dtype = ty.dtype;
+        let lanes = i64::from(self.e.full_lanes(4));
+        let vectors = cols.div_ceil_lanes(lanes as u32);
+        let (mr, nv) = self.block_shape(rows, vectors);
+        let mut row = 0;
+        while row < rows {
+            let height = mr.min(rows - row);
+            let mut vector = 0;
+            while vector < vectors {
+                let across = nv.min(vectors - vector);
+                let width = (across * lanes).min(cols - vector * lanes);
+                let block = self.open_rows(height, width, dtype);
+                let at = i64::from(offset) + 4 * (row * strides[0] + vector * lanes);
+                self.move_rows(&block, at, strides[0], true)?;
+                self.steps(a, b, &block, row, vector)?;
+                self.move_rows(&block, at, strides[0], false)?;
+                vector += across;
+            }
+            row += height;
+        }
+        self.defs.insert(result, Def::Saved { offset, strides });
+        Ok(())
+    }
+
+    /// A tile in scratch, brought there if need be.
+    pub fn scratch_home(&mut self, v: Val) -> Result<(u32, Vec<i64>)> {
+        if let Some(Def::Saved { offset, strides }) = self.defs.get(&v) {
+            return Ok((*offset, strides.clone()));
+        }
+        self.flush(&[v])?;
+        match self.defs.get(&v) {
+            Some(Def::Saved { offset, strides }) => Ok((*offset, strides.clone())),
+            _ => Err(err!(NoLowering, "x86 has no code for such an accumulator")),
+        }
+    }
+
+    pub fn open_rows(&mut self, rows: i64, cols: i64, dtype: DType) -> Rows {
+        let vectors = cols.div_ceil_lanes(self.e.full_lanes(4));
+        let regs = (0..rows * vectors).map(|_| self.e.f.vec()).collect();
+        Rows {
+            regs,
+            rows,
+            cols,
+            dtype,
+        }
+    }
+
+    /// Zero in every element.
+    pub fn clear_rows(&mut self, block: &Rows) {
+        for r in &block.regs {
+            self.e.f.inst(X::VZero, Width::X, &[(*r).into()]);
+        }
+    }
+
+    /// Between registers and scratch at byte `at`, rows `stride` elements apart. The last vector of a row may be partial.
+    pub fn move_rows(&mut self, block: &Rows, at: i64, stride: i64, load: bool) -> Result<()> {
+        let lanes = i64::from(self.e.full_lanes(4));
+        let vectors = block.cols.div_ceil_lanes(lanes as u32);
+        let width = self.e.level.width();
+        self.e.mask_bytes = 4;
+        for row in 0..block.rows {
+            for v in 0..vectors {
+                let mem = Mem::at(self.scratch, (at + 4 * (row * stride + v * lanes)) as i32);
+                let reg = block.regs[(row * vectors + v) as usize];
+                let left = block.cols - v * lanes;
+                let mask = if left < lanes {
+                    Some(self.e.first_lanes(left as u32))
+                } else {
+                    None
+                };
+                if load {
+                    let r = self.e.load(DType::F32, mem, lanes as u32, mask)?;
+                    self.e.f.retarget(r, reg, width);
+                } else {
+                    self.e
+                        .store(DType::F32, mem, reg, lanes as u32, mask, false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Multiplies and adds over the whole depth, into a block that begins at `row` and vector `vector`.
+    fn steps(
+        &mut self,
+        a: &Operand,
+        b: &Operand,
+        block: &Rows,
+        row: i64,
+        vector: i64,
+    ) -> Result<()> {
+        let depth: i64 = a.depth.iter().map(|d| d.0).product();
+        let other: i64 = b.depth.iter().map(|d| d.0).product();
+        ensure!(depth == other, InvalidKernel, "depths {depth} and {other}");
+        let lanes = i64::from(self.e.full_lanes(4));
+        let vectors = block.cols.div_ceil_lanes(lanes as u32);
+        let mut left = self.walk(a, row, block.rows, 1)?;
+        let mut right = self.walk(b, vector * lanes, vectors, lanes)?;
+        ensure!(
+            b.side.is_empty()
+                || b.side
+                    .last()
+                    .is_some_and(|s| s.1 == Stride::Bytes(b.dtype.size() as i64)),
+            NoLowering,
+            "x86 has no code for a product whose right side is not contiguous"
+        );
+        let unroll = match (left.inner, right.inner) {
+            (None, None)
+                if matches!(
+                    (left.step, right.step),
+                    (Stride::Bytes(_), Stride::Bytes(_))
+                ) =>
+            {
+                4.min(depth)
+            }
+            (None, None) => 1,
+            (Some(n), None) | (None, Some(n)) => n,
+            (Some(n), Some(m)) if n == m => n,
+            (Some(_), Some(_)) => {
+                return Err(err!(
+                    NoLowering,
+                    "x86 has no code for depths in blocks of two sizes"
+                ));
+            }
+        };
+        ensure!(
+            unroll <= 64
+                && (unroll == 1
+                    || [&left, &right]
+                        .iter()
+                        .all(|w| matches!(w.step, Stride::Bytes(_)))),
+            NoLowering,
+            "x86 has no code for a depth in blocks of {unroll}"
+        );
+        let times = depth / unroll;
+        let count = if times > 1 {
+            Some(self.e.imm(times))
+        } else {
+            None
+        };
+        let head = self.e.f.label();
+        if count.is_some() {
+            self.e.f.push(Item::Align);
+            self.e.f.bind(head);
+        }
+        for k in 0..unroll {
+            self.one_step(a, b, block, &left, &right, k)?;
+        }
+        self.advance(&mut left, unroll);
+        self.advance(&mut right, unroll);
+        if let Some(count) = count {
+            self.e.g(X::SubI, &[count.into(), A::I(1)]);
+            self.e.f.jump(Cond::Ne, head);
+        }
+        for k in 0..depth % unroll {
+            self.one_step(a, b, block, &left, &right, k)?;
+        }
+        Ok(())
+    }
+
+    fn one_step(
+        &mut self,
+        a: &Operand,
+        b: &Operand,
+        block: &Rows,
+        left: &Walk,
+        right: &Walk,
+        k: i64,
+    ) -> Result<()> {
+        let lanes = self.e.full_lanes(4);
+        let vectors = right.places.len();
+        let width = self.e.level.width();
+        let along = |w: &Walk| {
+            if let Stride::Bytes(n) = w.step {
+                (n * k) as i32
+            } else {
+                0
+            }
+        };
+        let mut row_of_b = Vec::with_capacity(vectors);
+        self.e.mask_bytes = 4;
+        for (j, place) in right.places.iter().enumerate() {
+            let cols = block.cols - j as i64 * i64::from(lanes);
+            let mask = if cols < i64::from(lanes) {
+                Some(self.e.first_lanes(cols as u32))
+            } else {
+                None
+            };
+            let v = self
+                .e
+                .load(b.dtype, place.plus(along(right)), lanes, mask)?;
+            row_of_b.push(self.e.cast(b.dtype, block.dtype, v, lanes)?);
+        }
+        let direct = self.e.avx512() && a.dtype == DType::F32 && block.dtype == DType::F32;
+        for (i, place) in left.places.iter().enumerate() {
+            let place = place.plus(along(left));
+            let element: A = if direct {
+                place.repeated().into()
+            } else {
+                let v = self.e.load_uniform(a.dtype, place)?;
+                self.cast_uniform(a.dtype, block.dtype, v)?.into()
+            };
+            for (j, v) in row_of_b.iter().enumerate() {
+                let acc = block.regs[i * vectors + j];
+                if block.dtype.is_float() {
+                    self.e.f.inst(
+                        X::FmaddPs,
+                        width,
+                        &[acc.into(), (*v).into(), element, acc.into()],
+                    );
+                } else if let A::R(e) = element {
+                    let p = self.e.binary(BinaryOp::Mul, DType::I32, *v, e, lanes)?;
+                    self.e
+                        .f
+                        .inst(X::VPAddD, width, &[acc.into(), acc.into(), p.into()]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory operands for `count` places along an operand's side, `apart` elements from each other, from element `first` on.
+    fn walk(&mut self, o: &Operand, first: i64, count: i64, apart: i64) -> Result<Walk> {
+        let (step, block, inner) = match o.depth[..] {
+            [] => (Stride::Bytes(0), None, None),
+            [(_, stride)] => (stride, None, None),
+            [(_, outer), (n, stride)] => (stride, Some(outer), Some(n)),
+            _ => {
+                return Err(err!(
+                    NoLowering,
+                    "x86 has no vector code for a depth in several dims"
+                ));
+            }
+        };
+        let fixed = o.side.iter().all(|s| matches!(s.1, Stride::Bytes(_)));
+        if fixed {
+            let p = self.e.copy_gpr(o.pointer);
+            let places = (0..count)
+                .map(|i| {
+                    let at = side_offset(&o.side, first + i * apart);
+                    i32::try_from(at)
+                        .map(|d| Mem::at(p, d))
+                        .map_err(|_| err!(NoLowering, "a distance of {at} bytes"))
+                })
+                .collect::<Result<Vec<Mem>>>()?;
+            return Ok(Walk {
+                pointers: vec![p],
+                places,
+                step,
+                block,
+                inner,
+            });
+        }
+        let [(_, Stride::Reg(stride))] = o.side[..] else {
+            return Err(err!(
+                NoLowering,
+                "x86 has no code for a side of several dims, some unknown"
+            ));
+        };
+        ensure!(
+            apart == 1,
+            NoLowering,
+            "x86 has no code for a product whose right side is not contiguous"
+        );
+        // A pointer for each three rows: the row in between and the one after are one and two strides away.
+        let mut pointers = Vec::new();
+        let mut places = Vec::new();
+        let start = self.e.imm(first);
+        self.e.g(X::Imul, &[start.into(), stride.into()]);
+        self.e.g(X::Add, &[start.into(), o.pointer.into()]);
+        let mut p = start;
+        for i in 0..count {
+            if i % 3 == 0 {
+                if i > 0 {
+                    let next = self.e.gpr(X::Lea, &[Mem::indexed(p, stride, 2, 0).into()]);
+                    self.e.g(X::Add, &[next.into(), stride.into()]);
+                    p = next;
+                }
+                pointers.push(p);
+                places.push(Mem::at(p, 0));
+            } else {
+                places.push(Mem::indexed(p, stride, (i % 3) as u8, 0));
+            }
+        }
+        Ok(Walk {
+            pointers,
+            places,
+            step,
+            block,
+            inner,
+        })
+    }
+
+    fn advance(&mut self, walk: &mut Walk, steps: i64) {
+        // A whole block at a time where there are blocks.
+        let (step, steps) = match walk.block {
+            Some(block) => (block, 1),
+            None => (walk.step, steps),
+        };
+        for p in &walk.pointers {
+            match step {
+                Stride::Bytes(0) => {}
+                Stride::Bytes(n) => self.e.gpr_imm(X::AddI, X::Add, *p, n * steps),
+                Stride::Reg(r) => self.e.g(X::Add, &[(*p).into(), r.into()]),
+            }
+        }
+    }
+
+    /// Accumulators that sinks read leave the registers first.
+    pub fn settle_products(&mut self, roots: &[Val]) -> Result<()> {
+        let mut seen = FxHashSet::default();
+        let mut stack = roots.to_vec();
+        while let Some(v) = stack.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            match self.defs.get(&v) {
+                Some(Def::Lazy(inst)) => stack.extend(operands(&inst.op)),
+                Some(Def::Rows(rows)) => {
+                    let rows = rows.clone();
+                    let bytes = u32::try_from(rows.rows * rows.cols * 4)
+                        .map_err(|_| err!(TooLarge, "an accumulator"))?;
+                    let offset = self.take_scratch(bytes)?;
+                    self.move_rows(&rows, i64::from(offset), rows.cols, false)?;
+                    self.defs.insert(
+                        v,
+                        Def::Saved {
+                            offset,
+                            strides: vec![rows.cols, 1],
+                        },
+                    );
+                }
+                Some(Def::Matrix(m)) => {
+                    let m = m.clone();
+                    let (offset, cols) = self.amx_store(&m)?;
+                    self.defs.insert(
+                        v,
+                        Def::Saved {
+                            offset,
+                            strides: vec![cols, 1],
+                        },
+                    );
+                }
+                Some(Def::Gpr(_) | Def::Uniform(_) | Def::Saved { .. } | Def::Memory(_)) | None => {
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a tile is certainly zero everywhere.
+    pub fn is_zero(&self, v: Val) -> bool {
+        match self.defs.get(&v) {
+            Some(Def::Lazy(Inst {
+                op: Op::Splat { value },
+                ..
+            })) => {
+                matches!(self.origin.get(value), Some(Op::Const { value }) if *value == Scalar::F(0.0) || *value == Scalar::I(0))
+            }
+            Some(Def::Lazy(Inst {
+                op: Op::Broadcast { value } | Op::ConvertLayout { value } | Op::Reshape { value },
+                ..
+            })) => self.is_zero(*value),
+            _ => false,
+        }
+    }
+}
+
+/// Places along one side and the pointers that move along the depth.
+#[derive(Debug)]
+struct Walk {
+    pointers: Vec<Reg>,
+    places: Vec<Mem>,
+    /// From one element of the depth to the next.
+    step: Stride,
+    /// From one block of the depth to the next, and the elements of a block, where it has blocks.
+    block: Option<Stride>,
+    inner: Option<i64>,
+}
+
+/// Bytes from the first element of a side to element `n`, all distances known.
+pub fn side_offset(side: &[(i64, Stride)], n: i64) -> i64 {
+    let mut rest = n;
+    let mut at = 0;
+    for (extent, stride) in side.iter().rev() {
+        if let Stride::Bytes(s) = stride {
+            at += rest % extent * s;
+        }
+        rest /= extent;
+    }
+    at
+}
+
+/// Vectors for so many columns.
+pub trait DivLanes {
+    fn div_ceil_lanes(self, lanes: u32) -> i64;
+}
+
+impl DivLanes for i64 {
+    fn div_ceil_lanes(self, lanes: u32) -> i64 {
+        let lanes = i64::from(lanes);
+        (self + lanes - 1) / lanes
+    }
+}

@@ -1,0 +1,6 @@
+//! Emitted code on this machine, against oracles.
+
+mod fuzz;
+mod machine;
+mod pointwise;
+mod products;
