@@ -10,23 +10,31 @@
 //! | `executable.rs` | a plan on a device, callable, with its guards |
 //! | `interpret.rs` | the tile interpreter as a runner and as a judge |
 //! | `agree.rs` | when two results count as equal |
+//! | `cache.rs` | plans on disk |
+//! | `session.rs` | a target, a device, and what was compiled before |
+//! | `explain.rs` | what a compiled graph is and why |
 //!
 //! This is the only crate that names concrete targets.
 #![forbid(unsafe_code)]
 
 mod agree;
 mod assemble;
+pub mod cache;
 mod executable;
+pub mod explain;
 mod interpret;
 mod options;
 pub mod pipeline;
 mod record;
+mod session;
 mod target;
 
 pub use agree::agree;
 pub use executable::{Executable, Mismatch};
+pub use explain::{Explanation, Limits, explain};
 pub use interpret::Interpreter;
 pub use options::{Mode, Numerics, Options};
 pub use pipeline::{Compiled, compile};
-pub use record::{Record, Stage, StepRecord};
+pub use record::{Origin, Record, Stage, StepRecord};
+pub use session::{Compiler, Stats};
 pub use target::{Target, cpu_device};

@@ -68,9 +68,22 @@ pub struct StepRecord {
     pub text: Option<String>,
 }
 
+/// Where a plan came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    #[default]
+    Compiled,
+    /// Read from the disk cache; there were no steps.
+    Disk,
+}
+
 /// All steps of one compile, in order.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Record {
+    pub origin: Origin,
+    /// What a person should know: a cache that could not be used, and why.
+    pub notes: Vec<String>,
     pub steps: Vec<StepRecord>,
     /// Keep texts; making them costs more than compiling.
     pub keep_text: bool,
@@ -79,8 +92,16 @@ pub struct Record {
 impl Record {
     pub fn new(keep_text: bool) -> Self {
         Self {
-            steps: Vec::new(),
             keep_text,
+            ..Self::default()
+        }
+    }
+
+    /// Of a plan that was not compiled now.
+    pub fn from_disk() -> Self {
+        Self {
+            origin: Origin::Disk,
+            ..Self::default()
         }
     }
 

@@ -20,3 +20,4 @@ pub mod pool;
 pub mod runner;
 pub mod storage;
 pub mod tensor;
+pub mod user;

@@ -1,0 +1,378 @@
+//! Plans on disk, so that a second process compiles nothing.
+//!
+//! Cached machine code is code execution. So the directory is the user's own and closed to others (0700, owner checked), links are not followed, and an entry counts
+//! only when it belongs to the same user, was written by this very build and passes its checksum. Anything else found in its place is replaced.
+//!
+//! An entry is written beside its place and renamed into it: readers see a whole entry or none, and two processes may write the same one at once. Deleting (eviction,
+//! `clear`) holds a lock file, so that two processes do not both make room.
+//!
+//! Nothing here fails a compile: whoever asks gets the plan or the reason why there is none.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use oxyfuel_base::hash::Hasher;
+use oxyfuel_base::{Code, Digest, Error, Result, err};
+use oxyfuel_graph::Graph;
+use oxyfuel_plan::{Plan, TargetDesc};
+use oxyfuel_runtime::cuda::CubinStore;
+use oxyfuel_runtime::user::effective_user;
+use serde::Serialize;
+
+use crate::options::Options;
+
+/// The build that writes entries: version, and a hash of the sources where they are at hand.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("OXYFUEL_BUILD"));
+
+/// Bytes that all entries together may take unless told otherwise.
+pub const DEFAULT_LIMIT: u64 = 1 << 30;
+
+const MAGIC: &[u8; 8] = b"oxyfuel\x01";
+const LOCK: &str = "lock";
+const TEMPORARY: &str = "tmp-";
+/// A file that is being written for longer than this was left by a process that died.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// A directory of entries.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+    limit: u64,
+    user: u32,
+}
+
+/// What a cache has for a key.
+#[derive(Clone, Debug)]
+pub enum Found<T> {
+    Entry(T),
+    Nothing,
+    /// Something that cannot be used, and why; the next write replaces it.
+    Unusable(Error),
+}
+
+/// What is in a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheInfo {
+    pub dir: PathBuf,
+    pub entries: usize,
+    pub bytes: u64,
+    pub limit: u64,
+}
+
+/// Everything that the code of a plan follows from.
+pub fn plan_key(graph: &Graph, target: &TargetDesc, options: &Options) -> Result<Digest> {
+    let mut hasher = Hasher::new();
+    hasher.add_bytes(BUILD.as_bytes());
+    hasher.add(graph)?;
+    hasher.add(target)?;
+    hasher.add_bytes(options.key().as_bytes());
+    Ok(hasher.finish())
+}
+
+impl Cache {
+    /// Opens a directory, or makes it.
+    pub fn open(dir: &Path, limit: u64) -> Result<Self> {
+        let bad = |error: io::Error| cannot_write(&error, dir);
+        match fs::symlink_metadata(dir) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+                made.map_err(bad)?;
+            }
+            Err(error) => return Err(cannot_read(&error, dir)),
+        }
+        let found = fs::symlink_metadata(dir).map_err(|error| cannot_read(&error, dir))?;
+        if !found.is_dir() {
+            return Err(
+                err!(CacheUnwritable, "{} is not a directory", dir.display())
+                    .help("name another directory, or remove what is there"),
+            );
+        }
+        let user = effective_user();
+        let mode = found.mode();
+        if found.uid() != user || mode & 0o022 != 0 {
+            return Err(err!(
+                CacheUntrusted,
+                "{} belongs to user {} with mode {:o}; a cache of machine code must be yours alone",
+                dir.display(),
+                found.uid(),
+                mode & 0o777
+            )
+            .help("name a directory that does not exist yet"));
+        }
+        if mode & 0o777 != 0o700 {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(bad)?;
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            limit,
+            user,
+        })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The plan of a key.
+    pub fn get(&self, key: &Digest) -> Found<Plan> {
+        match self.read(&plan_file(key)) {
+            Ok(Some(bytes)) => match postcard::from_bytes(&bytes) {
+                Ok(plan) => Found::Entry(plan),
+                Err(error) => {
+                    Found::Unusable(err!(CacheCorrupt, "the plan of {}: {error}", key.short()))
+                }
+            },
+            Ok(None) => Found::Nothing,
+            Err(error) => Found::Unusable(error),
+        }
+    }
+
+    /// Keeps a plan.
+    pub fn put(&self, key: &Digest, plan: &Plan) -> Result<()> {
+        let bytes = postcard::to_stdvec(plan)
+            .map_err(|error| err!(Internal, "a plan cannot be written: {error}"))?;
+        self.write(&plan_file(key), &bytes)
+    }
+
+    pub fn info(&self) -> Result<CacheInfo> {
+        let entries = self.entries()?;
+        Ok(CacheInfo {
+            dir: self.dir.clone(),
+            entries: entries.len(),
+            bytes: entries.iter().map(|entry| entry.bytes).sum(),
+            limit: self.limit,
+        })
+    }
+
+    /// Deletes all entries and says how many there were.
+    pub fn clear(&self) -> Result<usize> {
+        let lock = self.lock_file()?;
+        lock.lock()
+            .map_err(|error| cannot_write(&error, &self.dir))?;
+        let entries = self.entries()?;
+        for entry in &entries {
+            remove(&entry.path)?;
+        }
+        Ok(entries.len())
+    }
+
+    /// The checked contents of an entry; `None` where there is none.
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.dir.join(name);
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                return Err(err!(CacheUntrusted, "{} is a link", path.display()));
+            }
+            Err(error) => return Err(cannot_read(&error, &path)),
+        };
+        let found = file
+            .metadata()
+            .map_err(|error| cannot_read(&error, &path))?;
+        if found.uid() != self.user || found.mode() & 0o022 != 0 || !found.is_file() {
+            return Err(err!(
+                CacheUntrusted,
+                "{} is not a file of user {}",
+                path.display(),
+                self.user
+            ));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
+            .map_err(|error| cannot_read(&error, &path))?;
+        let payload = unwrap(&bytes).map_err(|error| error.context(path.display()))?;
+        // The oldest entries go first; an entry that is used is not old. Where the time cannot be set, it goes a little early.
+        let _ = file.set_modified(SystemTime::now());
+        Ok(Some(payload.to_vec()))
+    }
+
+    fn write(&self, name: &str, payload: &[u8]) -> Result<()> {
+        let path = self.dir.join(name);
+        let bad = |error: io::Error| cannot_write(&error, &path);
+        let mut file = tempfile::Builder::new()
+            .prefix(TEMPORARY)
+            .tempfile_in(&self.dir)
+            .map_err(bad)?;
+        file.write_all(&wrap(payload)).map_err(bad)?;
+        file.persist(&path).map_err(|error| bad(error.error))?;
+        self.make_room(name)
+    }
+
+    /// Deletes the oldest entries until the rest fits, but never `keep`.
+    fn make_room(&self, keep: &str) -> Result<()> {
+        let mut entries = self.entries()?;
+        let mut bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        if bytes <= self.limit {
+            return Ok(());
+        }
+        let lock = self.lock_file()?;
+        // Somebody else is making room already.
+        if lock.try_lock().is_err() {
+            return Ok(());
+        }
+        entries.sort_by_key(|entry| entry.used);
+        for entry in entries.iter().filter(|entry| !entry.path.ends_with(keep)) {
+            if bytes <= self.limit {
+                break;
+            }
+            remove(&entry.path)?;
+            bytes -= entry.bytes;
+        }
+        Ok(())
+    }
+
+    fn lock_file(&self) -> Result<File> {
+        let path = self.dir.join(LOCK);
+        OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(|error| cannot_write(&error, &path))
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>> {
+        let bad = |error: io::Error| cannot_read(&error, &self.dir);
+        let mut entries = Vec::new();
+        for item in fs::read_dir(&self.dir).map_err(bad)? {
+            let item = item.map_err(bad)?;
+            let name = item.file_name();
+            let name = name.to_string_lossy();
+            // Another process may have deleted it since.
+            let Ok(found) = item.metadata() else { continue };
+            let used = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let forgotten =
+                name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|age| age > STALE);
+            if ENDINGS.iter().any(|ending| name.ends_with(ending)) || forgotten {
+                entries.push(Entry {
+                    path: item.path(),
+                    bytes: found.len(),
+                    used,
+                });
+            }
+        }
+        Ok(entries)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+const ENDINGS: [&str; 2] = [".plan", ".cubin"];
+
+fn plan_file(key: &Digest) -> String {
+    format!("{key}.plan")
+}
+
+impl CubinStore for Cache {
+    fn get(&self, ptx: &str, tag: &str) -> Option<Vec<u8>> {
+        self.read(&cubin_file(ptx, tag)).ok().flatten()
+    }
+
+    fn put(&self, ptx: &str, tag: &str, cubin: &[u8]) {
+        // The driver made it once and can make it again.
+        let _ = self.write(&cubin_file(ptx, tag), cubin);
+    }
+}
+
+fn cubin_file(ptx: &str, tag: &str) -> String {
+    let mut hasher = Hasher::new();
+    hasher.add_bytes(ptx.as_bytes());
+    hasher.add_bytes(tag.as_bytes());
+    format!("{}.cubin", hasher.finish())
+}
+
+/// Magic, digest of the build, digest of the payload, payload.
+fn wrap(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + payload.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&Digest::of_bytes(BUILD.as_bytes()).0);
+    bytes.extend_from_slice(&Digest::of_bytes(payload).0);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+const HEADER: usize = 8 + 32 + 32;
+
+fn unwrap(bytes: &[u8]) -> Result<&[u8]> {
+    let Some((header, payload)) = bytes.split_at_checked(HEADER) else {
+        return Err(err!(CacheCorrupt, "cut short"));
+    };
+    if &header[..8] != MAGIC {
+        return Err(err!(CacheCorrupt, "not an entry of this cache"));
+    }
+    if header[8..40] != Digest::of_bytes(BUILD.as_bytes()).0 {
+        return Err(err!(UnsupportedVersion, "written by another build"));
+    }
+    if header[40..] != Digest::of_bytes(payload).0 {
+        return Err(err!(CacheCorrupt, "its checksum does not match"));
+    }
+    Ok(payload)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_write(&error, path)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn cannot_read(error: &io::Error, path: &Path) -> Error {
+    Error::new(
+        Code::CacheUnreadable,
+        format!("{}: {error}", path.display()),
+    )
+}
+
+fn cannot_write(error: &io::Error, path: &Path) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Code::DiskFull
+        }
+        _ => Code::CacheUnwritable,
+    };
+    Error::new(code, format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_its_own_code() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(cannot_write(&full, Path::new("x")).code, Code::DiskFull);
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            cannot_write(&denied, Path::new("x")).code,
+            Code::CacheUnwritable
+        );
+    }
+
+    #[test]
+    fn an_envelope_tells_every_change() {
+        let good = wrap(b"payload");
+        assert_eq!(unwrap(&good).unwrap(), b"payload");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(unwrap(&bad).is_err(), "byte {at}");
+            assert!(unwrap(&good[..at]).is_err(), "cut at {at}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The compiler with a memory: a target, a device, and what was compiled before.
+//!
+//! A graph is looked for in this process, then on disk, then compiled. A cache that cannot be used costs a compile and a note, never the result.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oxyfuel_base::{Code, Digest, Error, Result};
+use oxyfuel_graph::Graph;
+use oxyfuel_runtime::device::Device;
+
+use crate::cache::{Cache, DEFAULT_LIMIT, Found, plan_key};
+use crate::executable::Executable;
+use crate::options::Options;
+use crate::pipeline;
+use crate::record::{Record, Stage};
+use crate::target::Target;
+
+/// Compiles graphs for one target and device; may be shared between threads.
+#[derive(Debug)]
+pub struct Compiler {
+    target: Target,
+    options: Options,
+    device: Arc<dyn Device>,
+    cache: Option<Cache>,
+    known: Mutex<HashMap<Digest, Arc<Executable>>>,
+    stats: Mutex<Stats>,
+    traces: AtomicU64,
+}
+
+/// Where executables came from so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// Found in this process.
+    pub memory_hits: u64,
+    /// Found on disk.
+    pub disk_hits: u64,
+    /// Compiled, because nothing was found.
+    pub compiles: u64,
+    /// Why the disk cache could not help, in the order it happened.
+    pub cache_problems: Vec<String>,
+}
+
+/// More executables than this, and those that nobody holds are forgotten.
+const KEEP: usize = 1024;
+/// More problems than this are the same ones again.
+const KEEP_PROBLEMS: usize = 64;
+
+impl Compiler {
+    /// For the target that the options name, or the best of this machine, on its device.
+    pub fn new(options: Options) -> Result<Self> {
+        let target = Target::host(&options)?;
+        let device = target.device(&options)?;
+        Ok(Self::on(target, options, device))
+    }
+
+    /// For this target, on this device.
+    pub fn on(target: Target, options: Options, device: Arc<dyn Device>) -> Self {
+        let mut stats = Stats::default();
+        let cache =
+            options
+                .cache_dir
+                .as_ref()
+                .and_then(|dir| match Cache::open(dir, DEFAULT_LIMIT) {
+                    Ok(cache) => Some(cache),
+                    Err(error) => {
+                        stats.cache_problems.push(error.to_string());
+                        None
+                    }
+                });
+        Self {
+            target,
+            options,
+            device,
+            cache,
+            known: Mutex::default(),
+            stats: Mutex::new(stats),
+            traces: AtomicU64::new(0),
+        }
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    pub fn stats(&self) -> Stats {
+        lock(&self.stats).clone()
+    }
+
+    /// An executable for the graph.
+    pub fn compile(&self, graph: &Graph) -> Result<Arc<Executable>> {
+        let key = plan_key(graph, &self.target.desc, &self.options)?;
+        if let Some(known) = lock(&self.known).get(&key) {
+            lock(&self.stats).memory_hits += 1;
+            return Ok(known.clone());
+        }
+        // Two threads may compile the same graph at once; both results are good and the first one stays.
+        let executable = Arc::new(self.make(graph, &key)?);
+        let mut known = lock(&self.known);
+        if known.len() >= KEEP {
+            known.retain(|_, executable| Arc::strong_count(executable) > 1);
+        }
+        Ok(known.entry(key).or_insert(executable).clone())
+    }
+
+    fn make(&self, graph: &Graph, key: &Digest) -> Result<Executable> {
+        let mut notes = Vec::new();
+        // A trace wants every stage, which only a compile has.
+        if self.options.trace_dir.is_none()
+            && let Some(cache) = &self.cache
+        {
+            match cache.get(key) {
+                Found::Entry(plan) => {
+                    match Executable::load(plan, Record::from_disk(), self.device.clone()) {
+                        Ok(executable) => {
+                            lock(&self.stats).disk_hits += 1;
+                            return Ok(executable);
+                        }
+                        Err(error) => notes.push(error.to_string()),
+                    }
+                }
+                Found::Nothing => {}
+                Found::Unusable(error) => notes.push(error.to_string()),
+            }
+        }
+        let mut compiled = pipeline::compile(graph, &self.target, &self.options, false)?;
+        lock(&self.stats).compiles += 1;
+        if let Some(cache) = &self.cache
+            && let Err(error) = cache.put(key, &compiled.plan)
+        {
+            notes.push(error.to_string());
+        }
+        if let Some(dir) = &self.options.trace_dir
+            && let Err(error) = self.trace(dir, graph, &compiled.record)
+        {
+            notes.push(error.to_string());
+        }
+        if !notes.is_empty() {
+            let mut stats = lock(&self.stats);
+            stats.cache_problems.extend(notes.iter().cloned());
+            stats.cache_problems.truncate(KEEP_PROBLEMS);
+        }
+        compiled.record.notes = notes;
+        Executable::load(compiled.plan, compiled.record, self.device.clone())
+    }
+
+    /// Writes every stage as a text file.
+    fn trace(&self, dir: &Path, graph: &Graph, record: &Record) -> Result<PathBuf> {
+        let number = self.traces.fetch_add(1, Ordering::Relaxed);
+        let name: String = graph
+            .name
+            .chars()
+            .map(|c| if c.is_alphanumeric() { c } else { '_' })
+            .collect();
+        let dir = dir.join(format!("{}-{number:03}-{name}", std::process::id()));
+        let bad = |error: std::io::Error| {
+            Error::new(Code::FileUnreadable, format!("{}: {error}", dir.display()))
+        };
+        std::fs::create_dir_all(&dir).map_err(bad)?;
+        for (number, stage) in Stage::ALL.into_iter().enumerate() {
+            if let Some(text) = record.text(stage) {
+                std::fs::write(dir.join(format!("{number}-{}.txt", stage.name())), text)
+                    .map_err(bad)?;
+            }
+        }
+        Ok(dir)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,318 @@
+//! The disk cache under good and bad circumstances. None of the bad ones fails a compile.
+
+use oxyfuel_base::{Code, Digest};
+use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT, Found, plan_key};
+use oxyfuel_engine::{Compiler, Options, Target, compile, cpu_device};
+use oxyfuel_graph::Graph;
+use oxyfuel_plan::Plan;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn graph(n: usize) -> Graph {
+    let text = format!("graph @f(%x: f32[{n}] cpu) {{\n  %y: f32[{n}] = relu %x\n  return %y\n}}");
+    oxyfuel_graph::parse("test", &text).unwrap()
+}
+
+fn plan_of(n: usize) -> (Digest, Plan) {
+    let (target, options) = (Target::interpreter(), Options::default());
+    let plan = compile(&graph(n), &target, &options, false).unwrap().plan;
+    (plan_key(&graph(n), &target.desc, &options).unwrap(), plan)
+}
+
+/// A directory with the cache in it, which does not exist yet.
+fn place() -> (TempDir, PathBuf) {
+    let outer = tempfile::tempdir().unwrap();
+    let dir = outer.path().join("a/cache");
+    (outer, dir)
+}
+
+fn compiler(dir: &Path) -> Compiler {
+    let options = Options {
+        cache_dir: Some(dir.to_owned()),
+        threads: 1,
+        ..Options::default()
+    };
+    let device = cpu_device(&options);
+    Compiler::on(Target::interpreter(), options, device)
+}
+
+fn file_of(dir: &Path, key: &Digest) -> PathBuf {
+    dir.join(format!("{key}.plan"))
+}
+
+fn unusable(found: Found<Plan>) -> Code {
+    match found {
+        Found::Unusable(error) => error.code,
+        Found::Entry(_) | Found::Nothing => panic!("{found:?}"),
+    }
+}
+
+#[test]
+fn an_entry_comes_back_as_it_was() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    let (key, plan) = plan_of(10);
+    assert!(matches!(cache.get(&key), Found::Nothing));
+    cache.put(&key, &plan).unwrap();
+    assert!(matches!(cache.get(&key), Found::Entry(found) if found == plan));
+    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(cache.info().unwrap().entries, 1);
+    assert_eq!(cache.clear().unwrap(), 1);
+    assert!(matches!(cache.get(&key), Found::Nothing));
+}
+
+#[test]
+fn a_second_process_compiles_nothing() {
+    let (_outer, dir) = place();
+    let first = compiler(&dir);
+    first.compile(&graph(8)).unwrap();
+    first.compile(&graph(8)).unwrap();
+    first.compile(&graph(9)).unwrap();
+    let stats = first.stats();
+    assert_eq!(
+        (stats.memory_hits, stats.disk_hits, stats.compiles),
+        (1, 0, 2)
+    );
+    let second = compiler(&dir);
+    second.compile(&graph(8)).unwrap();
+    let stats = second.stats();
+    assert_eq!(
+        (stats.memory_hits, stats.disk_hits, stats.compiles),
+        (0, 1, 0)
+    );
+    assert!(stats.cache_problems.is_empty(), "{stats:?}");
+}
+
+#[test]
+fn broken_entries_are_told_and_replaced() {
+    type Break = fn(&Path);
+    let breaks: [(&str, Break, Code); 4] = [
+        (
+            "truncated",
+            |path| {
+                let bytes = fs::read(path).unwrap();
+                fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+            },
+            Code::CacheCorrupt,
+        ),
+        (
+            "a flipped bit",
+            |path| {
+                let mut bytes = fs::read(path).unwrap();
+                *bytes.last_mut().unwrap() ^= 4;
+                fs::write(path, bytes).unwrap();
+            },
+            Code::CacheCorrupt,
+        ),
+        (
+            "another build",
+            |path| {
+                let mut bytes = fs::read(path).unwrap();
+                bytes[8] ^= 1;
+                fs::write(path, bytes).unwrap();
+            },
+            Code::UnsupportedVersion,
+        ),
+        (
+            "empty",
+            |path| fs::write(path, []).unwrap(),
+            Code::CacheCorrupt,
+        ),
+    ];
+    for (what, damage, code) in breaks {
+        let (_outer, dir) = place();
+        let first = compiler(&dir);
+        first.compile(&graph(7)).unwrap();
+        let key = plan_key(&graph(7), &first.target().desc, first.options()).unwrap();
+        damage(&file_of(&dir, &key));
+        let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+        assert_eq!(unusable(cache.get(&key)), code, "{what}");
+        let second = compiler(&dir);
+        let executable = second.compile(&graph(7)).unwrap();
+        assert_eq!(executable.record().notes.len(), 1, "{what}");
+        assert_eq!(
+            (second.stats().compiles, second.stats().cache_problems.len()),
+            (1, 1),
+            "{what}"
+        );
+        assert!(
+            matches!(cache.get(&key), Found::Entry(_)),
+            "{what} was not replaced"
+        );
+    }
+}
+
+#[test]
+fn links_are_not_followed() {
+    let (outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    let (key, plan) = plan_of(3);
+    cache.put(&key, &plan).unwrap();
+    let elsewhere = outer.path().join("elsewhere");
+    fs::rename(file_of(&dir, &key), &elsewhere).unwrap();
+    symlink(&elsewhere, file_of(&dir, &key)).unwrap();
+    assert_eq!(unusable(cache.get(&key)), Code::CacheUntrusted);
+    cache.put(&key, &plan).unwrap();
+    assert!(matches!(cache.get(&key), Found::Entry(_)));
+
+    let link = outer.path().join("link");
+    symlink(&dir, &link).unwrap();
+    assert_eq!(
+        Cache::open(&link, DEFAULT_LIMIT).unwrap_err().code,
+        Code::CacheUnwritable
+    );
+    let dangling = outer.path().join("dangling");
+    symlink(outer.path().join("nothing"), &dangling).unwrap();
+    assert_eq!(
+        Cache::open(&dangling, DEFAULT_LIMIT).unwrap_err().code,
+        Code::CacheUnwritable
+    );
+    compiler(&dangling).compile(&graph(3)).unwrap();
+}
+
+#[test]
+fn entries_and_directories_of_others_are_not_trusted() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    let (key, plan) = plan_of(3);
+    cache.put(&key, &plan).unwrap();
+    fs::set_permissions(file_of(&dir, &key), fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(unusable(cache.get(&key)), Code::CacheUntrusted);
+    // Only root can give files away.
+    if std::os::unix::fs::chown(file_of(&dir, &key), Some(12345), None).is_ok() {
+        fs::set_permissions(file_of(&dir, &key), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(unusable(cache.get(&key)), Code::CacheUntrusted);
+        std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
+        assert_eq!(
+            Cache::open(&dir, DEFAULT_LIMIT).unwrap_err().code,
+            Code::CacheUntrusted
+        );
+        std::os::unix::fs::chown(&dir, Some(fs::metadata("/proc/self").unwrap().uid()), None)
+            .unwrap();
+    }
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(
+        Cache::open(&dir, DEFAULT_LIMIT).unwrap_err().code,
+        Code::CacheUntrusted
+    );
+    // Others may look, but not write: closed again, and used.
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_place_that_cannot_be_a_cache_costs_a_note() {
+    let outer = tempfile::tempdir().unwrap();
+    let file = outer.path().join("file");
+    fs::write(&file, "x").unwrap();
+    for (dir, code) in [
+        (file.clone(), Code::CacheUnwritable),
+        (file.join("below"), Code::CacheUnreadable),
+        (PathBuf::from("/proc/oxyfuel/cache"), Code::CacheUnwritable),
+    ] {
+        assert_eq!(
+            Cache::open(&dir, DEFAULT_LIMIT).unwrap_err().code,
+            code,
+            "{}",
+            dir.display()
+        );
+        let compiler = compiler(&dir);
+        compiler.compile(&graph(4)).unwrap();
+        assert_eq!(
+            (
+                compiler.stats().compiles,
+                compiler.stats().cache_problems.len()
+            ),
+            (1, 1)
+        );
+    }
+}
+
+#[test]
+fn a_directory_that_vanishes_costs_a_note() {
+    let (_outer, dir) = place();
+    let compiler = compiler(&dir);
+    fs::remove_dir_all(&dir).unwrap();
+    let executable = compiler.compile(&graph(4)).unwrap();
+    assert_eq!(executable.record().notes.len(), 1);
+}
+
+#[test]
+fn the_oldest_entries_make_room() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    let plans: Vec<_> = (1..=3).map(plan_of).collect();
+    for (age, (key, plan)) in plans.iter().enumerate() {
+        cache.put(key, plan).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(file_of(&dir, key))
+            .unwrap();
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(100 - age as u64);
+        file.set_modified(time).unwrap();
+    }
+    // A hit makes the first one young.
+    assert!(matches!(cache.get(&plans[0].0), Found::Entry(_)));
+    let bytes = cache.info().unwrap().bytes;
+    let small = Cache::open(&dir, bytes).unwrap();
+    let (key, plan) = plan_of(4);
+    small.put(&key, &plan).unwrap();
+    assert!(matches!(small.get(&plans[0].0), Found::Entry(_)));
+    assert!(matches!(small.get(&plans[1].0), Found::Nothing));
+    assert!(matches!(small.get(&key), Found::Entry(_)));
+}
+
+#[test]
+fn many_writers_of_one_entry_do_no_harm() {
+    let (_outer, dir) = place();
+    let (key, plan) = plan_of(5);
+    let cache = Cache::open(&dir, 1).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    cache.put(&key, &plan).unwrap();
+                    match cache.get(&key) {
+                        Found::Entry(found) => assert_eq!(found, plan),
+                        Found::Nothing => {}
+                        Found::Unusable(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..20 {
+                cache.clear().unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn every_stage_is_traced() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        trace_dir: Some(dir.path().join("trace")),
+        threads: 1,
+        ..Options::default()
+    };
+    let device = cpu_device(&options);
+    let compiler = Compiler::on(Target::interpreter(), options, device);
+    compiler.compile(&graph(4)).unwrap();
+    let inner = fs::read_dir(dir.path().join("trace"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let mut names: Vec<_> = fs::read_dir(inner)
+        .unwrap()
+        .map(|f| f.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 8);
+    assert_eq!(names[0], "0-graph.txt");
+}
