@@ -75,6 +75,14 @@ impl<'a> Builder<'a> {
                 for (extent, stride) in data.ty.shape.iter().zip(&place.strides) {
                     len += (known(extent)? - 1).max(0) * known(stride)?;
                 }
+                if data
+                    .ty
+                    .shape
+                    .iter()
+                    .any(|extent| extent.as_const() == Some(0))
+                {
+                    len = 0;
+                }
                 let computed = producer_of(graph, root);
                 let align = if computed { 64 } else { data.align.max(1) };
                 Ok(NestBuffer {

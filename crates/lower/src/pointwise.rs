@@ -2,6 +2,7 @@
 //!
 //! Arithmetic happens in a dtype that targets compute in: bf16, f16 and the fp8 formats compute in f32 and are rounded once for each op of the tensor IR.
 
+use oxyfuel_base::dtype::Kind;
 use oxyfuel_base::{DType, Result, Scalar};
 use oxyfuel_graph::{Binary, Compare, Reduce, Unary};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
@@ -183,7 +184,8 @@ impl Writer<'_> {
             Binary::Remainder if dtype.is_float() => self.float_remainder(a, b)?,
             Binary::Remainder => self.bin(BinaryOp::Mod, a, b)?,
             Binary::Fmod => self.bin(BinaryOp::Rem, a, b)?,
-            Binary::Pow => self.bin(BinaryOp::Pow, a, b)?,
+            Binary::Pow if dtype.is_float() => self.bin(BinaryOp::Pow, a, b)?,
+            Binary::Pow => self.integer_power(a, b, dtype)?,
             Binary::Maximum if bool_op => self.bin(BinaryOp::Or, a, b)?,
             Binary::Maximum => self.bin(BinaryOp::Max, a, b)?,
             Binary::Minimum if bool_op => self.bin(BinaryOp::And, a, b)?,
@@ -195,6 +197,34 @@ impl Writer<'_> {
             Binary::ShiftRight => self.bin(BinaryOp::Shr, a, b)?,
         };
         self.cast(y, out)
+    }
+
+    /// By squaring, over all bits of the exponent. Its bits are right for the bases 1 and -1 whatever its sign; other bases to a negative power are 0.
+    fn integer_power(&mut self, base: Node, exponent: Node, dtype: DType) -> Result<Node> {
+        let zero = self.constant(dtype, Scalar::I(0))?;
+        let one = self.constant(dtype, Scalar::I(1))?;
+        let (mut result, mut square, mut bits) = (one, base, exponent);
+        for _ in 0..dtype.bits() {
+            let low = self.bin(BinaryOp::And, bits, one)?;
+            let odd = self.cmp(CompareOp::Ne, low, zero)?;
+            let more = self.bin(BinaryOp::Mul, result, square)?;
+            result = self.select(odd, more, result)?;
+            square = self.bin(BinaryOp::Mul, square, square)?;
+            bits = self.bin(BinaryOp::Shr, bits, one)?;
+        }
+        if dtype.kind() != Kind::Signed {
+            return Ok(result);
+        }
+        let minus_one = self.constant(dtype, Scalar::I(-1))?;
+        let negative = self.cmp(CompareOp::Lt, exponent, zero)?;
+        let truncated = self.select(negative, zero, result)?;
+        let is_one = self.cmp(CompareOp::Eq, base, one)?;
+        let is_minus_one = self.cmp(CompareOp::Eq, base, minus_one)?;
+        let unit = self.nest.push(
+            NestOp::Binary(BinaryOp::Or, is_one, is_minus_one),
+            DType::Bool,
+        )?;
+        self.select(unit, result, truncated)
     }
 
     /// The remainder with the divisor's sign.
@@ -271,7 +301,11 @@ impl Writer<'_> {
                 (self.cast(x, wide)?, op)
             }
         };
-        let mut y = self.nest.push(NestOp::Reduce(op, x), self.dtype(x))?;
+        // Of a single element nothing is left to reduce; the nest need not even name a dim for it.
+        let mut y = match count {
+            1 => x,
+            _ => self.nest.push(NestOp::Reduce(op, x), self.dtype(x))?,
+        };
         if f == Reduce::Mean {
             y = self.bin_const(BinaryOp::Div, y, count as f64)?;
         }

@@ -107,6 +107,14 @@ impl Blocks {
                 axis.insert(0, d);
             }
         }
+        if count.contains(&0) {
+            // Nothing to do, and nobody to do it.
+            return Self {
+                count,
+                axes: Vec::new(),
+                grid: vec![Expr::constant(0)],
+            };
+        }
         if axes.is_empty() {
             axes.push(Vec::new());
         }

@@ -7,7 +7,7 @@ use oxyfuel_plan::TargetDesc;
 
 use crate::nest::{Nest, NestOp};
 
-/// The block of each dim, at most its extent.
+/// The block of each dim, at most its extent and at least 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
     pub block: Vec<i64>,
@@ -41,13 +41,13 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         .map(|d| nest.dims[d])
         .product();
     for d in nest.reduced.iter().filter(|&d| d < rank) {
-        block[d] = nest.dims[d];
+        block[d] = nest.dims[d].max(1);
     }
     let last = rank - 1;
     if nest.has_reduction() && !nest.reduced.contains(last) {
         // Columns: enough neighbours for full cache lines and several independent accumulators.
         let lanes = i64::from(target.lanes(4)) * if target.is_simt() { 1 } else { 4 };
-        block[last] = nest.dims[last].min(lanes);
+        block[last] = nest.dims[last].clamp(1, lanes);
         return Tiling { block };
     }
     let total: i64 = nest.dims.iter().product();
@@ -66,8 +66,8 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         && !nest.has_reduction()
     {
         let side = if target.is_simt() { 32 } else { SQUARE };
-        block[last] = nest.dims[last].min(side);
-        block[other] = nest.dims[other].min(side);
+        block[last] = nest.dims[last].clamp(1, side);
+        block[other] = nest.dims[other].clamp(1, side);
         return Tiling { block };
     }
     // An indirect read wants its index outside the tile: then it is one scalar, and the rest is contiguous.
@@ -79,7 +79,7 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         if nest.reduced.contains(d) {
             continue;
         }
-        block[d] = nest.dims[d].min(budget);
+        block[d] = nest.dims[d].clamp(1, budget);
         budget /= block[d];
         if budget <= 1 || block[d] < nest.dims[d] || (indirect && d == last) {
             break;

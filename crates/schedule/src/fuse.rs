@@ -247,11 +247,12 @@ impl<'a> Fuser<'a> {
                 }
                 Seen::Inside(_) if reads_memory(&node.op, i) => return None,
                 Seen::Inside(dims) => {
-                    let lead = shape.len().checked_sub(dims.len())?;
+                    let rank = dims.len();
                     for (j, dim) in dims.into_iter().enumerate() {
-                        match (map[lead + j], dim) {
+                        let at = result_dim(&node.op, i, j, shape.len(), rank);
+                        match (map[at], dim) {
                             (Some(have), Some(want)) if have != want => return None,
-                            (None, Some(want)) => map[lead + j] = Some(want),
+                            (None, Some(want)) => map[at] = Some(want),
                             _ => {}
                         }
                     }
@@ -382,9 +383,10 @@ impl<'a> Fuser<'a> {
             let Seen::Inside(dims) = self.see(operand, from) else {
                 return;
             };
-            let lead = out_map.len() - dims.len();
+            let rank = dims.len();
             for (j, dim) in dims.into_iter().enumerate() {
-                let (Some(old), Some(new)) = (dim, out_map[lead + j]) else {
+                let at = result_dim(&node.op, i, j, out_map.len(), rank);
+                let (Some(old), Some(new)) = (dim, out_map[at]) else {
                     continue;
                 };
                 if relabel[old].is_some_and(|have| have != new) {
@@ -622,6 +624,15 @@ fn reads_memory(op: &Op, operand: usize) -> bool {
         Category::Update => !matches!(op, Op::Copy),
         Category::View => true,
         Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
+    }
+}
+
+/// The dim of the result that dim `j` of an operand runs along: broadcasting aligns the last ones, indices have places of their own.
+fn result_dim(op: &Op, operand: usize, j: usize, rank: usize, operand_rank: usize) -> usize {
+    match op {
+        Op::IndexSelect { dim } if operand == 1 => *dim,
+        Op::Embedding if operand == 1 => j,
+        _ => rank.saturating_sub(operand_rank) + j,
     }
 }
 

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use oxyfuel_base::{Result, Scalar};
-use oxyfuel_graph::{Graph, Node, NodeId, Op, Rebuild, ValueId};
+use oxyfuel_base::{Result, Scalar, err};
+use oxyfuel_graph::{Binary, Graph, Node, NodeId, Op, Rebuild, Reduce, ValueId};
 
 /// A named rule. It may fire when its `apply` finds a value of the new graph that equals the node's result.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,6 @@ fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
 }
 
 fn times_one(seen: &Seen<'_>) -> Option<ValueId> {
-    use oxyfuel_graph::Binary;
     let (Op::Binary(op), [a, b]) = (seen.op, seen.inputs) else {
         return None;
     };
@@ -91,6 +90,65 @@ fn times_one(seen: &Seen<'_>) -> Option<ValueId> {
         Binary::Mul if one(*a) && seen.same_type(*b) => Some(*b),
         Binary::Div if one(*b) && seen.same_type(*a) => Some(*a),
         _ => None,
+    }
+}
+
+/// What a node without work gives everywhere: anything where there are no elements, the identity where a reduction or product has nothing to go over.
+fn empty(graph: &Graph, node: &Node) -> Result<Option<Scalar>> {
+    let [out] = node.outputs[..] else {
+        return Ok(None);
+    };
+    let data = &graph.values[out];
+    if data.layout.strides().is_some() || matches!(node.op, Op::Full { .. }) {
+        return Ok(None);
+    }
+    let none = |value: ValueId| {
+        graph.values[value]
+            .ty
+            .shape
+            .iter()
+            .any(|e| e.as_const() == Some(0))
+    };
+    if none(out) {
+        return Ok(Some(Scalar::I(0)));
+    }
+    Ok(match (&node.op, &node.inputs[..]) {
+        (Op::Mm | Op::Bmm, [a, _]) | (Op::Addmm { .. }, [_, a, _]) if none(*a) => {
+            Some(Scalar::I(0))
+        }
+        (Op::Reduce { op, .. }, [x]) if none(*x) => Some(match op {
+            Reduce::Sum => Scalar::I(0),
+            Reduce::Prod => Scalar::I(1),
+            Reduce::Mean => Scalar::F(f64::NAN),
+            Reduce::Any => Scalar::B(false),
+            Reduce::All => Scalar::B(true),
+            Reduce::Amax | Reduce::Amin => {
+                return Err(err!(ShapeMismatch, "{} of no elements", node.op.name()));
+            }
+        }),
+        _ => None,
+    })
+}
+
+/// The result of a node for which [`empty`] found `value`.
+fn constant_result(
+    rebuild: &mut Rebuild<'_>,
+    graph: &Graph,
+    node: &Node,
+    inputs: &[ValueId],
+    value: Scalar,
+) -> Result<ValueId> {
+    let ty = graph.values[node.out()].ty.clone();
+    let b = &mut rebuild.builder;
+    let zeros = b.full(value, ty.shape, ty.dtype, ty.device)?;
+    match node.op {
+        // The product is zero, what is added to it stays.
+        Op::Addmm { beta, .. } if beta.as_f64() != 0.0 => {
+            let beta = b.full(beta, Vec::new(), ty.dtype, ty.device)?;
+            let added = b.binary(Binary::Mul, inputs[0], beta)?;
+            b.binary(Binary::Add, zeros, added)
+        }
+        _ => Ok(zeros),
     }
 }
 
@@ -105,6 +163,12 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
             .iter()
             .map(|&v| rebuild.get(v))
             .collect::<Result<Vec<_>>>()?;
+        if let Some(value) = empty(graph, node)? {
+            rebuild.at(id);
+            let made = constant_result(&mut rebuild, graph, node, &inputs, value)?;
+            rebuild.define(node.out(), made);
+            continue;
+        }
         let seen = Seen {
             new: rebuild.builder.graph(),
             definitions: &definitions,
