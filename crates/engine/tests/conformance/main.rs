@@ -1,0 +1,179 @@
+//! One suite, every target: each case gives the graph interpreter's result on the tile interpreter and on every level of this machine's processor, and becomes PTX
+//! that loads on the null device for each GPU target.
+//!
+//! Cases are the files of `tests/filetests/graph` that run, those of `tests/filetests/run` (larger shapes, with seeded inputs), and random graphs.
+//! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
+
+mod everywhere;
+
+use everywhere::{Machines, Outcome, perturbed};
+use oxyfuel_graph::random::{self, Choices, Limits};
+use oxyfuel_graph::{Graph, HostTensor, parse, parse_tensor};
+use oxyfuel_testkit::filetests::{Settings, run_dir};
+use oxyfuel_testkit::{Case, Rng};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::path::Path;
+
+/// Files whose graphs a target cannot express yet: file, target (or its beginning), reason.
+const IGNORED: &[(&str, &str, &str)] = &[
+    ("arange", "", "symbolic sizes are not lowered"),
+    ("broadcast", "", "symbolic sizes are not lowered"),
+    ("scalar_tensor", "", "symbolic sizes are not lowered"),
+    ("_to_copy", "sm_80", "8-bit floats need sm_89"),
+    ("fmod", "sm_", "there is no float remainder in PTX"),
+    ("remainder", "sm_", "there is no float remainder in PTX"),
+];
+
+fn split(input: &str) -> (&str, &str) {
+    input
+        .find("\n}")
+        .map_or((input, ""), |end| input.split_at(end + 2))
+}
+
+/// Tensors written out, one a line; or `; seed N`, from which they are drawn.
+fn inputs_of(graph: &Graph, text: &str) -> Result<Vec<HostTensor>, String> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    match lines.as_slice() {
+        [line] if line.trim().starts_with("seed ") => {
+            let seed = line.trim()["seed ".len()..]
+                .parse()
+                .map_err(|e| format!("{line}: {e}"))?;
+            let mut rng = Rng::new(seed);
+            everywhere::random_inputs(graph, &mut rng)
+        }
+        lines => lines
+            .iter()
+            .map(|line| parse_tensor("input", line).map_err(|e| e.to_string()))
+            .collect(),
+    }
+}
+
+fn conforms(case: &Case, machines: &Machines) -> Result<String, String> {
+    let (text, rest) = split(&case.input);
+    let graph = parse(&case.name, text).map_err(|e| e.to_string())?;
+    let inputs = inputs_of(&graph, rest)?;
+    let mut report = String::new();
+    for outcome in machines.run(&graph, &inputs)? {
+        let ignored = IGNORED
+            .iter()
+            .any(|(file, target, _)| *file == case.name && outcome.target().starts_with(target));
+        match outcome {
+            Outcome::Agrees(_) => {}
+            Outcome::NoLowering(..) | Outcome::Wrong(..) if ignored => {}
+            Outcome::NoLowering(target, why) | Outcome::Wrong(target, why) => {
+                report += &format!("{target}: {why}\n")
+            }
+        }
+    }
+    if report.is_empty() {
+        Ok("every target agrees".to_owned())
+    } else {
+        Err(report)
+    }
+}
+
+fn root(folder: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/filetests")
+        .join(folder)
+}
+
+#[test]
+fn files_of_the_graph_agree_everywhere() {
+    let machines = Machines::new();
+    let mut failures = Vec::new();
+    let mut count = 0;
+    // These files expect the printed result, so the suite keeps its own tally instead of comparing texts.
+    let failed = std::cell::RefCell::new(&mut failures);
+    let counted = std::cell::RefCell::new(&mut count);
+    let settings = Settings {
+        bless: false,
+        filter: Settings::from_env().filter,
+    };
+    run_dir(&root("graph"), &settings, |case| {
+        if case.command == "run"
+            && !case
+                .path
+                .components()
+                .any(|part| part.as_os_str() == "errors")
+        {
+            **counted.borrow_mut() += 1;
+            if let Err(why) = conforms(case, &machines) {
+                failed.borrow_mut().push(format!("{}:\n{why}", case.name));
+            }
+        }
+        Ok(String::new())
+    });
+    assert!(
+        settings.filter.is_some() || count > 50,
+        "only {count} files ran"
+    );
+    assert!(
+        failures.is_empty(),
+        "{} of {count} fail\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+#[test]
+fn larger_files_agree_everywhere() {
+    let machines = Machines::new();
+    oxyfuel_testkit::run_folder("run", |case| conforms(case, &machines));
+}
+
+#[test]
+fn random_graphs_agree_everywhere() {
+    let cases = std::env::var("OXYFUEL_FUZZ")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let machines = Machines::new();
+    let config = Config {
+        cases: cases.unwrap_or(64),
+        max_shrink_iters: 4000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    // A long search looks somewhere else each time; the short one is the same for everybody.
+    let mut runner = match cases {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let limits = Limits {
+        symbols: false,
+        steps: 40,
+        ..Limits::default()
+    };
+    let numbers = proptest::collection::vec(0u32..1 << 20, 0..300);
+    let tally = std::cell::Cell::new((0u32, 0u32));
+    let result = runner.run(&numbers, |numbers| {
+        let mut choices = Choices::new(&numbers);
+        let graph = random::graph(&mut choices, &limits).unwrap();
+        let inputs = random::inputs(&graph, &mut choices).unwrap();
+        let Ok(_) = oxyfuel_graph::run(&graph, &inputs) else {
+            return Ok(());
+        };
+        let outcomes = machines.run_loosely(&graph, &inputs, &perturbed(&graph, &inputs));
+        let shown = || format!("{graph}\n{}", everywhere::show(&inputs));
+        for outcome in outcomes.map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown())))? {
+            let (ran, skipped) = tally.get();
+            match outcome {
+                Outcome::Agrees(_) => tally.set((ran + 1, skipped)),
+                Outcome::NoLowering(..) => tally.set((ran, skipped + 1)),
+                Outcome::Wrong(target, why) => {
+                    return Err(TestCaseError::fail(format!("{target}: {why}\n{}", shown())));
+                }
+            }
+        }
+        Ok(())
+    });
+    let (ran, skipped) = tally.get();
+    println!("{ran} runs agreed, {skipped} could not be expressed");
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}
