@@ -1,1 +1,57 @@
+//! Oxyfuel: tensors with PyTorch's names, and a compiler that turns functions of them into machine code.
+//!
+//! ```
+//! use oxyfuel::{DType, Options, Tensor};
+//! # fn main() -> oxyfuel::Result<()> {
+//! let x = Tensor::randn(&[64, 256], DType::F32, 0);
+//! let b = Tensor::randn(&[256], DType::F32, 1);
+//!
+//! // Eager: one kernel an operation.
+//! let eager = (&x + &b).relu() * 2.0;
+//!
+//! // Compiled: one kernel for all of it.
+//! let f = oxyfuel::compile(|x: &Tensor, b: &Tensor| (x + b).relu() * 2.0, Options::default())?;
+//! let compiled = f.call_one(&[&x, &b])?;
+//!
+//! assert_eq!(eager.to_vec::<f32>()?, compiled.to_vec::<f32>()?);
+//! assert_eq!(f.explain().variants[0].kernels.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | to learn about | read |
+//! |---|---|
+//! | tensors, and how mistakes surface | [`tensor`] |
+//! | compiled functions, variants, guards | [`compile`](compile()), [`Compiled`] |
+//! | why something was compiled, and into what | [`Compiled::explain`] |
+//! | kernels of your own | [`kernel`] |
+//! | settings | [`Options`] |
+//!
+//! This crate is the only semver surface of the project.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod call;
+mod compiled;
+mod eager;
+mod explain;
+mod function;
+mod guard;
+mod machine;
+mod operators;
+mod ops;
+mod random;
+pub mod tensor;
+mod trace;
+
+pub use call::Operand;
+pub use compiled::{Compiled, compile};
+pub use explain::{Explanation, KernelReport, MemoryReport, VariantReport};
+pub use function::{Function, Outputs};
+pub use half::{bf16, f16};
+pub use machine::Device;
+pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
+pub use oxyfuel_engine::{Mode, Numerics, Options};
+pub use oxyfuel_runtime::execute::StepTime;
+pub use oxyfuel_runtime::tensor::element::Element;
+pub use tensor::Tensor;

@@ -1,0 +1,222 @@
+//! What a compiled function became, for people and for programs.
+
+use crate::compiled::Variant;
+use oxyfuel_base::Expr;
+use oxyfuel_plan::{Artefact, BufferHome};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// All variants of a compiled function.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The function's name.
+    pub name: String,
+    /// In the order of their compiles.
+    pub variants: Vec<VariantReport>,
+    /// Variants that made room for newer ones.
+    pub forgotten: u64,
+}
+
+/// One variant.
+#[derive(Clone, Debug)]
+pub struct VariantReport {
+    /// What it was compiled for, an argument each: `f32[4, 8] cpu`.
+    pub arguments: Vec<String>,
+    /// Why it was compiled: `first call`, or every guard of the nearest variant that failed.
+    pub reasons: Vec<String>,
+    /// The machine it was compiled for.
+    pub target: String,
+    /// How often it was called.
+    pub calls: u64,
+    /// Each step of the compile, capture first.
+    pub steps: Vec<(&'static str, Duration)>,
+    /// The kernels in the order of the plan.
+    pub kernels: Vec<KernelReport>,
+    /// Memory of a call in bytes.
+    pub memory: MemoryReport,
+}
+
+/// One kernel.
+#[derive(Clone, Debug)]
+pub struct KernelReport {
+    /// Its name in profiles.
+    pub name: String,
+    /// The operations that it stands for.
+    pub ops: Vec<String>,
+    /// Lines of the user's program, `file:line`.
+    pub lines: Vec<String>,
+    /// What it runs as: `machine code`, `ptx`, or `interpreted`.
+    pub kind: &'static str,
+    /// Bytes of machine code, or of PTX text.
+    pub code_bytes: usize,
+    /// Bytes that must move at least.
+    pub bytes: i64,
+    /// Arithmetic that must happen at least.
+    pub flops: i64,
+    /// Why it is interpreted, if it is.
+    pub note: Option<String>,
+}
+
+/// Bytes by what they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Arguments and captured tensors.
+    pub inputs: i64,
+    /// Results, asked for at each call.
+    pub outputs: i64,
+    /// Everything in between, kept from call to call.
+    pub arena: i64,
+    /// Numbers of the program itself.
+    pub constants: i64,
+}
+
+fn number(e: &Expr) -> i64 {
+    e.as_const().unwrap_or(0)
+}
+
+impl VariantReport {
+    pub(crate) fn of(variant: &Variant) -> Self {
+        let plan = variant.executable.plan();
+        let mut memory = MemoryReport {
+            arena: number(&plan.arena_bytes),
+            ..MemoryReport::default()
+        };
+        for buffer in plan.buffers.values() {
+            match &buffer.home {
+                BufferHome::Input(_) => memory.inputs += number(&buffer.bytes),
+                BufferHome::Output(_) => memory.outputs += number(&buffer.bytes),
+                BufferHome::Constant(bytes) => memory.constants += bytes.len() as i64,
+                BufferHome::Arena { .. } => {}
+            }
+        }
+        let record = variant.executable.record();
+        let mut steps = vec![("capture", variant.capture)];
+        steps.extend(record.steps.iter().map(|step| (step.name, step.time)));
+        Self {
+            arguments: variant
+                .guards
+                .iter()
+                .map(|guard| format!("{}{:?} {}", guard.dtype, guard.shape, guard.device))
+                .collect(),
+            reasons: variant.reasons.clone(),
+            target: variant.target.clone(),
+            calls: variant.calls.load(Ordering::Relaxed),
+            steps,
+            kernels: plan.kernels.values().map(KernelReport::of).collect(),
+            memory,
+        }
+    }
+
+    /// Time from capture to plan.
+    pub fn compile_time(&self) -> Duration {
+        self.steps.iter().map(|(_, time)| *time).sum()
+    }
+
+    /// Kernels without machine code.
+    pub fn interpreted(&self) -> impl Iterator<Item = &KernelReport> {
+        self.kernels
+            .iter()
+            .filter(|kernel| kernel.kind == "interpreted")
+    }
+}
+
+impl KernelReport {
+    fn of(kernel: &oxyfuel_plan::Kernel) -> Self {
+        let (kind, code_bytes) = match &kernel.artefact {
+            Artefact::MachineCode(code) => ("machine code", code.code.len()),
+            Artefact::Ptx(module) => ("ptx", module.text.len()),
+            Artefact::Interpreted => ("interpreted", 0),
+        };
+        let cost = &kernel.cost;
+        Self {
+            name: kernel.name.clone(),
+            ops: kernel.provenance.ops.clone(),
+            lines: kernel.provenance.lines.clone(),
+            kind,
+            code_bytes,
+            bytes: number(&cost.bytes_read) + number(&cost.bytes_written),
+            flops: number(&cost.flops),
+            note: kernel.note.clone(),
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+/// With a unit that keeps the number short.
+struct Bytes(i64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n < 10 << 10 => write!(f, "{n} B"),
+            n if n < 10 << 20 => write!(f, "{} KiB", n >> 10),
+            n if n < 10 << 30 => write!(f, "{} MiB", n >> 20),
+            n => write!(f, "{} GiB", n >> 30),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.variants.len();
+        let s = if count == 1 { "" } else { "s" };
+        writeln!(f, "{}: {count} variant{s}", self.name)?;
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "  {} older variants made room for newer ones: the arguments rarely repeat",
+                self.forgotten
+            )?;
+        }
+        for (number, variant) in self.variants.iter().enumerate() {
+            write!(f, "variant {number} {variant}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for VariantReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let arguments = self.arguments.join(", ");
+        writeln!(f, "({arguments}) for {}, {} calls", self.target, self.calls)?;
+        for reason in &self.reasons {
+            writeln!(f, "  because: {reason}")?;
+        }
+        write!(f, "  compiled in {}:", milliseconds(self.compile_time()))?;
+        for (name, time) in &self.steps {
+            write!(f, " {name} {}", milliseconds(*time))?;
+        }
+        writeln!(f)?;
+        let memory = self.memory;
+        writeln!(
+            f,
+            "  memory: inputs {}, outputs {}, in between {}, constants {}",
+            Bytes(memory.inputs),
+            Bytes(memory.outputs),
+            Bytes(memory.arena),
+            Bytes(memory.constants)
+        )?;
+        for kernel in &self.kernels {
+            writeln!(
+                f,
+                "  kernel {}: {}, {}, moves {}, {} flops",
+                kernel.name,
+                kernel.ops.join(" "),
+                kernel.kind,
+                Bytes(kernel.bytes),
+                kernel.flops
+            )?;
+            if !kernel.lines.is_empty() {
+                writeln!(f, "    from {}", kernel.lines.join(", "))?;
+            }
+            if let Some(note) = &kernel.note {
+                writeln!(f, "    interpreted because: {note}")?;
+            }
+        }
+        Ok(())
+    }
+}

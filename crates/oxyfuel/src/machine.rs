@@ -1,0 +1,161 @@
+//! The process's devices: made at the first use, shared by every tensor.
+//!
+//! Threads, memory and code belong to a process, not to a call, so they live here and nowhere else; everything that changes how code is made is an argument
+//! ([`Options`]).
+
+use crate::Options;
+use oxyfuel_base::{Result, err};
+use oxyfuel_engine::{Target, cpu_device};
+use oxyfuel_graph as graph;
+use oxyfuel_runtime as runtime;
+use runtime::cpu::CpuDevice;
+use runtime::cuda::CudaDevice;
+use runtime::device::{Device as Handle, DeviceId, DeviceKind};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Where a tensor lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// The host's own processor.
+    #[default]
+    Cpu,
+    /// A GPU behind the CUDA driver, by its number.
+    Cuda(u32),
+}
+
+impl Device {
+    /// The host's own processor.
+    pub fn cpu() -> Self {
+        Self::Cpu
+    }
+
+    /// The GPU of that number.
+    pub fn cuda(index: u32) -> Self {
+        Self::Cuda(index)
+    }
+
+    /// Whether it can be used here; if not, why.
+    pub fn check(self) -> Result<()> {
+        handle(self).map(drop)
+    }
+
+    /// Waits until everything asked of the device so far is done.
+    pub fn synchronize(self) -> Result<()> {
+        handle(self)?.synchronize()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        graph::Device::from(*self).fmt(f)
+    }
+}
+
+impl From<Device> for graph::Device {
+    fn from(device: Device) -> Self {
+        match device {
+            Device::Cpu => Self::Cpu,
+            Device::Cuda(index) => Self::Cuda(index),
+        }
+    }
+}
+
+impl From<graph::Device> for Device {
+    fn from(device: graph::Device) -> Self {
+        match device {
+            graph::Device::Cpu => Self::Cpu,
+            graph::Device::Cuda(index) => Self::Cuda(index),
+        }
+    }
+}
+
+impl From<DeviceId> for Device {
+    fn from(id: DeviceId) -> Self {
+        match id.kind {
+            DeviceKind::Cuda => Self::Cuda(id.index),
+            // Tensors of this crate are never on the null device.
+            DeviceKind::Cpu | DeviceKind::Null => Self::Cpu,
+        }
+    }
+}
+
+/// The host's processor with default options.
+pub(crate) fn cpu() -> &'static Arc<CpuDevice> {
+    static CPU: OnceLock<Arc<CpuDevice>> = OnceLock::new();
+    CPU.get_or_init(|| cpu_device(&Options::default()))
+}
+
+/// The GPU of that number, opened once.
+fn cuda(index: u32) -> Result<Arc<CudaDevice>> {
+    static OPEN: OnceLock<Mutex<HashMap<u32, Arc<CudaDevice>>>> = OnceLock::new();
+    let open = OPEN.get_or_init(Mutex::default);
+    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = open.get(&index) {
+        return Ok(device.clone());
+    }
+    let device = CudaDevice::new(index, None)?;
+    open.insert(index, device.clone());
+    Ok(device)
+}
+
+pub(crate) fn handle(device: Device) -> Result<Arc<dyn Handle>> {
+    match device {
+        Device::Cpu => Ok(cpu().clone()),
+        Device::Cuda(index) => Ok(cuda(index)?),
+    }
+}
+
+/// What to compile for and where to run it, for tensors of `device`.
+pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<dyn Handle>)> {
+    let named = match options.target.as_str() {
+        "" => None,
+        name => Some(Target::by_name(name)?),
+    };
+    let on_gpu = named.as_ref().map(|target| !target.can_interpret());
+    match device {
+        Device::Cpu => {
+            if on_gpu == Some(true) {
+                return Err(err!(
+                    DeviceMismatch,
+                    "target {} cannot compute on tensors of the CPU",
+                    options.target
+                )
+                .help("move the tensors with to_device, or leave the target to us"));
+            }
+            let plain = options.threads == 0 && !options.verify && !options.perf_map;
+            let handle = if plain {
+                cpu().clone()
+            } else {
+                cpu_device(options)
+            };
+            Ok((Target::host(options)?, handle))
+        }
+        Device::Cuda(index) => {
+            if on_gpu == Some(false) {
+                return Err(err!(
+                    DeviceMismatch,
+                    "target {} cannot compute on tensors of {device}",
+                    options.target
+                ));
+            }
+            let handle = cuda(index)?;
+            if named.is_some() {
+                return Ok((Target::host(options)?, handle));
+            }
+            let best = Target::all()
+                .filter(|target| !target.can_interpret() && target.supported_here())
+                .last();
+            let best = best.ok_or_else(|| {
+                err!(UnsupportedDevice, "no target of ours runs on {device}")
+                    .help("GPUs from Ampere (sm_80) on are supported")
+            })?;
+            let options = Options {
+                target: best.name().to_owned(),
+                ..options.clone()
+            };
+            Ok((Target::host(&options)?, handle))
+        }
+    }
+}

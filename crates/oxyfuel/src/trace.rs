@@ -1,0 +1,277 @@
+//! Capture: a closure runs once on traced tensors, and what it does is noted in a graph.
+//!
+//! A trace is open while its closure runs. A tensor of a trace that is over, or of another one, is a leak and says so. Concrete tensors that the closure uses become
+//! further inputs of the graph, read at every call: nothing is copied, and later writes to them are seen.
+
+use crate::call::{Call, Operand, origin};
+use crate::guard::Guard;
+use crate::machine::Device;
+use crate::tensor::{State, Tensor};
+use oxyfuel_base::{Arena, DType, Error, Expr, Result, err};
+use oxyfuel_graph::{
+    Builder, Graph, GraphOutput, Layout, Node, Operand as Value, TensorType, ValueId,
+};
+use oxyfuel_runtime::tensor as rt;
+use oxyfuel_runtime::tensor::layout::contiguous_strides;
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A value of a trace.
+#[derive(Clone)]
+pub(crate) struct Traced {
+    trace: Arc<Trace>,
+    value: ValueId,
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub device: Device,
+}
+
+pub(crate) struct Trace {
+    /// `None` once it is over.
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    builder: Builder,
+    captured: Vec<(rt::Tensor, ValueId)>,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").finish_non_exhaustive()
+    }
+}
+
+/// What a closure did.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    /// Inputs are the arguments, then the captured tensors.
+    pub graph: Graph,
+    pub tensors: Vec<rt::Tensor>,
+}
+
+impl Trace {
+    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Traced {
+    /// Whether the trace is over.
+    pub fn is_over(&self) -> bool {
+        self.trace.lock().is_none()
+    }
+
+    pub fn leak(&self, what: &str) -> Error {
+        err!(
+            TraceLeak,
+            "{what} uses a traced tensor outside of the function that was captured"
+        )
+        .help("return the tensor from the function instead of keeping it")
+    }
+
+    fn of(trace: &Arc<Trace>, builder: &Builder, value: ValueId) -> Result<Self> {
+        let TensorType {
+            dtype,
+            shape,
+            device,
+        } = builder.ty(value);
+        let extent = |e: &Expr| {
+            e.as_const()
+                .ok_or_else(|| err!(Internal, "a captured shape is not a number: {e}"))
+        };
+        let shape: Vec<i64> = shape.iter().map(extent).collect::<Result<_>>()?;
+        let strides = match builder.graph().values[value].layout.strides() {
+            Some(strides) => strides.iter().map(extent).collect::<Result<_>>()?,
+            None => contiguous_strides(&shape),
+        };
+        Ok(Self {
+            trace: trace.clone(),
+            value,
+            dtype: *dtype,
+            shape,
+            strides,
+            device: Device::from(*device),
+        })
+    }
+}
+
+/// Notes an operation in the trace of `value`.
+pub(crate) fn note(
+    value: &Traced,
+    call: &Call,
+    operands: &[Operand<'_>],
+    caller: &Location<'_>,
+) -> Result<Tensor> {
+    let trace = &value.trace;
+    let mut open = trace.lock();
+    let Some(open) = open.as_mut() else {
+        return Err(value.leak("an operation"));
+    };
+    open.builder.set_origin(Some(origin(caller)));
+    let operands = operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Number(number) => Ok(Value::Number(*number)),
+            Operand::Tensor(tensor) => Ok(Value::Value(open.value_of(trace, tensor)?)),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let out = call.record(&mut open.builder, &operands)?;
+    let traced = Traced::of(trace, &open.builder, out)?;
+    Ok(Tensor {
+        state: State::Traced(traced),
+    })
+}
+
+impl Open {
+    /// The value that a tensor is in this graph.
+    fn value_of(&mut self, trace: &Arc<Trace>, tensor: &Tensor) -> Result<ValueId> {
+        match &tensor.state {
+            State::Traced(traced) if Arc::ptr_eq(&traced.trace, trace) => Ok(traced.value),
+            State::Traced(traced) => Err(traced.leak("an operation of another trace")),
+            State::Failed(error) => Err((**error).clone()),
+            State::Concrete(tensor) => {
+                let same = |known: &rt::Tensor| {
+                    known.storage().is_same(tensor.storage())
+                        && known.layout() == tensor.layout()
+                        && known.dtype() == tensor.dtype()
+                };
+                if let Some((_, value)) = self.captured.iter().find(|(known, _)| same(known)) {
+                    return Ok(*value);
+                }
+                // Inputs stand before every node, so a place is held until the closure is done.
+                let shape = tensor.shape().iter().map(|&n| Expr::from(n)).collect();
+                let device = Device::from(tensor.device()).into();
+                let value = self.builder.full(0, shape, tensor.dtype(), device)?;
+                self.captured.push((tensor.clone(), value));
+                Ok(value)
+            }
+        }
+    }
+}
+
+/// Runs `function` on traced arguments that look like `inputs`.
+pub(crate) fn capture(
+    name: &str,
+    inputs: &[&rt::Tensor],
+    function: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<Captured> {
+    let mut builder = Builder::new(name);
+    let arguments = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, tensor)| builder.input_value(Guard::of(tensor).value(format!("x{i}"))))
+        .collect::<Result<Vec<_>>>()?;
+    let trace = Arc::new(Trace {
+        open: Mutex::default(),
+    });
+    let tensors = arguments
+        .iter()
+        .map(|&value| {
+            Ok(Tensor {
+                state: State::Traced(Traced::of(&trace, &builder, value)?),
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    *trace.lock() = Some(Open {
+        builder,
+        captured: Vec::new(),
+    });
+    // Whatever happens in the closure, the trace is over when this function is.
+    let _end = End(&trace);
+    let outputs = function(&tensors)?;
+    let mut open = trace.lock();
+    let open = open
+        .as_mut()
+        .ok_or_else(|| err!(Internal, "a trace ended inside its closure"))?;
+    for output in &outputs {
+        let value = open.value_of(&trace, output)?;
+        open.builder.output(value);
+    }
+    let captured = std::mem::take(&mut open.captured);
+    let graph = std::mem::replace(&mut open.builder, Builder::new("over")).finish()?;
+    Ok(Captured {
+        graph: hoist(&graph, &captured)?,
+        tensors: captured.into_iter().map(|(tensor, _)| tensor).collect(),
+    })
+}
+
+struct End<'a>(&'a Trace);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// The graph with the held places of captured tensors as inputs after the arguments.
+fn hoist(graph: &Graph, captured: &[(rt::Tensor, ValueId)]) -> Result<Graph> {
+    if captured.is_empty() {
+        return Ok(graph.clone());
+    }
+    let mut out = Graph {
+        name: graph.name.clone(),
+        symbols: graph.symbols.clone(),
+        constants: graph.constants.clone(),
+        values: Arena::new(),
+        nodes: Arena::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+    };
+    let mut new: HashMap<ValueId, ValueId> = HashMap::new();
+    for &input in &graph.inputs {
+        let id = out.values.push(graph.values[input].clone());
+        out.inputs.push(id);
+        new.insert(input, id);
+    }
+    for (i, (tensor, held)) in captured.iter().enumerate() {
+        let id = out
+            .values
+            .push(Guard::of(tensor).value(format!("captured{i}")));
+        out.inputs.push(id);
+        new.insert(*held, id);
+    }
+    let moved = |new: &HashMap<ValueId, ValueId>, old: &ValueId| {
+        new.get(old)
+            .copied()
+            .ok_or_else(|| err!(Internal, "{old} is used before it is defined"))
+    };
+    for node in graph.nodes.values() {
+        if captured.iter().any(|(_, held)| node.outputs.contains(held)) {
+            continue;
+        }
+        let inputs = node
+            .inputs
+            .iter()
+            .map(|old| moved(&new, old))
+            .collect::<Result<Vec<_>>>()?;
+        let outputs = node.outputs.iter().map(|&old| {
+            let id = out.values.push(graph.values[old].clone());
+            new.insert(old, id);
+            id
+        });
+        let outputs = outputs.collect();
+        out.nodes.push(Node {
+            op: node.op.clone(),
+            inputs,
+            outputs,
+            origin: node.origin.clone(),
+        });
+    }
+    for output in &graph.outputs {
+        out.outputs.push(GraphOutput {
+            value: moved(&new, &output.value)?,
+            alias: output.alias,
+        });
+    }
+    oxyfuel_graph::verify(&out)?;
+    Ok(out)
+}
+
+/// The layout of a border of the graph.
+pub(crate) fn required(strides: &[i64]) -> Layout {
+    Layout::Required(strides.iter().map(|&stride| Expr::from(stride)).collect())
+}
