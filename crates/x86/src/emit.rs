@@ -381,6 +381,14 @@ impl<'a> Emit<'a> {
         self.splat_gpr(m, 8)
     }
 
+    /// A uniform mask from a comparison of whole registers: eight wide lanes set eight bits, a uniform mask has sixteen.
+    pub fn uniform_mask(&mut self, m: Reg, compared_bytes: u32) -> Reg {
+        if self.avx512() && compared_bytes == 8 {
+            return self.kmask(Op::KUnpckBW, Width::X, &[m.into(), m.into()]);
+        }
+        m
+    }
+
     /// 0 or 1 in a general register from a uniform mask.
     pub fn bool_of(&mut self, m: Reg) -> Reg {
         let bits = if self.avx512() {

@@ -149,7 +149,16 @@ impl Emit<'_> {
             (_, true) => (Op::VCvttPd2Dq, wide),
             (_, false) => (Op::VCvttPs2Dq, w),
         };
-        let mut v = self.vec(op, width, &[a.into()]);
+        // Lanes that hold NaN become zero: by the conversion's own mask, or by a blend below.
+        let numbers = if self.avx512() {
+            Some(self.compare(CompareOp::Eq, float, a, a, lanes)?)
+        } else {
+            None
+        };
+        let mut v = match numbers {
+            Some(k) => self.vec_masked(op, width, &[a.into()], k),
+            None => self.vec(op, width, &[a.into()]),
+        };
         let lane = if bytes == 8 { DType::I64 } else { DType::I32 };
         if !matches!(to, DType::U32 | DType::U64) {
             // Too large gives the most negative number; the limit itself is a power of two and exact.
@@ -174,9 +183,11 @@ impl Emit<'_> {
             );
             v = self.select(lane, over, most, v, lanes)?;
         }
-        let nan = self.compare(CompareOp::Ne, float, a, a, lanes)?;
-        let zero = self.int(0, bytes);
-        v = self.select(lane, nan, zero, v, lanes)?;
+        if numbers.is_none() {
+            let nan = self.compare(CompareOp::Ne, float, a, a, lanes)?;
+            let zero = self.int(0, bytes);
+            v = self.select(lane, nan, zero, v, lanes)?;
+        }
         let clamp = match to {
             DType::I8 => Some((-128, 127)),
             DType::I16 => Some((-32768, 32767)),

@@ -470,6 +470,8 @@ rows! {
     VMovSdS "vmovsd" [uM uVx] 0 { VEX_Vmovsd_m64_xmm _ EVEX_Vmovsd_m64_k1_xmm _ _ };
     VUcomiSs "vucomiss" [uVx uWx] 0 { VEX_Vucomiss_xmm_xmmm32 _ EVEX_Vucomiss_xmm_xmmm32_sae _ _ };
     VUcomiSd "vucomisd" [uVx uWx] 0 { VEX_Vucomisd_xmm_xmmm64 _ EVEX_Vucomisd_xmm_xmmm64_sae _ _ };
+    VCvtSi2Ss "vcvtsi2ss" [dVx uVx uR8] 0 { VEX_Vcvtsi2ss_xmm_xmm_rm64 _ EVEX_Vcvtsi2ss_xmm_xmm_rm64_er _ _ };
+    VCvtSi2Sd "vcvtsi2sd" [dVx uVx uR8] 0 { VEX_Vcvtsi2sd_xmm_xmm_rm64 _ EVEX_Vcvtsi2sd_xmm_xmm_rm64_er _ _ };
     VPExtrB "vpextrb" [uM uVx I8] 0 { VEX_Vpextrb_r32m8_xmm_imm8 _ EVEX_Vpextrb_r32m8_xmm_imm8 _ _ };
     VPExtrW "vpextrw" [uM uVx I8] 0 { VEX_Vpextrw_r32m16_xmm_imm8 _ EVEX_Vpextrw_r32m16_xmm_imm8 _ _ };
     VPExtrD "vpextrd" [dR4 uVx I8] 0 { VEX_Vpextrd_rm32_xmm_imm8 _ EVEX_Vpextrd_rm32_xmm_imm8 _ _ };

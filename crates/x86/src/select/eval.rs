@@ -152,7 +152,12 @@ impl<'p> Select<'p, '_> {
                 } else {
                     lanes
                 };
-                self.e.unary(*op, from, a, lanes)
+                let r = self.e.unary(*op, from, a, lanes)?;
+                Ok(if uniform && dtype.is_bool() && !from.is_bool() {
+                    self.e.uniform_mask(r, lane_bytes(from))
+                } else {
+                    r
+                })
             }
             Op::Binary { op, lhs, rhs } => {
                 let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
@@ -166,7 +171,12 @@ impl<'p> Select<'p, '_> {
                 } else {
                     lanes
                 };
-                self.e.compare(*op, from, a, b, lanes)
+                let r = self.e.compare(*op, from, a, b, lanes)?;
+                Ok(if uniform && !from.is_bool() {
+                    self.e.uniform_mask(r, lane_bytes(from))
+                } else {
+                    r
+                })
             }
             Op::Select {
                 cond,

@@ -495,7 +495,9 @@ impl<'p> Select<'p, '_> {
                 .load(b.dtype, place.plus(along(right)), lanes, mask)?;
             row_of_b.push(self.e.cast(b.dtype, block.dtype, v, lanes)?);
         }
-        let direct = self.e.avx512() && a.dtype == DType::F32 && block.dtype == DType::F32;
+        // One vector a row: the multiplication repeats the element itself. More: loading it once leaves the load ports free.
+        let direct =
+            self.e.avx512() && a.dtype == DType::F32 && block.dtype == DType::F32 && vectors == 1;
         for (i, place) in left.places.iter().enumerate() {
             let place = place.plus(along(left));
             let element: A = if direct {

@@ -103,6 +103,13 @@ impl<'p> Select<'p, '_> {
             let (op, value) = self.reduction(v)?;
             let dtype = self.dtype(value)?;
             let start = identity(op, dtype);
+            // One mask for all copies: there are fewer mask registers than accumulators.
+            let nan = tracks_nan(&self.e, op, dtype).then(|| {
+                let zero = self.e.imm(0);
+                let k = self.e.f.mask();
+                self.e.g(X::KMovWG, &[k.into(), zero.into()]);
+                k
+            });
             let mut accs = Vec::new();
             for _ in 0..copies {
                 let acc = if dtype.is_bool() {
@@ -121,12 +128,6 @@ impl<'p> Select<'p, '_> {
                         let k = self.e.constant(bits, lane_bytes(dtype));
                         self.e.copy_vec(k)
                     };
-                    let nan = tracks_nan(&self.e, op, dtype).then(|| {
-                        let zero = self.e.imm(0);
-                        let k = self.e.f.mask();
-                        self.e.g(X::KMovWG, &[k.into(), zero.into()]);
-                        k
-                    });
                     Acc { value, nan }
                 };
                 accs.push(acc);

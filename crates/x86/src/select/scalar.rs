@@ -254,6 +254,15 @@ impl<'p> Select<'p, '_> {
                 let r = self.gpr(value)?;
                 self.e.splat_bool(r)
             }
+            (false, false) if from != DType::U64 && matches!(to, DType::F32 | DType::F64) => {
+                let r = self.gpr(value)?;
+                let double = to == DType::F64;
+                let zero = self.e.f.vec();
+                self.e.f.inst(X::VZero, Width::X, &[zero.into()]);
+                let row = if double { X::VCvtSi2Sd } else { X::VCvtSi2Ss };
+                let v = self.e.vec(row, Width::X, &[zero.into(), r.into()]);
+                return Ok(Def::Uniform(self.e.splat_lane(v, lane_bytes(to))));
+            }
             (false, false) => {
                 let r = self.gpr(value)?;
                 self.e.splat_gpr(r, lane_bytes(from))
@@ -293,6 +302,9 @@ impl<'p> Select<'p, '_> {
             _ => self.e.full_lanes(bytes),
         };
         let d = self.e.cast(from, to, v, lanes)?;
+        if to.is_bool() && !from.is_bool() {
+            return Ok(self.e.uniform_mask(d, lane_bytes(from)));
+        }
         if !to.is_bool() && !from.is_bool() && lane_bytes(from) != lane_bytes(to) {
             return Ok(self.e.splat_lane(d, lane_bytes(to)));
         }
@@ -316,6 +328,11 @@ impl<'p> Select<'p, '_> {
     /// A scalar of any kind in all lanes of a vector (or as a uniform mask).
     pub fn splat_scalar(&mut self, v: Val) -> Result<Reg> {
         let dtype = self.dtype(v)?;
+        if let Some(Op::Const { value }) = self.origin.get(&v)
+            && !dtype.is_bool()
+        {
+            return Ok(self.e.constant(lane_bits(*value, dtype), lane_bytes(dtype)));
+        }
         match self.defs.get(&v) {
             Some(Def::Uniform(r)) => Ok(*r),
             Some(Def::Gpr(r)) => {

@@ -4,3 +4,4 @@ mod fuzz;
 mod machine;
 mod pointwise;
 mod products;
+mod programs;
