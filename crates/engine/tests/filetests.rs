@@ -1,0 +1,86 @@
+//! The stages between a graph and code, as files: one command a stage, one folder a room.
+
+use oxyfuel_engine::{Options, Stage, Target, compile};
+use oxyfuel_graph::{Graph, parse};
+use oxyfuel_plan::{BufferHome, Plan};
+use oxyfuel_testkit::{Case, run_folder};
+use oxyfuel_transform::{decompose, simplify};
+
+fn graph(case: &Case) -> Result<Graph, String> {
+    let graph = parse("input", &case.input).map_err(|e| e.to_string())?;
+    oxyfuel_graph::verify(&graph).map_err(|e| e.to_string())?;
+    Ok(graph)
+}
+
+/// The text of one stage for the target that the case names.
+fn stage(case: &Case, stage: Stage) -> Result<String, String> {
+    let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
+    let compiled =
+        compile(&graph(case)?, &target, &Options::default(), true).map_err(|e| e.to_string())?;
+    Ok(compiled.record.text(stage).unwrap_or_default().to_owned())
+}
+
+/// Buffers with their homes, sizes and lifetimes.
+fn memory(plan: &Plan) -> String {
+    let mut text = format!("arena {} bytes\n", plan.arena_bytes);
+    for (id, buffer) in plan.buffers.iter() {
+        let home = match &buffer.home {
+            BufferHome::Input(i) => format!("input {i}"),
+            BufferHome::Output(i) => format!("output {i}"),
+            BufferHome::Arena { offset } => format!("arena at {offset}"),
+            BufferHome::Constant(bytes) => format!("constant of {} bytes", bytes.len()),
+        };
+        text += &format!(
+            "{id} {}: {home}, {} bytes, steps {}..={}\n",
+            buffer.name, buffer.bytes, buffer.first_step, buffer.last_step
+        );
+    }
+    text
+}
+
+fn command(case: &Case) -> Result<String, String> {
+    match case.command.as_str() {
+        "decompose" => decompose(&graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "simplify" => simplify(&graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "schedule" => stage(case, Stage::Schedule),
+        "logical" => stage(case, Stage::Logical),
+        "mapped" => stage(case, Stage::Mapped),
+        "code" => stage(case, Stage::Code),
+        "memory" => {
+            let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
+            let compiled = compile(&graph(case)?, &target, &Options::default(), false)
+                .map_err(|e| e.to_string())?;
+            Ok(memory(&compiled.plan))
+        }
+        other => Err(format!("unknown command `{other}`")),
+    }
+}
+
+#[test]
+fn rules() {
+    run_folder("rules", command);
+}
+
+#[test]
+fn schedule() {
+    run_folder("schedule", command);
+}
+
+#[test]
+fn memory_plans() {
+    run_folder("memory", command);
+}
+
+#[test]
+fn lower() {
+    run_folder("lower", command);
+}
+
+#[test]
+fn x86() {
+    run_folder("x86", command);
+}
