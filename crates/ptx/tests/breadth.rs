@@ -176,7 +176,7 @@ fn binary_ops_and_comparisons() {
                 CompareOp::ALL
             };
             for op in ops {
-                all = all.binary(BinaryOp::Xor, &x[0].compare(*op, &x[1]));
+                all = all.binary(BinaryOp::Xor, x[0].compare(*op, &x[1]));
             }
             all.select(&x[0], &x[1])
         });
