@@ -32,8 +32,8 @@ const PRODUCER_REGISTERS: u32 = 40;
 const CONSUMER_REGISTERS: u32 = 232;
 /// Block rows for each step along the columns, so that neighbours share operands in the cache.
 const GROUP: u32 = 16;
-/// Steps of the depth in flight.
-const STAGES: i64 = 4;
+/// Steps of the depth in flight, where shared memory has room for them beside the result.
+const MOST_STAGES: i64 = 4;
 
 struct Shape {
     rows: i64,
@@ -42,6 +42,7 @@ struct Shape {
     depth: i64,
     /// The columns of `b` are contiguous (row-major `[k, n]`); otherwise its depth is.
     b_by_columns: bool,
+    stages: i64,
     warps: u32,
 }
 
@@ -65,7 +66,7 @@ pub fn warps(
                 product.b.dtype
             )
         })?;
-    let shape = choose(product, unit)?;
+    let shape = choose(product, unit, target)?;
     let dtype = product.a.dtype;
     let size = dtype.size() as i64;
     let (rows, cols, depth) = (shape.rows, shape.cols, shape.depth);
@@ -129,14 +130,14 @@ pub fn warps(
     let steps = ceil_div(product.k, depth);
     let grid = [ceil_div(product.m, rows), ceil_div(product.n, cols)];
     k.phase_ordered(grid.map(e), Order::Grouped { group: GROUP }, |k| {
-        let ring_a = k.alloc(Space::Shared, dtype, STAGES * rows * depth, swizzle);
-        let ring_b = k.alloc(Space::Shared, dtype, STAGES * depth * cols, swizzle);
+        let ring_a = k.alloc(Space::Shared, dtype, shape.stages * rows * depth, swizzle);
+        let ring_b = k.alloc(Space::Shared, dtype, shape.stages * depth * cols, swizzle);
         let out = map_c
             .as_ref()
             .map(|_| k.alloc(Space::Shared, dtype, rows * cols, swizzle));
-        let full = k.alloc(Space::Shared, DType::U64, STAGES, None);
-        let empty = k.alloc(Space::Shared, DType::U64, STAGES, None);
-        for stage in 0..STAGES {
+        let full = k.alloc(Space::Shared, DType::U64, shape.stages, None);
+        let empty = k.alloc(Space::Shared, DType::U64, shape.stages, None);
+        for stage in 0..shape.stages {
             k.barrier_init(full.slot(k, stage), 1);
             k.barrier_init(empty.slot(k, stage), shape.warps);
         }
@@ -146,9 +147,9 @@ pub fn warps(
         k.roles(|roles| {
             roles.role("producer", 0, PRODUCER_WARPS, PRODUCER_REGISTERS, |k| {
                 k.for_range(0, steps, 1, [], |k, step, []| {
-                    let stage = step.binary(BinaryOp::Mod, STAGES);
+                    let stage = step.binary(BinaryOp::Mod, shape.stages);
                     let parity = (step
-                        .binary(BinaryOp::FloorDiv, STAGES)
+                        .binary(BinaryOp::FloorDiv, shape.stages)
                         .binary(BinaryOp::Mod, 2i64)
                         .binary(BinaryOp::Xor, 1i64))
                     .cast(DType::I32);
@@ -193,9 +194,9 @@ pub fn warps(
                     );
                     let acc = k.tile(made.first().copied().unwrap_or(zero.val()));
                     let [acc] = k.for_range(0, steps, 1, [acc], |k, step, [acc]| {
-                        let stage = step.binary(BinaryOp::Mod, STAGES);
+                        let stage = step.binary(BinaryOp::Mod, shape.stages);
                         let parity = step
-                            .binary(BinaryOp::FloorDiv, STAGES)
+                            .binary(BinaryOp::FloorDiv, shape.stages)
                             .binary(BinaryOp::Mod, 2i64)
                             .cast(DType::I32);
                         k.barrier_wait(full.slot(k, &stage), &parity);
@@ -211,7 +212,7 @@ pub fn warps(
                         k.when(
                             &step.compare(oxyfuel_kernel::ir::CompareOp::Gt, 0i64),
                             |k| {
-                                let before = (&step - 1i64).binary(BinaryOp::Mod, STAGES);
+                                let before = (&step - 1i64).binary(BinaryOp::Mod, shape.stages);
                                 k.barrier_arrive_per_warp(empty.slot(k, &before));
                             },
                         );
@@ -266,7 +267,7 @@ pub fn warps(
     Ok((k.finish()?, maps))
 }
 
-fn choose(product: &Product, unit: &MatrixUnit) -> Result<Shape> {
+fn choose(product: &Product, unit: &MatrixUnit, target: &TargetDesc) -> Result<Shape> {
     let size = product.a.dtype.size() as i64;
     let depth = ROW_BYTES / size;
     let b_by_columns = product.b.strides[1] == 1;
@@ -307,11 +308,21 @@ fn choose(product: &Product, unit: &MatrixUnit) -> Result<Shape> {
         128
     };
     let rows = i64::from(unit.m) * CONSUMERS;
+    // What the ring may take: barriers and alignment need a little, the result leaves through shared memory.
+    let room = i64::from(target.shared_bytes) - 1024 - rows * cols * size;
+    let stages = (room / ((rows + cols) * depth * size)).min(MOST_STAGES);
+    ensure!(
+        stages >= 2,
+        NoLowering,
+        "{} bytes of shared memory hold no ring of stages",
+        target.shared_bytes
+    );
     Ok(Shape {
         rows,
         cols,
         depth,
         b_by_columns,
+        stages,
         warps: unit.warps * CONSUMERS as u32,
     })
 }
