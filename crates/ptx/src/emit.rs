@@ -3,12 +3,15 @@
 //! The walk follows the tile IR: each op looks only at itself and at the layouts of its values. A *team* is the set of warps that runs the code at
 //! hand: all of them, or those of one role. Ops that happen "once per role" are done by the team's first thread.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use oxyfuel_base::{DType, Id, Result, Symbol, ensure, err};
 use oxyfuel_kernel::ir::{
-    Block, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, Type, Val,
+    Block, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, TileLayout, Type, Val,
 };
+
+use rustc_hash::FxHashMap;
 
 use crate::asm::{Asm, Class, Opd, Reg};
 use crate::fact::Fact;
@@ -25,6 +28,17 @@ pub(crate) struct Entry {
     pub(crate) dynamic_shared: u32,
     /// Instances that a fixed number of blocks take in turn; `None`: one block an instance.
     pub(crate) persistent: Option<u64>,
+}
+
+/// Registers of a tile that a run of elementwise ops takes at a time: whole words of the narrowest dtype.
+const SLICE: usize = 8;
+
+/// Some registers of tiles that have `of` of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    pub(crate) from: usize,
+    pub(crate) until: usize,
+    of: usize,
 }
 
 /// The warps that run the code at hand.
@@ -52,6 +66,9 @@ pub(crate) struct Emitter<'p> {
     /// Positions of the instance on the axes of the grid.
     pub(crate) program_id: [Option<Int>; 3],
     pub(crate) copies: Copies,
+    /// The registers that elementwise ops work on now; `None`: all of them.
+    slice: Option<Slice>,
+    places: RefCell<FxHashMap<(TileLayout, Vec<i64>), Rc<Place>>>,
     /// In the role at hand shared memory is read by asynchronous products alone, which answer for their own warps.
     pub(crate) reads_by_products: bool,
 }
@@ -118,6 +135,8 @@ pub(crate) fn emit_phase(
         loops: 0,
         program_id: [None; 3],
         copies: Copies::of(&phase.body),
+        slice: None,
+        places: RefCell::default(),
         reads_by_products: false,
     };
     emitter.parameters()?;
@@ -519,7 +538,10 @@ impl Emitter<'_> {
 
     pub(crate) fn tile(&self, v: Val) -> Result<Tile> {
         match self.get(v)? {
-            Value::Tile(tile) => Ok(tile.clone()),
+            Value::Tile(tile) => Ok(match &self.slice {
+                Some(slice) if tile.slots.len() == slice.of => tile.slice(slice),
+                Some(_) | None => tile.clone(),
+            }),
             Value::Memory(_) | Value::TensorMap(_) => Err(err!(InvalidKernel, "{v} is not a tile")),
         }
     }
@@ -540,8 +562,16 @@ impl Emitter<'_> {
         }
     }
 
-    /// Where the program puts a tile.
+    /// Where the program puts a tile; of a sliced one, the registers of the slice.
     pub(crate) fn place(&self, v: Val) -> Result<Rc<Place>> {
+        let place = self.whole_place(v)?;
+        match &self.slice {
+            Some(slice) if place.regs.len() == slice.of => Ok(Rc::new(place.slice(slice))),
+            Some(_) | None => Ok(place),
+        }
+    }
+
+    fn whole_place(&self, v: Val) -> Result<Rc<Place>> {
         let data = self
             .program
             .values
@@ -552,7 +582,7 @@ impl Emitter<'_> {
         };
         let layout = match &data.layout {
             Some(layout) => layout.clone(),
-            None if ty.shape.is_empty() => Default::default(),
+            None if ty.shape.is_empty() => TileLayout::default(),
             None => {
                 return Err(err!(
                     InvalidKernel,
@@ -560,7 +590,13 @@ impl Emitter<'_> {
                 ));
             }
         };
-        Ok(Rc::new(Place::new(&layout, &ty.shape)?))
+        let key = (layout, ty.shape.clone());
+        if let Some(place) = self.places.borrow().get(&key) {
+            return Ok(place.clone());
+        }
+        let place = Rc::new(Place::new(&key.0, &key.1)?);
+        self.places.borrow_mut().insert(key, place.clone());
+        Ok(place)
     }
 
     pub(crate) fn dtype(&self, v: Val) -> Result<DType> {
@@ -648,8 +684,82 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn block(&mut self, block: &Block) -> Result<()> {
-        for (i, inst) in block.insts.iter().enumerate() {
-            self.inst(inst, block.insts.get(i + 1))?;
+        let mut at = 0;
+        while let Some(inst) = block.insts.get(at) {
+            let (run, registers) = self.slotwise_run(&block.insts[at..])?;
+            if run > 1 && registers > SLICE {
+                self.sliced(&block.insts[at..at + run], registers)?;
+                at += run;
+            } else {
+                self.inst(inst, block.insts.get(at + 1))?;
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many instructions from here on work place by place on tiles of one number of registers, and that number.
+    fn slotwise_run(&self, insts: &[Inst]) -> Result<(usize, usize)> {
+        let mut registers = 1;
+        for (n, inst) in insts.iter().enumerate() {
+            let slotwise = matches!(
+                inst.op,
+                Op::Const { .. }
+                    | Op::Splat { .. }
+                    | Op::Unary { .. }
+                    | Op::Binary { .. }
+                    | Op::Compare { .. }
+                    | Op::Select { .. }
+                    | Op::Fma { .. }
+                    | Op::Cast { .. }
+                    | Op::Bitcast { .. }
+            );
+            let ([result], true) = (inst.results.as_slice(), slotwise) else {
+                return Ok((n, registers));
+            };
+            let own = self.whole_place(*result)?.regs.len();
+            // The width of an index depends on what is known of the whole tile.
+            let index = self.dtype(*result)? == DType::I64 && own > 1;
+            if index || (own > 1 && registers > 1 && own != registers) {
+                return Ok((n, registers));
+            }
+            registers = registers.max(own);
+        }
+        Ok((insts.len(), registers))
+    }
+
+    /// A run of elementwise instructions a few registers at a time: what lies between the first and the last op of a chain then lives for one slice
+    /// only, where op after op would keep whole tiles of it alive.
+    fn sliced(&mut self, run: &[Inst], registers: usize) -> Result<()> {
+        let mut whole: Vec<Option<Tile>> = vec![None; run.len()];
+        for from in (0..registers).step_by(SLICE) {
+            self.slice = Some(Slice {
+                from,
+                until: (from + SLICE).min(registers),
+                of: registers,
+            });
+            let done = run.iter().try_for_each(|inst| self.inst(inst, None));
+            self.slice = None;
+            done?;
+            for (inst, whole) in run.iter().zip(&mut whole) {
+                let part = self.tile(Self::one_result(inst)?)?;
+                match whole {
+                    Some(tile) if tile.slots.len() + part.slots.len() <= registers => {
+                        tile.slots.extend(part.slots);
+                        tile.fact = tile.fact.join(part.fact);
+                    }
+                    Some(_) => {}
+                    None => *whole = Some(part),
+                }
+            }
+        }
+        for (inst, tile) in run.iter().zip(whole) {
+            let result = Self::one_result(inst)?;
+            if let Some(tile) = tile
+                && tile.slots.len() == registers
+            {
+                self.define(result, tile.slots, tile.fact)?;
+            }
         }
         Ok(())
     }

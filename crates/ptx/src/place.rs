@@ -6,6 +6,8 @@
 use oxyfuel_base::{Result, ensure};
 use oxyfuel_kernel::ir::{Mode, TileLayout};
 
+use crate::emit::Slice;
+
 /// Most registers that one tile may take of a thread; above, ptxas spills anyway and our own time explodes.
 const MAX_REGISTERS: u64 = 4096;
 
@@ -74,6 +76,15 @@ impl Place {
             layout: layout.clone(),
             regs,
         })
+    }
+
+    /// The same place with some of its registers.
+    pub(crate) fn slice(&self, slice: &Slice) -> Self {
+        Self {
+            shape: self.shape.clone(),
+            layout: self.layout.clone(),
+            regs: self.regs[slice.from..slice.until].to_vec(),
+        }
     }
 
     pub(crate) fn rank(&self) -> usize {

@@ -21,6 +21,7 @@ use oxyfuel_kernel::ir::Space;
 use oxyfuel_kernel::ir::Swizzle;
 
 use crate::asm::{Asm, Class, Opd, Reg};
+use crate::emit::Slice;
 use crate::fact::Fact;
 use crate::place::Place;
 
@@ -164,6 +165,15 @@ pub(crate) fn literal_bits(dtype: DType, opd: Opd) -> Option<u64> {
 }
 
 impl Tile {
+    pub(crate) fn slice(&self, slice: &Slice) -> Self {
+        Self {
+            dtype: self.dtype,
+            place: Rc::new(self.place.slice(slice)),
+            slots: self.slots[slice.from..slice.until].to_vec(),
+            fact: self.fact,
+        }
+    }
+
     pub(crate) fn scalar(&self) -> Result<Slot> {
         match self.slots.as_slice() {
             [slot] => Ok(*slot),
