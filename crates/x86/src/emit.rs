@@ -214,6 +214,11 @@ impl<'a> Emit<'a> {
         })
     }
 
+    /// The bits that a register holds in every lane, where that is a constant.
+    pub fn literal_bits(&self, v: Reg) -> Option<u64> {
+        self.literals.get(&v).copied()
+    }
+
     pub fn f32(&mut self, value: f32) -> Reg {
         self.constant(u64::from(value.to_bits()), 4)
     }

@@ -1,6 +1,6 @@
 //! The elements of tile values at the current coordinates of a nest, and the effects that use them.
 
-use oxyfuel_base::{DType, Result, Scalar, ensure, err};
+use oxyfuel_base::{DType, Result, Scalar, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, CacheHint, Index, Inst, Op, ReduceOp, Val};
 
 use super::nest::{Ctx, Window};
@@ -11,7 +11,7 @@ use crate::mir::{A, Mem, Op as X, Reg, Width};
 use crate::vmem::Apart;
 
 /// The type whose plain loads and stores move a lane as it is.
-fn raw(dtype: DType) -> DType {
+pub fn raw(dtype: DType) -> DType {
     match (dtype.is_bool(), lane_bytes(dtype)) {
         (true, _) => DType::Bool,
         (false, 8) => DType::F64,
@@ -161,6 +161,14 @@ impl<'p> Select<'p, '_> {
             }
             Op::Binary { op, lhs, rhs } => {
                 let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
+                if self.needs_lanes(*op, dtype, b) {
+                    return self.binary_by_lanes(*op, dtype, a, b, lanes);
+                }
+                if dtype.is_int()
+                    && let Some(log) = self.power_of_two(*op, dtype, b)
+                {
+                    return self.shift_or_mask(*op, dtype, a, log, lanes);
+                }
                 self.e.binary(*op, dtype, a, b, lanes)
             }
             Op::Compare { op, lhs, rhs } => {
@@ -206,6 +214,10 @@ impl<'p> Select<'p, '_> {
                 let a = self.eval(c, *value, copy)?;
                 if uniform {
                     return self.cast_uniform(from, dtype, a);
+                }
+                let wide = from == DType::I64 && matches!(dtype, DType::F32 | DType::F64);
+                if wide && !self.e.avx512() {
+                    return self.float_by_lanes(dtype, a, lanes);
                 }
                 self.e.cast(from, dtype, a, lanes)
             }
@@ -600,7 +612,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// Lane 0 of a uniform value.
-    fn store_one(
+    pub fn store_one(
         &mut self,
         c: &mut Ctx<'_, 'p>,
         w: &Window,
@@ -657,154 +669,5 @@ impl<'p> Select<'p, '_> {
         }
         self.e
             .scatter(dtype, base, at, index_bytes, r, c.nest.lanes, all)
-    }
-
-    /// Where a value stays between stages.
-    pub fn scratch_window(&mut self, c: &Ctx<'_, 'p>, v: Val) -> Result<Window> {
-        let size = i64::from(lane_bytes(self.dtype(v)?));
-        let mut axes: Vec<usize> = c
-            .nest
-            .staged
-            .iter()
-            .copied()
-            .filter(|a| Some(*a) != c.nest.vector)
-            .collect();
-        let staged_vector = c.nest.vector.filter(|a| c.nest.staged.contains(a));
-        axes.extend(staged_vector);
-        let mut stride = if staged_vector.is_some() {
-            1
-        } else {
-            super::nest::MAX_UNROLL * i64::from(c.nest.lanes)
-        };
-        let mut dims = Vec::new();
-        for a in axes.into_iter().rev() {
-            dims.push((Some(a), Index::Const(stride)));
-            stride *= c.axes.extent[a];
-        }
-        let offset = c.scratch.get(&v).copied().unwrap_or(0);
-        Ok(Window {
-            key: Key::Scratch(slot(v)),
-            memory: self.scratch,
-            base: Index::Const(i64::from(offset) / size),
-            size,
-            dims,
-        })
-    }
-
-    pub fn save(&mut self, c: &mut Ctx<'_, 'p>, v: Val, r: Reg, copy: u32) -> Result<()> {
-        let dtype = raw(self.dtype(v)?);
-        let w = self.scratch_window(c, v)?;
-        let (mem, _) = self.place(c, &w, copy)?;
-        self.e.store(dtype, mem, r, c.nest.lanes, None, false)
-    }
-
-    fn saved_window(
-        &mut self,
-        c: &Ctx<'_, 'p>,
-        v: Val,
-        offset: u32,
-        strides: &[i64],
-    ) -> Result<Window> {
-        let dtype = self.dtype(v)?;
-        let size = raw(dtype).size() as i64;
-        let key = Key::Val(slot(v));
-        let dims = strides
-            .iter()
-            .enumerate()
-            .map(|(d, s)| (c.axes.of(key, d), Index::Const(*s)))
-            .collect();
-        Ok(Window {
-            key: Key::Scratch(slot(v)),
-            memory: self.scratch,
-            base: Index::Const(i64::from(offset) / size),
-            size,
-            dims,
-        })
-    }
-
-    /// Strides of a kept tile: row-major, but for the vector axis, which is contiguous.
-    fn kept_strides(&self, c: &Ctx<'_, 'p>, v: Val) -> Result<Vec<i64>> {
-        let shape = &self.tile_of(v)?.shape;
-        if let Some(strides) = self.forced_strides.get(&v) {
-            return Ok(strides.clone());
-        }
-        let key = Key::Val(slot(v));
-        let vector = (0..shape.len())
-            .find(|&d| c.axes.of(key, d).is_some() && c.axes.of(key, d) == c.nest.vector);
-        let mut strides = vec![0; shape.len()];
-        let mut stride = 1;
-        if let Some(d) = vector {
-            strides[d] = 1;
-            let lanes = i64::from(c.nest.lanes);
-            stride = (shape[d] + lanes - 1) / lanes * lanes;
-        }
-        for d in (0..shape.len()).rev() {
-            if Some(d) != vector {
-                strides[d] = stride;
-                stride *= shape[d];
-            }
-        }
-        Ok(strides)
-    }
-
-    fn keep_element(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<()> {
-        let r = self.eval(c, v, copy)?;
-        let shape = &self.tile_of(v)?.shape;
-        if shape.iter().all(|n| *n == 1) {
-            if let Some(&to) = self.kept_registers.get(&v) {
-                self.e.f.copy(self.e.level.width(), to, r);
-            } else {
-                self.kept_registers.insert(v, r);
-            }
-            return Ok(());
-        }
-        let dtype = self.dtype(v)?;
-        let strides = self.kept_strides(c, v)?;
-        let offset = match self.kept_scratch.get(&v) {
-            Some(&o) => o,
-            None => {
-                let len: i64 = strides
-                    .iter()
-                    .zip(shape)
-                    .map(|(s, n)| s * n)
-                    .max()
-                    .unwrap_or(1);
-                let bytes = u32::try_from((len + 15) / 16 * 16 * raw(dtype).size() as i64)
-                    .map_err(|_| err!(TooLarge, "a tile of {len} elements in scratch"))?;
-                let o = self.take_scratch(bytes)?;
-                self.kept_scratch.insert(v, o);
-                o
-            }
-        };
-        self.kept_strides.insert(v, strides.clone());
-        let w = self.saved_window(c, v, offset, &strides)?;
-        if w.dims.iter().any(|d| d.0.is_some() && d.0 == c.nest.vector) {
-            let (mem, stride) = self.place(c, &w, copy)?;
-            ensure!(
-                stride == Index::Const(1),
-                NoLowering,
-                "x86 has no code for a kept tile that lies across its vectors"
-            );
-            return self
-                .e
-                .store(raw(dtype), mem, r, c.nest.lanes, c.tail, false);
-        }
-        self.store_one(c, &w, raw(dtype), r, None)
-    }
-
-    /// Values kept by a nest are found where it left them.
-    pub fn keep(&mut self, c: &mut Ctx<'_, 'p>) -> Result<()> {
-        for sink in &c.nest.sinks {
-            let Sink::Keep(v) = sink else { continue };
-            if let Some(r) = self.kept_registers.remove(v) {
-                self.defs.insert(*v, Def::Uniform(r));
-            } else if let (Some(offset), Some(strides)) = (
-                self.kept_scratch.get(v).copied(),
-                self.kept_strides.remove(v),
-            ) {
-                self.defs.insert(*v, Def::Saved { offset, strides });
-            }
-        }
-        Ok(())
     }
 }

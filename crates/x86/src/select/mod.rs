@@ -11,6 +11,8 @@
 mod amx;
 mod control;
 mod eval;
+mod keep;
+mod lanes;
 mod mma;
 mod nest;
 mod prepare;
@@ -122,6 +124,7 @@ pub(crate) struct Select<'p, 'a> {
     /// The shape of matrix accumulators that this phase is configured for.
     pub matrix: Option<amx::Matrix>,
     pub matrix_scratch: Option<u32>,
+    pub lane_scratch: Option<u32>,
     pub modes: FxHashMap<Val, BufferMode>,
     pub aligns: FxHashMap<Val, u32>,
     pids: Vec<Reg>,
@@ -155,6 +158,7 @@ impl<'p, 'a> Select<'p, 'a> {
             streamed: false,
             matrix: None,
             matrix_scratch: None,
+            lane_scratch: None,
             modes: FxHashMap::default(),
             aligns: FxHashMap::default(),
             pids: Vec::new(),

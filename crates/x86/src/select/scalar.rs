@@ -151,6 +151,7 @@ impl<'p> Select<'p, '_> {
                 Def::Gpr(self.int_binary(BinaryOp::Add, dtype, product, c)?)
             }
             Op::Cast { value } => self.scalar_cast(*value, dtype)?,
+            Op::Bitcast { value } => self.scalar_bitcast(*value, dtype)?,
             Op::Reshape { value }
             | Op::Broadcast { value }
             | Op::ConvertLayout { value }
@@ -274,6 +275,32 @@ impl<'p> Select<'p, '_> {
         }
         if to.is_bool() {
             return Ok(Def::Gpr(self.e.bool_of(v)));
+        }
+        let r = self.e.f.gpr();
+        self.e.f.inst(
+            if lane_bytes(to) == 8 {
+                X::VMovQG
+            } else {
+                X::VMovDG
+            },
+            Width::X,
+            &[r.into(), v.into()],
+        );
+        Ok(Def::Gpr(self.extend(to, r)))
+    }
+
+    fn scalar_bitcast(&mut self, value: Val, to: DType) -> Result<Def<'p>> {
+        let from = self.dtype(value)?;
+        if !from.is_float() && !to.is_float() {
+            let r = self.gpr(value)?;
+            return Ok(Def::Gpr(self.extend(to, r)));
+        }
+        let v = self.splat_scalar(value)?;
+        let v = self
+            .e
+            .bitcast(from, to, v, self.e.full_lanes(lane_bytes(from)))?;
+        if to.is_float() {
+            return Ok(Def::Uniform(v));
         }
         let r = self.e.f.gpr();
         self.e.f.inst(
@@ -420,7 +447,7 @@ impl<'p> Select<'p, '_> {
         Ok(self.extend(dtype, d))
     }
 
-    fn int_binary(&mut self, op: BinaryOp, dtype: DType, a: Reg, b: Reg) -> Result<Reg> {
+    pub fn int_binary(&mut self, op: BinaryOp, dtype: DType, a: Reg, b: Reg) -> Result<Reg> {
         let signed = dtype.is_signed();
         let two = |s: &mut Self, row: X| {
             let d = s.e.copy_gpr(a);

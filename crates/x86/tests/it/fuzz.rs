@@ -111,7 +111,7 @@ fn build(r: &Recipe) -> Option<(Program, Vec<DType>, DType)> {
         }
         let last = tiles[tiles.len() - 1].cast(out_type);
         let mut w = out.at(&base).shape([rows, cols]).valid(0, &left);
-        if r.bound.is_some() && r.out % 2 == 0 {
+        if r.bound.is_some() && r.out.is_multiple_of(2) {
             w = w.valid(1, width.tile());
         }
         k.store(w, last);
@@ -172,11 +172,11 @@ fn step(k: &KernelBuilder, op: u8, a: Tile, b: Tile, c: Tile, shape: [i64; 2]) -
         ),
         17 => truth(&a).binary(
             [BinaryOp::And, BinaryOp::Or, BinaryOp::Xor][op as usize / 24 % 3],
-            &truth(&b),
+            truth(&b),
         ),
         18 => x
             .reduce(
-                if op / 24 % 2 == 0 {
+                if (op / 24).is_multiple_of(2) {
                     ReduceOp::Max
                 } else {
                     ReduceOp::Min
@@ -188,7 +188,7 @@ fn step(k: &KernelBuilder, op: u8, a: Tile, b: Tile, c: Tile, shape: [i64; 2]) -
         19 => x.reduce(ReduceOp::Max, [1]).broadcast_to(shape),
         20 => truth(&a)
             .reduce(
-                if op / 24 % 2 == 0 {
+                if (op / 24).is_multiple_of(2) {
                     ReduceOp::Any
                 } else {
                     ReduceOp::All
@@ -197,7 +197,7 @@ fn step(k: &KernelBuilder, op: u8, a: Tile, b: Tile, c: Tile, shape: [i64; 2]) -
             )
             .broadcast_to(shape),
         21 => k.full(x.dtype(), shape, f64::from(op / 24) - 3.0),
-        22 if !float && x.dtype().size() < 8 => x.binary(
+        22 if !float => x.binary(
             [
                 BinaryOp::Div,
                 BinaryOp::Rem,
@@ -208,12 +208,12 @@ fn step(k: &KernelBuilder, op: u8, a: Tile, b: Tile, c: Tile, shape: [i64; 2]) -
         ),
         22 if float => x.fma(&y, number(&c).cast(x.dtype())),
         23 if !float => x.binary(
-            if op / 24 % 2 == 0 {
+            if (op / 24).is_multiple_of(2) {
                 BinaryOp::Shl
             } else {
                 BinaryOp::Shr
             },
-            &y.binary(BinaryOp::And, &y).cast(x.dtype()),
+            y.binary(BinaryOp::And, &y).cast(x.dtype()),
         ),
         _ => return None,
     })

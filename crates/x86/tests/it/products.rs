@@ -92,7 +92,7 @@ fn packed_products_stay_in_registers() {
             (6, 16)
         };
         let depth = 64i64;
-        let lanes = (level.vector_bytes() / 4) as u32;
+        let lanes = level.vector_bytes() / 4;
         let k = KernelBuilder::mapped(
             "packed",
             Geometry {

@@ -117,7 +117,7 @@ fn a_loop_carries_scalars_and_tiles() {
                     |k, i, [sum, most, n]| {
                         let t = k.load(x.at(&(&i * cols)).shape([1, cols]));
                         let scale = n.cast(DType::F32).broadcast_to([1, cols]);
-                        [&sum + &t * scale, most.maximum(&t.max(1)), &n + &i]
+                        [&sum + &t * scale, most.maximum(t.max(1)), &n + &i]
                     },
                 );
                 k.store(y.at(0).shape([1, cols]), sum);
