@@ -270,6 +270,7 @@ impl Emitter<'_> {
         let mut keys: Vec<Vec<i64>> = Vec::new();
         let mut key_numbers: FxHashMap<Vec<i64>, usize> = FxHashMap::default();
         let mut at: Vec<FxHashMap<i64, Vec<usize>>> = Vec::new();
+        let mut aside: Vec<(usize, usize, i64)> = Vec::new();
         for (r, coords) in place.regs.iter().enumerate() {
             let key: Vec<i64> = coords
                 .iter()
@@ -286,7 +287,18 @@ impl Emitter<'_> {
                 at.push(FxHashMap::default());
                 keys.len() - 1
             });
-            at[group].entry(offset).or_default().push(r);
+            // Registers of one element share an access; where a layout hangs over its shape, another element may seem to lie in the same place.
+            let here = at[group].entry(offset).or_default();
+            let bounded = |d: usize| bounds.get(d).is_some_and(Option::is_some);
+            match here.first() {
+                Some(first)
+                    if (0..coords.len())
+                        .any(|d| bounded(d) && place.regs[*first][d] != coords[d]) =>
+                {
+                    aside.push((r, group, offset))
+                }
+                Some(_) | None => here.push(r),
+            }
         }
         let mut width = (16 / size).max(1);
         while width > 1 && !self.wide_enough(place, window, bounds, &constants, &at, width)? {
@@ -303,6 +315,13 @@ impl Emitter<'_> {
                     offset: chunk[0],
                 });
             }
+        }
+        for (r, group, offset) in aside {
+            runs.push(Run {
+                regs: vec![vec![r]],
+                group,
+                offset,
+            });
         }
         Ok(Plan { runs, keys })
     }
@@ -342,10 +361,13 @@ impl Emitter<'_> {
         }
         for (d, bound) in bounds.iter().enumerate() {
             let Some(bound) = bound else { continue };
-            // Elements of one run differ along `d` only where its stride is smaller than the run.
-            if constants[d].is_none_or(|stride| stride.abs() >= width) {
+            if at
+                .iter()
+                .all(|offsets| runs_agree(place, offsets, d, width))
+            {
                 continue;
             }
+            // They differ along `d`: its elements must be neighbours, and whole runs of them inside or outside.
             let coord = self.steps(place, &mut |mode| {
                 if usize::from(mode.dim) == d {
                     i64::from(mode.stride)
@@ -356,7 +378,10 @@ impl Emitter<'_> {
             let steps_fit = coord
                 .iter()
                 .all(|step| step.extent == 1 || step.value % width == 0);
-            if constants[d] != Some(1) || !steps_fit || !bound.fact.divisible_by(n) {
+            let within = at
+                .iter()
+                .all(|offsets| runs_within(place, offsets, d, width));
+            if constants[d] != Some(1) || !steps_fit || !within || !bound.fact.divisible_by(n) {
                 return Ok(false);
             }
         }
@@ -533,6 +558,34 @@ impl Emitter<'_> {
     }
 }
 
+/// Coordinates along `d` of the runs that offsets make, by their first register.
+fn run_coords<'a>(
+    place: &'a Place,
+    offsets: &'a FxHashMap<i64, Vec<usize>>,
+    d: usize,
+    width: i64,
+) -> impl Iterator<Item = (i64, i64)> + 'a {
+    // The element of a run, and the one that its run begins with.
+    offsets.iter().filter_map(move |(offset, regs)| {
+        let first = offsets.get(&(offset.div_euclid(width) * width))?;
+        Some((
+            place.regs[*regs.first()?][d],
+            place.regs[*first.first()?][d],
+        ))
+    })
+}
+
+/// Whether all elements of each run have one coordinate along `d`.
+fn runs_agree(place: &Place, offsets: &FxHashMap<i64, Vec<usize>>, d: usize, width: i64) -> bool {
+    run_coords(place, offsets, d, width).all(|(coord, first)| coord == first)
+}
+
+/// Whether each run covers aligned neighbours along `d`.
+fn runs_within(place: &Place, offsets: &FxHashMap<i64, Vec<usize>>, d: usize, width: i64) -> bool {
+    run_coords(place, offsets, d, width)
+        .all(|(coord, first)| first % width == 0 && (0..width).contains(&(coord - first)))
+}
+
 fn mode_value(mode: &Mode, weights: &[i64]) -> i64 {
     i64::from(mode.stride) * weights.get(usize::from(mode.dim)).copied().unwrap_or(0)
 }
@@ -566,4 +619,26 @@ fn merge_digits(digits: &[(i64, i64)]) -> Vec<(i64, i64)> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_kernel::ir::TileLayout;
+
+    #[test]
+    fn a_run_over_the_end_of_a_row_is_no_neighbourhood() {
+        // Rows of 3 elements in one thread: elements 2 and 3 are neighbours in memory and lie in different rows.
+        let layout = TileLayout {
+            reg: vec![Mode::new(1, 3, 1), Mode::new(0, 2, 1)],
+            ..TileLayout::default()
+        };
+        let place = Place::new(&layout, &[2, 3]).unwrap();
+        let offsets: FxHashMap<i64, Vec<usize>> = (0..6)
+            .map(|offset| (offset, vec![offset as usize]))
+            .collect();
+        assert!(!runs_agree(&place, &offsets, 0, 2));
+        assert!(!runs_within(&place, &offsets, 1, 2));
+        assert!(runs_agree(&place, &offsets, 0, 1));
+    }
 }

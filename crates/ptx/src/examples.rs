@@ -5,6 +5,7 @@
 //! | [`add_relu_mul`] | pointwise, 16 bytes a thread at a time, tails where the size asks for them |
 //! | [`mxint8_decode`] | bytes in, bf16 out, a scale for each group of 32 |
 //! | [`softmax`] | a row a block in registers, two reductions over lanes and warps |
+//! | [`warp_matmul`] | products of single warps: copies by threads, fragments from shared memory |
 //! | [`matmul`] | warp roles: one thread feeds a ring of shared memory by tensor copies, two warpgroups multiply |
 
 use oxyfuel_base::{DType, Expr, Result};
@@ -279,6 +280,77 @@ pub fn matmul(m: i64, n: i64, depth: i64, stages: i64, group: u32) -> Result<Pro
                 k.copy_wait(0);
             });
         });
+    });
+    k.finish()
+}
+
+/// `c = a @ b` for row-major bf16 `[m, k]` and `[k, n]` with f32 results, on products of single warps: blocks of 64 by 64 on four warps, slices of 32
+/// along the depth. `m`, `n` and `depth` are multiples of these.
+pub fn warp_matmul(m: i64, n: i64, depth: i64) -> Result<Program> {
+    const BLOCK: i64 = 64;
+    const SLICE: i64 = 32;
+    let bf = DType::BF16;
+    let k = KernelBuilder::mapped("warp_matmul", block_of(4));
+    let a = k.buffer("a", bf, BufferMode::Read, m * depth).aligned(16);
+    let b = k.buffer("b", bf, BufferMode::Read, depth * n).aligned(16);
+    let c = k
+        .buffer("c", DType::F32, BufferMode::Write, m * n)
+        .aligned(16);
+    let acc_layout = TileLayout {
+        warp: vec![Mode::new(0, 2, 32), Mode::new(1, 2, 32)],
+        lane: vec![Mode::new(1, 4, 2), Mode::new(0, 8, 1)],
+        reg: vec![
+            Mode::new(1, 2, 1),
+            Mode::new(0, 2, 8),
+            Mode::new(1, 4, 8),
+            Mode::new(0, 2, 16),
+        ],
+        ..TileLayout::default()
+    };
+    let e = Expr::from;
+    k.phase([e(m / BLOCK), e(n / BLOCK)], |k| {
+        let part_a = k.alloc(Space::Shared, bf, BLOCK * SLICE, None);
+        let part_b = k.alloc(Space::Shared, bf, SLICE * BLOCK, None);
+        let (row, col) = (k.program_id(0) * BLOCK, k.program_id(1) * BLOCK);
+        let zero = k
+            .full(DType::F32, [BLOCK, BLOCK], 0.0)
+            .with_layout(acc_layout.clone());
+        let [acc] = k.for_range(0, depth, SLICE, [zero], |k, at, [acc]| {
+            let (shape_a, shape_b) = ([BLOCK, SLICE], [SLICE, BLOCK]);
+            k.copy_async(
+                a.at(&row * depth + &at)
+                    .shape(shape_a)
+                    .strides([depth, 1i64]),
+                part_a.at(0).shape(shape_a),
+            );
+            k.copy_async(
+                b.at(&at * n + &col).shape(shape_b).strides([n, 1i64]),
+                part_b.at(0).shape(shape_b),
+            );
+            k.copy_commit();
+            k.copy_wait(0);
+            k.sync();
+            let acc = k.mma(
+                part_a
+                    .at(0)
+                    .shape(shape_a)
+                    .operand([MmaDim::Side, MmaDim::K]),
+                part_b
+                    .at(0)
+                    .shape(shape_b)
+                    .operand([MmaDim::K, MmaDim::Side]),
+                &acc,
+                false,
+            );
+            k.sync();
+            [acc]
+        });
+        k.store(
+            c.at(&row * n + &col)
+                .shape([BLOCK, BLOCK])
+                .strides([n, 1i64]),
+            acc,
+        );
     });
     k.finish()
 }

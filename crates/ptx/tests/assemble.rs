@@ -103,3 +103,14 @@ fn product_of_unknown_sizes() {
         assert!(!said.contains("serialized"), "{said}");
     }
 }
+
+#[test]
+fn product_of_single_warps() {
+    for target in ["sm_80", "sm_90a"] {
+        assemble(
+            "warp_matmul",
+            &examples::warp_matmul(128, 256, 64).unwrap(),
+            target,
+        );
+    }
+}
