@@ -1,0 +1,96 @@
+"""The workloads as torch functions: what each name in `bench/definitions` means to PyTorch.
+
+A definition's `torch` field names a function here. Inputs come from the definition; nothing here times anything.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def add_relu_mul(x, b):
+    return torch.relu(x + b) * 2.0
+
+
+def gelu_bias(x, b):
+    return F.gelu(x + b)
+
+
+def tanh_gelu_sigmoid(x, b):
+    return torch.tanh(F.gelu(x + b, approximate="tanh")) * torch.sigmoid(x)
+
+
+def add_transposed(x):
+    return x + x.t()
+
+
+def mxint8_decode(mantissa, exponent):
+    scale = torch.exp2(exponent.to(torch.float32) - 127)[:, None]
+    return (mantissa.to(torch.float32) * 2.0**-6 * scale).to(torch.bfloat16)
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def layer_norm(x, w):
+    return F.layer_norm(x, (x.shape[-1],), w, w)
+
+
+def rms_norm(x, w):
+    f = x.float()
+    return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+def sum_rows(x):
+    return x.sum(0)
+
+
+def sum_all(x):
+    return x.sum()
+
+
+def matmul(a, b):
+    return torch.matmul(a, b)
+
+
+def gelu_matmul_bias(a, b, c):
+    return F.gelu(a @ b + c)
+
+
+def mlp(x, w1, b1, w2, b2):
+    return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
+
+
+def dual_gemm_silu(a, b1, b2):
+    return F.silu(a @ b1.t()) * (a @ b2.t())
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5, -1) @ v
+
+
+# The same functions with preallocated outputs, where PyTorch offers that for the last operation: the result's memory is then not what is measured.
+
+
+def add_relu_mul_out(out, x, b):
+    return torch.mul(torch.relu(x + b), 2.0, out=out)
+
+
+def add_transposed_out(out, x):
+    return torch.add(x, x.t(), out=out)
+
+
+def softmax_out(out, x):
+    return torch.softmax(x, -1, out=out)
+
+
+def sum_rows_out(out, x):
+    return torch.sum(x, 0, out=out)
+
+
+def matmul_out(out, a, b):
+    return torch.matmul(a, b, out=out)
+
+
+def tanh_gelu_sigmoid_out(out, x, b):
+    return torch.mul(torch.tanh(F.gelu(x + b, approximate="tanh")), torch.sigmoid(x), out=out)

@@ -1,0 +1,267 @@
+//! `doctor` and `targets`: what this machine offers.
+
+use clap::Args;
+use oxyfuel_base::Result;
+use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT};
+use oxyfuel_engine::{Options, Target};
+use oxyfuel_runtime::code::{CodeMemory, CodeOptions};
+use oxyfuel_runtime::cpu::features::Machine;
+use oxyfuel_runtime::cuda::{CudaDevice, device_count};
+use oxyfuel_runtime::device::Device;
+use serde::Serialize;
+
+use crate::bench::{json, table};
+use crate::{Common, env};
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  oxyfuel doctor --json")]
+pub struct DoctorArgs {
+    /// Print data instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  oxyfuel targets --json")]
+pub struct TargetsArgs {
+    /// Print data instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct TargetLine {
+    name: String,
+    about: &'static str,
+    runs_here: bool,
+    is_default: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    /// Whether it is as it should be; some things are merely there or not.
+    ok: bool,
+    found: String,
+}
+
+pub fn targets(args: &TargetsArgs) -> Result<()> {
+    let best = Target::host(&Options::default())?;
+    let lines: Vec<TargetLine> = Target::all()
+        .map(|target| TargetLine {
+            name: target.name().to_owned(),
+            about: target.about,
+            runs_here: target.supported_here(),
+            is_default: target.name() == best.name(),
+        })
+        .collect();
+    if args.json {
+        println!("{}", json(&lines)?);
+        return Ok(());
+    }
+    let mut table = table(&["target", "runs here", "what it is"]);
+    for line in lines {
+        let here = match (line.runs_here, line.is_default) {
+            (true, true) => "yes, default",
+            (true, false) => "yes",
+            (false, _) => "no",
+        };
+        table.add_row([line.name, here.to_owned(), line.about.to_owned()]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+pub fn doctor(args: &DoctorArgs) -> Result<()> {
+    let findings = findings()?;
+    if args.json {
+        println!("{}", json(&findings)?);
+        return Ok(());
+    }
+    for f in findings {
+        let mark = if f.ok { "ok" } else { "--" };
+        println!("{mark}  {:<18} {}", f.what, f.found);
+    }
+    Ok(())
+}
+
+fn findings() -> Result<Vec<Finding>> {
+    let machine = Machine::get();
+    let options = env::options(&Common::default())?;
+    let fine = |what, found| Finding {
+        what,
+        ok: true,
+        found,
+    };
+    let mut all = vec![
+        fine("processor", cpu_model()),
+        fine(
+            "cores",
+            format!(
+                "{} cores, {} hardware threads, {} threads used",
+                machine.physical_cores, machine.logical_cores, options.threads
+            ),
+        ),
+        fine(
+            "caches",
+            format!(
+                "L1 {} KiB, L2 {} KiB, L3 {} KiB",
+                machine.caches.l1d >> 10,
+                machine.caches.l2 >> 10,
+                machine.caches.l3 >> 10
+            ),
+        ),
+        fine(
+            "memory",
+            format!("{:.1} GiB", machine.memory as f64 / f64::from(1 << 30)),
+        ),
+        features(),
+        huge_pages(),
+        executable_memory(),
+        gpu(),
+    ];
+    let runs: Vec<String> = Target::all()
+        .filter(|t| t.supported_here())
+        .map(|t| t.name().to_owned())
+        .collect();
+    let best = Target::host(&options)?;
+    all.push(fine(
+        "targets",
+        format!("{}; default {}", runs.join(", "), best.name()),
+    ));
+    all.push(cache());
+    all.push(fine(
+        "perf",
+        "`-o perf_map=true` names kernels for `perf report` in /tmp/perf-PID.map".to_owned(),
+    ));
+    Ok(all)
+}
+
+fn features() -> Finding {
+    let f = Machine::get().features;
+    let names = [
+        ("avx2", f.avx2),
+        ("avx512", f.avx512),
+        ("avx512-bf16", f.avx512_bf16),
+        ("avx512-fp16", f.avx512_fp16),
+        ("avx512-vnni", f.avx512_vnni),
+        ("amx-bf16", f.amx_bf16),
+        ("amx-int8", f.amx_int8),
+    ];
+    let has: Vec<&str> = names
+        .iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| *name)
+        .collect();
+    Finding {
+        what: "instructions",
+        ok: f.avx2,
+        found: if has.is_empty() {
+            "none that we emit code for: the tile interpreter runs everything".to_owned()
+        } else {
+            has.join(", ")
+        },
+    }
+}
+
+fn huge_pages() -> Finding {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map(|(word, _)| word.to_owned());
+    Finding {
+        what: "huge pages",
+        ok: matches!(chosen.as_deref(), Some("always" | "madvise")),
+        found: match chosen.as_deref() {
+            Some("never") => "never: large tensors cost more to allocate; the system's setting is transparent_hugepage/enabled".to_owned(),
+            Some(word) => word.to_owned(),
+            None => "unknown on this system".to_owned(),
+        },
+    }
+}
+
+fn executable_memory() -> Finding {
+    // One return instruction; it is placed and never called.
+    match CodeMemory::new(CodeOptions::default()).emit("doctor", &[0xc3]) {
+        Ok(_) => Finding {
+            what: "executable memory",
+            ok: true,
+            found: "granted".to_owned(),
+        },
+        Err(error) => Finding {
+            what: "executable memory",
+            ok: false,
+            found: error.message,
+        },
+    }
+}
+
+fn gpu() -> Finding {
+    let found = device_count().and_then(|count| {
+        (0..count)
+            .map(|index| Ok(CudaDevice::new(index, None)?.name()))
+            .collect::<Result<Vec<_>>>()
+    });
+    match found {
+        Ok(names) if !names.is_empty() => Finding {
+            what: "GPU",
+            ok: true,
+            found: names.join(", "),
+        },
+        Ok(_) => Finding {
+            what: "GPU",
+            ok: false,
+            found: "the CUDA driver is there and knows no device".to_owned(),
+        },
+        Err(error) => Finding {
+            what: "GPU",
+            ok: false,
+            found: error.message,
+        },
+    }
+}
+
+fn cache() -> Finding {
+    let finding = |ok, found| Finding {
+        what: "plan cache",
+        ok,
+        found,
+    };
+    let Some(dir) = env::usual_cache_dir() else {
+        return finding(
+            false,
+            "no place for one: neither OXYFUEL_CACHE_DIR nor HOME is set".to_owned(),
+        );
+    };
+    if !dir.exists() {
+        return finding(true, format!("{}: nothing there yet", dir.display()));
+    }
+    match Cache::open(&dir, DEFAULT_LIMIT).and_then(|cache| cache.info()) {
+        Ok(info) => finding(
+            true,
+            format!(
+                "{}: {} plans, {} bytes",
+                dir.display(),
+                info.entries,
+                info.bytes
+            ),
+        ),
+        Err(error) => finding(false, error.message),
+    }
+}
+
+/// The processor's name for itself.
+pub fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or_else(
+            || std::env::consts::ARCH.to_owned(),
+            |(_, name)| name.trim().to_owned(),
+        )
+}

@@ -1,0 +1,157 @@
+//! `oxyfuel run`: a graph from a file on given inputs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use oxyfuel_base::{Result, err};
+use oxyfuel_engine::{Compiler, Target};
+use oxyfuel_graph::{Graph, HostTensor};
+use oxyfuel_runtime::tensor::Tensor;
+
+use crate::bench::{json, to_device};
+use crate::define::{Input, workload};
+use crate::fill::Fill;
+use crate::{Common, Source, env, npy, show};
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Inputs are taken in the order of the graph. What no --input names is random, from --seed.
+
+Examples:
+  oxyfuel run my.graph --input x.npy --input w.npy --save out
+  oxyfuel run --workload softmax --seed 7"
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    common: Common,
+    /// A .npy file for the next input
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// Seed of inputs without a file
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Save each output as DIR/NUMBER.npy
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Print data instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Elements shown of each output.
+const SHOWN: usize = 8;
+
+pub fn run(args: &RunArgs) -> Result<()> {
+    let options = env::options(&args.common)?;
+    let graph = show::graph(&args.source)?;
+    oxyfuel_graph::verify(&graph)?;
+    let host = inputs(args, &graph)?;
+    let target = Target::host(&options)?;
+    if !target.supported_here() {
+        return Err(err!(
+            UnsupportedDevice,
+            "this machine cannot run code for {}",
+            target.name()
+        )
+        .help("`oxyfuel targets` lists what it can"));
+    }
+    let device = target.device(&options)?;
+    let compiler = Compiler::on(target, options, device);
+    let executable = compiler.compile(&graph)?;
+    if env::log()?.cache {
+        eprintln!("cache: {:?}", compiler.stats());
+    }
+    let tensors = host
+        .iter()
+        .map(|h| to_device(h, compiler.device()))
+        .collect::<Result<Vec<_>>>()?;
+    let outputs = executable.run(&tensors.iter().collect::<Vec<_>>())?;
+    let outputs = outputs
+        .iter()
+        .map(from_device)
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(dir) = &args.save {
+        std::fs::create_dir_all(dir).map_err(|error| crate::compare::file_error(dir, &error))?;
+        for (number, output) in outputs.iter().enumerate() {
+            npy::write(&dir.join(format!("{number}.npy")), output)?;
+        }
+    }
+    print(args.json, &outputs)
+}
+
+fn print(as_json: bool, outputs: &[HostTensor]) -> Result<()> {
+    if as_json {
+        let data: Vec<_> = outputs
+            .iter()
+            .map(|o| serde_json::json!({"dtype": o.dtype.name(), "shape": o.shape, "first": first(o)}))
+            .collect();
+        println!("{}", json(&data)?);
+        return Ok(());
+    }
+    for (number, output) in outputs.iter().enumerate() {
+        let more = if output.numel() > SHOWN { ", …" } else { "" };
+        println!(
+            "output {number}: {}{:?} = [{}{more}]",
+            output.dtype,
+            output.shape,
+            first(output).join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn first(tensor: &HostTensor) -> Vec<String> {
+    (0..tensor.numel().min(SHOWN))
+        .map(|i| oxyfuel_graph::text::number_text(tensor.dtype, tensor.get(i)))
+        .collect()
+}
+
+fn from_device(tensor: &Tensor) -> Result<HostTensor> {
+    HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes()?)
+}
+
+fn inputs(args: &RunArgs, graph: &Graph) -> Result<Vec<HostTensor>> {
+    if args.input.len() > graph.inputs.len() {
+        return Err(err!(
+            ArityMismatch,
+            "{} files for {} inputs",
+            args.input.len(),
+            graph.inputs.len()
+        ));
+    }
+    let named = match &args.source.workload {
+        Some(name) => Some(workload(name)?),
+        None => None,
+    };
+    let mut all = Vec::new();
+    for (number, &value) in graph.inputs.iter().enumerate() {
+        let ty = graph.ty(value);
+        if let Some(path) = args.input.get(number) {
+            all.push(npy::read(path, ty.dtype)?);
+            continue;
+        }
+        let name = oxyfuel_graph::text::value_name(graph, value);
+        let size = |e: &oxyfuel_base::Expr| {
+            e.as_const().ok_or_else(|| {
+                err!(UnboundSymbol, "input {name} has a symbolic size")
+                    .help("give it a file with --input")
+            })
+        };
+        let shape = ty.shape.iter().map(size).collect::<Result<_>>()?;
+        let usual = Fill::usual(ty.dtype);
+        let fill = named.as_ref().map_or(usual, |w| w.inputs[number].fill);
+        let input = Input {
+            name,
+            dtype: ty.dtype,
+            shape,
+            fill,
+            seed: args.seed + number as u64,
+        };
+        all.push(input.make()?);
+    }
+    let shapes: Vec<&[i64]> = all.iter().map(|t| t.shape.as_slice()).collect();
+    oxyfuel_graph::bind(graph, &shapes)?;
+    Ok(all)
+}

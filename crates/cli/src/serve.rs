@@ -1,0 +1,148 @@
+//! `oxyfuel serve`: an engine for a driver that compares engines.
+//!
+//! One command a line comes in, one line of JSON goes out:
+//!
+//! | command | answer |
+//! |---|---|
+//! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …}`; inputs made, compiled, checked, run once |
+//! | `run WARM TIMED` | `{"ns": […]}`: that many calls not timed, then that many timed |
+//! | `into WARM TIMED` | the same with given outputs |
+//! | `output FILE` | `{"saved": 1}`: the first output as `.npy` |
+//! | `quit` | ends |
+//!
+//! A mistake answers `{"error": …}` and the engine goes on. Between commands nothing runs: the pool's threads sleep.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use oxyfuel_base::{Result, err};
+use oxyfuel_engine::{Options, Target};
+use oxyfuel_graph::HostTensor;
+use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::tensor::Tensor;
+use serde_json::{Value, json};
+
+use crate::bench::{Ready, ready};
+use crate::check::Expected;
+use crate::define::workload;
+use crate::measure::timed;
+use crate::{Common, env, npy};
+
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+struct Engine {
+    target: Target,
+    options: Options,
+    device: Arc<dyn Device>,
+    ready: Option<(Ready, Vec<Tensor>)>,
+}
+
+pub fn serve(args: &ServeArgs) -> Result<()> {
+    let options = Options {
+        cache_dir: None,
+        verify: false,
+        ..env::options(&args.common)?
+    };
+    let target = Target::host(&options)?;
+    let device = target.device(&options)?;
+    let mut engine = Engine {
+        target,
+        options,
+        device,
+        ready: None,
+    };
+    let pipe = |error: std::io::Error| err!(FileUnreadable, "the driver's pipe: {error}");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(pipe)?;
+        if line.trim() == "quit" {
+            break;
+        }
+        let answer = engine
+            .answer(&line)
+            .unwrap_or_else(|error| json!({"error": error.to_string()}));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{answer}")
+            .and_then(|()| out.flush())
+            .map_err(pipe)?;
+    }
+    Ok(())
+}
+
+impl Engine {
+    fn answer(&mut self, line: &str) -> Result<Value> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["prepare", name] => self.prepare(name),
+            ["run", warm, times] => self.run(number(warm)?, number(times)?, false),
+            ["into", warm, times] => self.run(number(warm)?, number(times)?, true),
+            ["output", file] => self.output(Path::new(file)),
+            _ => Err(err!(Syntax, "unknown command `{line}`")),
+        }
+    }
+
+    fn prepare(&mut self, name: &str) -> Result<Value> {
+        // The old one first: two large workloads need not fit at once.
+        self.ready = None;
+        let w = workload(name)?;
+        let ready = ready(&w, &self.target, &self.options, &self.device)?;
+        let inputs: Vec<&Tensor> = ready.inputs.iter().collect();
+        let outputs = ready.executable.run(&inputs)?;
+        Expected::of(&w, &ready.host_inputs)?.check("the compiled graph", &outputs)?;
+        let answer = json!({
+            "compile_ms": ready.compile_ms,
+            "kernels": ready.executable.plan().kernels.len(),
+            "target": self.target.name(),
+            "threads": self.options.threads,
+        });
+        self.ready = Some((ready, outputs));
+        Ok(answer)
+    }
+
+    fn run(&mut self, warm: usize, times: usize, into: bool) -> Result<Value> {
+        let device = self.device.clone();
+        let (ready, outputs) = self.ready.as_mut().ok_or_else(unprepared)?;
+        let inputs: Vec<&Tensor> = ready.inputs.iter().collect();
+        let mut call = || {
+            if into {
+                ready.executable.run_into(&inputs, outputs)?;
+            } else {
+                ready.executable.run(&inputs)?;
+            }
+            device.synchronize()
+        };
+        for _ in 0..warm {
+            call()?;
+        }
+        let ns = (0..times)
+            .map(|_| Ok(timed(&mut call)?.as_nanos() as u64))
+            .collect::<Result<Vec<u64>>>()?;
+        Ok(json!({"ns": ns}))
+    }
+
+    fn output(&self, file: &Path) -> Result<Value> {
+        let (_, outputs) = self.ready.as_ref().ok_or_else(unprepared)?;
+        let Some(first) = outputs.first() else {
+            return Err(err!(ArityMismatch, "the workload has no output"));
+        };
+        npy::write(
+            file,
+            &HostTensor::new(first.dtype(), first.shape(), first.to_bytes()?)?,
+        )?;
+        Ok(json!({"saved": 1}))
+    }
+}
+
+fn number(word: &str) -> Result<usize> {
+    word.parse()
+        .map_err(|_| err!(InvalidLiteral, "`{word}` is not a number of calls"))
+}
+
+fn unprepared() -> oxyfuel_base::Error {
+    err!(InvalidArgument, "no workload is prepared")
+}

@@ -1,0 +1,124 @@
+//! `explain` and `dump`: what a graph becomes.
+
+use std::io::Read;
+
+use clap::Args;
+use oxyfuel_base::{Result, err};
+use oxyfuel_engine::{Compiled, Options, Stage, Target, compile};
+use oxyfuel_graph::{Graph, parse};
+
+use crate::bench::json;
+use crate::compare::file_error;
+use crate::define::workload;
+use crate::{Common, Source, env};
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  oxyfuel explain --workload softmax
+  oxyfuel explain my.graph --target sm_90a --json")]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    common: Common,
+    /// Print data instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  oxyfuel dump --stage mapped --workload softmax
+  oxyfuel dump --stage code --target sm_90a my.graph")]
+pub struct DumpArgs {
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    common: Common,
+    /// graph, decomposed, simplified, schedule, logical, mapped, code or plan
+    #[arg(long, value_name = "STAGE", value_parser = stage)]
+    stage: Stage,
+    /// Print the stage's text in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn stage(name: &str) -> std::result::Result<Stage, String> {
+    Stage::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Stage::ALL.iter().map(|s| s.name()).collect();
+        format!("stages are {}", names.join(", "))
+    })
+}
+
+pub fn explain(args: &ExplainArgs) -> Result<()> {
+    let (compiled, _) = compiled(&args.source, &args.common, false)?;
+    let explanation = oxyfuel_engine::explain(&compiled.plan, &compiled.record, None);
+    if args.json {
+        println!("{}", json(&explanation)?);
+    } else {
+        print!("{explanation}");
+    }
+    Ok(())
+}
+
+pub fn dump(args: &DumpArgs) -> Result<()> {
+    let (compiled, target) = compiled(&args.source, &args.common, true)?;
+    let text = compiled.record.text(args.stage).ok_or_else(|| {
+        err!(
+            Internal,
+            "the compile left no text of stage {}",
+            args.stage.name()
+        )
+    })?;
+    if args.json {
+        let value = serde_json::json!({"stage": args.stage, "target": target.name(), "text": text});
+        println!("{}", json(&value)?);
+    } else {
+        println!("{}", text.trim_end());
+    }
+    Ok(())
+}
+
+fn compiled(source: &Source, common: &Common, texts: bool) -> Result<(Compiled, Target)> {
+    let options = env::options(common)?;
+    let graph = graph(source)?;
+    let target = Target::host(&options)?;
+    let compiled = compile(&graph, &target, &options, texts)?;
+    log_compile(&compiled, &options)?;
+    Ok((compiled, target))
+}
+
+/// The times of a compile on standard error, where the environment asks for it.
+pub fn log_compile(compiled: &Compiled, options: &Options) -> Result<()> {
+    if env::log()?.compile {
+        for step in &compiled.record.steps {
+            eprintln!("compile: {:<10} {:.1?}", step.name, step.time);
+        }
+        let threads = options.threads;
+        eprintln!(
+            "compile: {:.1?} together, for {threads} threads",
+            compiled.record.total()
+        );
+    }
+    Ok(())
+}
+
+pub fn graph(source: &Source) -> Result<Graph> {
+    if let Some(name) = &source.workload {
+        return Ok(workload(name)?.graph);
+    }
+    let Some(path) = &source.file else {
+        return Err(err!(
+            InvalidArgument,
+            "neither a file nor a workload was named"
+        ));
+    };
+    let mut text = String::new();
+    if path.as_os_str() == "-" {
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.map_err(|error| file_error(path, &error))?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
+    }
+    parse(&path.display().to_string(), &text)
+}
