@@ -53,6 +53,9 @@ pub(crate) struct Team {
     pub(crate) single: bool,
 }
 
+/// Places by layout and shape.
+type Places = FxHashMap<(TileLayout, Vec<i64>), Rc<Place>>;
+
 pub(crate) struct Emitter<'p> {
     pub(crate) program: &'p Program,
     pub(crate) target: &'static Target,
@@ -68,7 +71,7 @@ pub(crate) struct Emitter<'p> {
     pub(crate) copies: Copies,
     /// The registers that elementwise ops work on now; `None`: all of them.
     slice: Option<Slice>,
-    places: RefCell<FxHashMap<(TileLayout, Vec<i64>), Rc<Place>>>,
+    places: RefCell<Places>,
     /// In the role at hand shared memory is read by asynchronous products alone, which answer for their own warps.
     pub(crate) reads_by_products: bool,
 }
