@@ -91,9 +91,12 @@ pub fn packed(
         depth,
     );
 
-    // Axis 0 runs down the rows: one panel of b stays near while all of a passes by.
+    // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
-    k.phase_ordered(grid, Order::Plain, |k| {
+    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * product.a.dtype.size() as u64;
+    let band = (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
+    let group = u32::try_from(band).unwrap_or(1);
+    k.phase_ordered(grid, Order::Grouped { group }, |k| {
         let (row, col) = (k.program_id(0), k.program_id(1));
         let batch = (product.batch > 1).then(|| k.program_id(2));
         let panel = |block: &Tile, blocks: i64, size: i64| match &batch {

@@ -22,7 +22,7 @@ mod scalar;
 
 use oxyfuel_base::{DType, Id, Result, ensure, err};
 use oxyfuel_kernel::ir::{
-    Access, Block, BufferMode, Index, Inst, Op, ParamKind, Phase, Program, Val,
+    Access, Block, BufferMode, Index, Inst, Op, Order, ParamKind, Phase, Program, Val,
 };
 use rustc_hash::FxHashMap;
 
@@ -176,7 +176,7 @@ impl<'p, 'a> Select<'p, 'a> {
         s.e.g(X::Cmp, &[begin.into(), end.into()]);
         s.e.f.jump(Cond::Ae, done);
         s.e.f.bind(head);
-        s.decode(begin);
+        s.decode(begin, phase.order);
         s.block(&phase.body)?;
         s.flush(&[])?;
         s.e.g(X::AddI, &[begin.into(), A::I(1)]);
@@ -238,26 +238,69 @@ impl<'p, 'a> Select<'p, 'a> {
         Ok(())
     }
 
-    /// Splits a linear program id over the axes, the first being the fastest.
-    fn decode(&mut self, pid: Reg) {
+    /// Splits a linear program id over the axes, the first being the fastest; in bands of the first two where the order says so.
+    fn decode(&mut self, pid: Reg, order: Order) {
         let axes = self.extents.len();
         self.pids.clear();
+        let group = match order {
+            Order::Plain => 1,
+            Order::Grouped { group } | Order::Persistent { group } => group,
+        };
         let mut rest = pid;
-        for axis in 0..axes {
+        let mut axis = 0;
+        if group > 1 && axes >= 2 {
+            rest = self.decode_band(rest, i64::from(group), axes > 2);
+            axis = 2;
+        }
+        while axis < axes {
             if axis + 1 == axes {
                 let r = self.e.copy_gpr(rest);
                 self.pids.push(r);
                 break;
             }
-            let extent = self.extents[axis];
-            let quotient = self.e.gpr(X::DivU, &[rest.into(), extent.into()]);
-            let product = self.e.copy_gpr(quotient);
-            self.e.g(X::Imul, &[product.into(), extent.into()]);
-            let r = self.e.copy_gpr(rest);
-            self.e.g(X::Sub, &[r.into(), product.into()]);
-            self.pids.push(r);
+            let (quotient, remainder) = self.split(rest, self.extents[axis]);
+            self.pids.push(remainder);
             rest = quotient;
+            axis += 1;
         }
+    }
+
+    /// Quotient and remainder.
+    fn split(&mut self, value: Reg, by: Reg) -> (Reg, Reg) {
+        let quotient = self.e.gpr(X::DivU, &[value.into(), by.into()]);
+        let product = self.e.copy_gpr(quotient);
+        self.e.g(X::Imul, &[product.into(), by.into()]);
+        let remainder = self.e.copy_gpr(value);
+        self.e.g(X::Sub, &[remainder.into(), product.into()]);
+        (quotient, remainder)
+    }
+
+    /// Axes 0 and 1 in bands of `group` steps along axis 0; returns what is left of the id for the axes above.
+    fn decode_band(&mut self, pid: Reg, group: i64, more: bool) -> Reg {
+        let (rows, cols) = (self.extents[0], self.extents[1]);
+        let (rest, within) = if more {
+            let plane = self.e.copy_gpr(rows);
+            self.e.g(X::Imul, &[plane.into(), cols.into()]);
+            self.split(pid, plane)
+        } else {
+            (pid, pid)
+        };
+        let step = self.e.imm(group);
+        let band_size = self.e.copy_gpr(step);
+        self.e.g(X::Imul, &[band_size.into(), cols.into()]);
+        let (band, within) = self.split(within, band_size);
+        let first = band;
+        self.e.g(X::Imul, &[first.into(), step.into()]);
+        // The last band may be lower.
+        let height = self.e.copy_gpr(rows);
+        self.e.g(X::Sub, &[height.into(), first.into()]);
+        self.e.g(X::Cmp, &[step.into(), height.into()]);
+        self.e.g(X::CmovL, &[height.into(), step.into()]);
+        let (col, row) = self.split(within, height);
+        self.e.g(X::Add, &[row.into(), first.into()]);
+        self.pids.push(row);
+        self.pids.push(col);
+        rest
     }
 
     pub fn tile_of(&self, v: Val) -> Result<&'p oxyfuel_kernel::ir::TileType> {
