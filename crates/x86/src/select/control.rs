@@ -294,6 +294,7 @@ impl<'p> Select<'p, '_> {
         self.e.f.bind(head);
         self.block(body)?;
         self.assign(&body.yields, &homes)?;
+        self.forget(body);
         self.e.gpr_imm(X::AddI, X::Add, counter, *step);
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::L, head);
@@ -335,6 +336,15 @@ impl<'p> Select<'p, '_> {
 
     fn branch(&mut self, block: &'p Block, homes: &[Home]) -> Result<()> {
         self.block(block)?;
-        self.assign(&block.yields, homes)
+        self.assign(&block.yields, homes)?;
+        self.forget(block);
+        Ok(())
+    }
+
+    /// Values of a block end with it: what was never evaluated must not be evaluated outside.
+    fn forget(&mut self, block: &Block) {
+        for r in block.insts.iter().flat_map(|i| &i.results) {
+            self.defs.remove(r);
+        }
     }
 }

@@ -87,8 +87,7 @@ impl<'p> Select<'p, '_> {
         let mut stride = 1;
         if let Some(d) = vector {
             strides[d] = 1;
-            let lanes = i64::from(c.nest.lanes);
-            stride = (shape[d] + lanes - 1) / lanes * lanes;
+            stride = shape[d];
         }
         for d in (0..shape.len()).rev() {
             if Some(d) != vector {

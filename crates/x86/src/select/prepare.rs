@@ -1,17 +1,19 @@
 //! Small rewrites before selection: a reshape that splits dims of a window is a window of its own.
 
+use std::borrow::Cow;
+
 use oxyfuel_base::{Arena, DType, Id, Scalar};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, Op, Program, Type, Val, ValueData};
 use rustc_hash::FxHashMap;
 
 /// The program with every reshape of a plain load turned into a load, where nothing is written in between.
-pub fn prepare(program: &Program) -> Program {
+pub fn prepare(program: &Program) -> Cow<'_, Program> {
     let mut has = false;
     program.walk(|inst| has |= matches!(inst.op, Op::Reshape { .. }));
-    let mut out = program.clone();
     if !has {
-        return out;
+        return Cow::Borrowed(program);
     }
+    let mut out = program.clone();
     let shapes: Vec<Option<Vec<i64>>> = program
         .values
         .values()
@@ -23,7 +25,7 @@ pub fn prepare(program: &Program) -> Program {
     for phase in &mut out.phases {
         block(&mut phase.body, &shapes, &mut out.values);
     }
-    out
+    Cow::Owned(out)
 }
 
 fn block(b: &mut Block, shapes: &[Option<Vec<i64>>], values: &mut Arena<Val, ValueData>) {

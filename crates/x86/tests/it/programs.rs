@@ -1,7 +1,7 @@
 //! Whole programs with control flow, gathers and odd shapes: the interpreter against emitted code.
 
 use oxyfuel_base::{DType, Expr, Result, Scalar, Symbol};
-use oxyfuel_kernel::builder::KernelBuilder;
+use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::examples;
 use oxyfuel_kernel::interp::{self, Arg};
 use oxyfuel_kernel::ir::{BufferMode, ParamKind, Program, ReduceOp};
@@ -132,6 +132,30 @@ fn a_loop_carries_scalars_and_tiles() {
             1e-5,
         );
     }
+}
+
+/// A value of a loop's body that only its yield reads must not be evaluated again by control flow that follows.
+#[test]
+fn two_loops_in_a_row() {
+    let program = kernel("two", |k| {
+        let steps = k.symbol("steps", Symbol(0));
+        let x = k.buffer("x", DType::F32, BufferMode::Read, steps.expr() * 24);
+        let y = k.buffer("y", DType::F32, BufferMode::Write, Expr::constant(24));
+        k.phase([Expr::constant(1)], |k| {
+            let zero = k.full(DType::F32, [1, 24], 0.0);
+            let sum = |first: Tile| {
+                let [out] = k.for_range(0, steps.tile(), 1, [first], |k, i, [sum]| {
+                    let t = k.load(x.at(&(&i * 24)).shape([1, 24]));
+                    [sum * 0.5 + t]
+                });
+                out
+            };
+            let once = sum(zero);
+            let twice = sum(&once * 2.0);
+            k.store(y.at(0).shape([1, 24]), twice - once);
+        });
+    });
+    agree(&program, &[6], &[6 * 24, 24], &[1], 1e-5);
 }
 
 #[test]
