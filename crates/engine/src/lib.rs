@@ -9,6 +9,7 @@
 //! | `assemble.rs` | kernels, buffers and steps become a plan |
 //! | `executable.rs` | a plan on a device, callable, with its guards |
 //! | `interpret.rs` | the tile interpreter as a runner and as a judge |
+//! | `kernel.rs` | users' own tile programs |
 //! | `agree.rs` | when two results count as equal |
 //! | `cache.rs` | plans on disk |
 //! | `session.rs` | a target, a device, and what was compiled before |
@@ -23,6 +24,7 @@ pub mod cache;
 mod executable;
 pub mod explain;
 mod interpret;
+mod kernel;
 mod options;
 pub mod pipeline;
 mod record;
@@ -33,6 +35,7 @@ pub use agree::agree;
 pub use executable::{Executable, Mismatch};
 pub use explain::{Explanation, Limits, explain};
 pub use interpret::Interpreter;
+pub use kernel::{UserKernel, compile_kernel};
 pub use options::{Mode, Numerics, Options};
 pub use pipeline::{Compiled, compile};
 pub use record::{Origin, Record, Stage, StepRecord};

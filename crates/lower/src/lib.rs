@@ -123,6 +123,11 @@ fn expanded(program: Program) -> Result<Program> {
     maths::expand(program, &|_, dtype| dtype != DType::F64)
 }
 
+/// Places a logical program of any author on a machine: maths expanded, every tile laid out.
+pub fn place(logical: &Program, target: &TargetDesc) -> Result<Program> {
+    map::map(expanded(logical.clone())?, target)
+}
+
 /// Instances that make a thread worth waking, if all of them share `elements`.
 fn min_chunk(phase: &Phase, elements: i64) -> u64 {
     let extents = phase

@@ -13,11 +13,12 @@ use crate::Options;
 use crate::explain::{Explanation, VariantReport};
 use crate::function::Function;
 use crate::guard::{Guard, hash_all};
-use crate::machine;
+use crate::machine::{self, Device};
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{Error, Result, err};
-use oxyfuel_engine::Executable;
+use oxyfuel_engine::{Compiler, Executable};
+use oxyfuel_graph::Graph;
 use oxyfuel_runtime::execute::StepTime;
 use oxyfuel_runtime::tensor as rt;
 use rustc_hash::FxHashMap;
@@ -37,6 +38,8 @@ pub struct Compiled {
     arity: Option<usize>,
     options: Options,
     variants: RwLock<Variants>,
+    /// One a device.
+    compilers: Mutex<Vec<(Device, Arc<Compiler>)>>,
     /// One compile at a time: two threads that miss at once do not both compile.
     compiling: Mutex<()>,
 }
@@ -56,7 +59,7 @@ pub(crate) struct Variant {
     hash: u64,
     /// Tensors that the closure used beside its arguments.
     captured: Vec<rt::Tensor>,
-    pub executable: Executable,
+    pub executable: Arc<Executable>,
     /// Why it was compiled.
     pub reasons: Vec<String>,
     pub calls: AtomicU64,
@@ -91,6 +94,7 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
         arity: F::ARITY,
         options,
         variants: RwLock::default(),
+        compilers: Mutex::default(),
         compiling: Mutex::default(),
     })
 }
@@ -192,6 +196,19 @@ impl Compiled {
             .map_err(|error| located(error, caller))
     }
 
+    /// The function as a graph for arguments like these, and the tensors that it captured: inputs of the graph after the arguments.
+    #[track_caller]
+    pub fn graph(&self, inputs: &[&Tensor]) -> Result<(Graph, Vec<Tensor>)> {
+        let caller = Location::caller();
+        let capture = || {
+            self.check_arity(inputs.len())?;
+            trace::capture(&self.name, &concrete(inputs, caller)?, &*self.function)
+        };
+        let captured = capture().map_err(|error| located(error, caller))?;
+        let tensors = captured.tensors.into_iter().map(Tensor::from).collect();
+        Ok((captured.graph, tensors))
+    }
+
     /// Every variant: why it was compiled, what its steps took, its kernels and its memory. Its `Display` is for people.
     pub fn explain(&self) -> Explanation {
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
@@ -272,21 +289,34 @@ impl Compiled {
             .copied()
             .chain(&captured.tensors)
             .next()
-            .map_or(machine::Device::Cpu, |tensor| tensor.device().into());
-        let (target, handle) = machine::target(device, &self.options)?;
-        let made = oxyfuel_engine::compile(&captured.graph, &target, &self.options, false)?;
+            .map_or(Device::Cpu, |tensor| tensor.device().into());
+        let compiler = self.compiler(device)?;
         let variant = Arc::new(Variant {
             guards: inputs.iter().map(|input| Guard::of(input)).collect(),
             hash,
             captured: captured.tensors,
-            executable: Executable::load(made.plan, made.record, handle)?,
+            executable: compiler.compile(&captured.graph)?,
             reasons,
             calls: AtomicU64::new(0),
             capture,
-            target: target.name().to_owned(),
+            target: compiler.target().name().to_owned(),
         });
         self.keep(&variant);
         Ok(variant)
+    }
+
+    fn compiler(&self, device: Device) -> Result<Arc<Compiler>> {
+        let mut compilers = self
+            .compilers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, compiler)) = compilers.iter().find(|(known, _)| *known == device) {
+            return Ok(compiler.clone());
+        }
+        let (target, handle) = machine::target(device, &self.options)?;
+        let compiler = Arc::new(Compiler::on(target, self.options.clone(), handle));
+        compilers.push((device, compiler.clone()));
+        Ok(compiler)
     }
 
     fn keep(&self, variant: &Arc<Variant>) {
@@ -326,8 +356,14 @@ impl Compiled {
                 .collect()
         };
         // Of equally near ones the latest: it is the one that the caller remembers.
-        let nearest = variants.all.iter().rev().map(failures).min_by_key(Vec::len);
-        nearest.unwrap_or_else(|| vec!["first call".to_owned()])
+        let nearest = variants.all.iter().rev().min_by_key(|variant| {
+            let guards = variant.guards.iter().zip(inputs);
+            let ranks = guards.filter(|(guard, input)| guard.shape.len() != input.rank());
+            (ranks.count(), failures(variant).len())
+        });
+        nearest
+            .map(failures)
+            .unwrap_or_else(|| vec!["first call".to_owned()])
     }
 }
 

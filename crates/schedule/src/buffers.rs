@@ -37,13 +37,27 @@ pub fn plan_buffers(
             .clone()
             .unwrap_or_else(|| value.to_string())
     };
+    // What lies between the first and the last element of an input: its strides may leave gaps, or stay in place.
+    let span = |value: ValueId| -> Expr {
+        let ty = &graph.values[value].ty;
+        if ty.shape.iter().any(|extent| extent.is_const(0)) {
+            return Expr::ZERO;
+        }
+        let strides = &schedule.placements.of(value).strides;
+        let steps = ty
+            .shape
+            .iter()
+            .zip(strides)
+            .map(|(extent, stride)| (extent.clone() - 1) * stride.clone());
+        (steps.sum::<Expr>() + 1) * ty.dtype.size()
+    };
     for (i, &input) in graph.inputs.iter().enumerate() {
         let align = graph.values[input].align;
         let home = BufferHome::Input(u32::try_from(i).unwrap_or(u32::MAX));
         let id = buffers.push(Buffer {
             name: name(input),
             home,
-            bytes: bytes(input),
+            bytes: span(input),
             align,
             first_step: 0,
             last_step,
