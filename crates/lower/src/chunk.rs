@@ -23,11 +23,9 @@ pub fn emit_chunked(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tilin
         let mut outer = Frame::new(k, mems, nest, tiling, &blocks);
         outer.chunk_along(along);
         for layer in 0..=deepest {
-            for node in 0..nest.values.len() {
-                if layers[node] == layer
-                    && is_small(nest, node)
-                    && !matches!(nest.values[node].op, NestOp::Reduce(..))
-                {
+            for (node, value) in nest.values.iter().enumerate() {
+                let sums = matches!(value.op, NestOp::Reduce(..));
+                if layers[node] == layer && is_small(nest, node) && !sums {
                     outer.value(node);
                 }
             }

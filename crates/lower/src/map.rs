@@ -37,7 +37,7 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
             "a product in the logical form has no general mapping yet"
         ));
     }
-    let lanes = target.lanes(widest as u32);
+    let lanes = target.lanes(widest);
     let (geometry, spread) = if target.is_simt() {
         simt(&largest, target, narrowest_access)
     } else {

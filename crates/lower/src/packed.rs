@@ -94,7 +94,8 @@ pub fn packed(
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
     let a_bytes = u64::try_from(a_panel).unwrap_or(1) * product.a.dtype.size() as u64;
-    let band = (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
+    let band =
+        (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
     let group = u32::try_from(band).unwrap_or(1);
     k.phase_ordered(grid, Order::Grouped { group }, |k| {
         let (row, col) = (k.program_id(0), k.program_id(1));
@@ -103,13 +104,13 @@ pub fn packed(
             Some(batch) => (batch * blocks + block) * size,
             None => block * size,
         };
-        let a = panels_a.at(&panel(&row, row_blocks, a_panel)).shape([
+        let a = panels_a.at(panel(&row, row_blocks, a_panel)).shape([
             depth_blocks,
             rows,
             blocking.depth,
         ]);
         let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-        let b = panels_b.at(&panel(&col, col_blocks, b_panel));
+        let b = panels_b.at(panel(&col, col_blocks, b_panel));
         let b = if blocking.pack == 1 {
             b.shape([depth, cols]).operand([MmaDim::K, MmaDim::Side])
         } else {

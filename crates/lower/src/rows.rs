@@ -41,11 +41,9 @@ pub fn emit_partial(
         let mut frame = Frame::new(k, mems, nest, tiling, &blocks);
         frame.cut = Some(cut);
         for node in 0..nest.values.len() {
-            if nest.values[node].support.union(nest.reduced) == nest.values[node].support
-                || !depends_on_reduction(nest, node)
-            {
-                frame.value(node);
-            } else if matches!(nest.values[node].op, NestOp::Reduce(..)) {
+            let whole = nest.values[node].support.union(nest.reduced) == nest.values[node].support;
+            let sums = matches!(nest.values[node].op, NestOp::Reduce(..));
+            if whole || sums || !depends_on_reduction(nest, node) {
                 frame.value(node);
             }
         }
@@ -336,9 +334,9 @@ impl<'a> Frame<'a> {
             NestOp::Const(value) => k.constant(*dtype, *value),
             NestOp::Coordinate { dim, scale, offset } => self.coordinate(*dim, *scale, *offset),
             NestOp::Unary(f, a) => self.get(*a).unary(*f),
-            NestOp::Binary(f, a, b) => self.get(*a).binary(*f, &self.get(*b)),
-            NestOp::Compare(f, a, b) => self.get(*a).compare(*f, &self.get(*b)),
-            NestOp::Select(c, a, b) => self.get(*c).select(&self.get(*a), &self.get(*b)),
+            NestOp::Binary(f, a, b) => self.get(*a).binary(*f, self.get(*b)),
+            NestOp::Compare(f, a, b) => self.get(*a).compare(*f, self.get(*b)),
+            NestOp::Select(c, a, b) => self.get(*c).select(self.get(*a), self.get(*b)),
             NestOp::Cast(a) => self.get(*a).cast(*dtype),
             NestOp::Reduce(f, a) => self.reduce(*f, *a),
         };
@@ -386,7 +384,7 @@ impl<'a> Frame<'a> {
         let dtype = self.nest.values[operand].dtype;
         inside
             .broadcast_to(&full)
-            .select(&tile, &self.k.constant(dtype, identity(f, dtype)))
+            .select(&tile, self.k.constant(dtype, identity(f, dtype)))
     }
 
     /// Combines a tile across its reduced dims.

@@ -144,7 +144,7 @@ fn constants_of_a_mapped_program_lie_where_their_argument_lies() {
     k.phase([1], |k| {
         for (at, layout) in [(0, blocked), (32, paired)] {
             let tile = k.load(x.at(0).shape([32])).with_layout(layout);
-            k.store(y.at(at).shape([32]), &tile.tanh());
+            k.store(y.at(at).shape([32]), tile.tanh());
         }
     });
     let program = k.finish().expect("a valid program");
