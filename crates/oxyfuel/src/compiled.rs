@@ -31,10 +31,13 @@ use std::time::{Duration, Instant};
 /// More variants than this and the oldest goes: shapes that never repeat must not fill memory.
 const MAX_VARIANTS: usize = 256;
 
+/// A user's function, whatever its arguments and results.
+type Traceable = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+
 /// A function of tensors that is compiled when it is called. Calls may run at once on several threads.
 pub struct Compiled {
     name: String,
-    function: Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>,
+    function: Traceable,
     arity: Option<usize>,
     options: Options,
     variants: RwLock<Variants>,
