@@ -247,12 +247,14 @@ impl Emitter<'_> {
         Ok(all.map_or(When::Always, When::If))
     }
 
-    /// The widest runs that are aligned and complete; with `bounds`, also inside or outside as a whole.
+    /// The widest runs that are aligned and complete; where `whole`, also inside the bounds or outside of them as one. Elements of one address with
+    /// different bounds keep registers of their own in any case.
     pub(crate) fn plan(
         &mut self,
         place: &Place,
         window: &Window,
         bounds: &[Option<Int>],
+        whole: bool,
     ) -> Result<Plan> {
         let size = window.memory.dtype.size() as i64;
         let constants: Vec<Option<i64>> = window
@@ -301,7 +303,8 @@ impl Emitter<'_> {
             }
         }
         let mut width = (16 / size).max(1);
-        while width > 1 && !self.wide_enough(place, window, bounds, &constants, &at, width)? {
+        let uniform = if whole { bounds } else { &[] };
+        while width > 1 && !self.wide_enough(place, window, uniform, &constants, &at, width)? {
             width /= 2;
         }
         let mut runs = Vec::new();

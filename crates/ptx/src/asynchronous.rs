@@ -244,8 +244,8 @@ impl Emitter<'_> {
         let place = Place::new(&layout, &src.shape)?;
         let bounds = self.bounds(&place, &from.valid)?;
         let (plan, out) = (
-            self.plan(&place, &from, &bounds)?,
-            self.plan(&place, &into, &bounds)?,
+            self.plan(&place, &from, &bounds, true)?,
+            self.plan(&place, &into, &bounds, true)?,
         );
         for run in &plan.runs {
             let first = run.regs[0][0];

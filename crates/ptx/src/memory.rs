@@ -61,10 +61,11 @@ impl Emitter<'_> {
         if let Some(mask) = mask {
             return self.load_masked(place, window, &bounds, mask, fill);
         }
-        let plan = self.plan(place, window, &bounds)?;
-        let free = self.plan(place, window, &[])?;
+        let plan = self.plan(place, window, &bounds, true)?;
+        let free = self.plan(place, window, &bounds, false)?;
         let mut slots = vec![Slot::Opd(Opd::Int(0)); place.regs.len()];
-        if free.runs.len() >= plan.runs.len() || window.memory.dtype.is_bool() {
+        let hangs_over = (0..place.rank()).any(|d| place.overhangs(d));
+        if hangs_over || free.runs.len() >= plan.runs.len() || window.memory.dtype.is_bool() {
             for run in &plan.runs {
                 let when = self.inside(place, &place.regs[run.regs[0][0]], &bounds)?;
                 self.load_run(place, window, &plan, run, when, fill, &mut slots)?;
@@ -286,7 +287,7 @@ impl Emitter<'_> {
     pub(crate) fn single_elements(&mut self, place: &Place, window: &Window) -> Result<Plan> {
         let mut narrow = window.clone();
         narrow.memory.align = 1;
-        let mut plan = self.plan(place, &narrow, &[])?;
+        let mut plan = self.plan(place, &narrow, &[], true)?;
         let mut runs = Vec::new();
         for run in plan.runs {
             for r in run.regs.iter().flatten() {
@@ -341,9 +342,10 @@ impl Emitter<'_> {
         if self.store_matrices(tile, window, &bounds)? {
             return Ok(());
         }
-        let plan = self.plan(&place, window, &bounds)?;
-        let free = self.plan(&place, window, &[])?;
-        if free.runs.len() >= plan.runs.len() {
+        let plan = self.plan(&place, window, &bounds, true)?;
+        let free = self.plan(&place, window, &bounds, false)?;
+        let hangs_over = (0..place.rank()).any(|d| place.overhangs(d));
+        if hangs_over || free.runs.len() >= plan.runs.len() {
             return self.store_runs(tile, window, &plan, &bounds, leader);
         }
         let (slow, join) = (self.asm.label(), self.asm.label());
