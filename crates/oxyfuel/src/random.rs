@@ -30,6 +30,13 @@ pub(crate) fn uniform(seed: u64, i: u64) -> f64 {
     unit(philox(seed, i)[0])
 }
 
+/// Uniform among the integers of `0..count`, by the high half of a product: its bias is below 2^-64 times `count`.
+pub(crate) fn below(seed: u64, i: u64, count: u64) -> u64 {
+    let [a, b, ..] = philox(seed, i);
+    let word = u64::from(a) << 32 | u64::from(b);
+    ((u128::from(word) * u128::from(count)) >> 64) as u64
+}
+
 /// Standard normal.
 pub(crate) fn normal(seed: u64, i: u64) -> f64 {
     let [a, b, ..] = philox(seed, i);

@@ -311,13 +311,17 @@ impl Tensor {
     /// Uniform in [0, 1): Philox 4x32-10 with key `seed`; element `i` depends on `seed` and `i` alone.
     #[track_caller]
     pub fn rand(shape: &[i64], dtype: DType, seed: u64) -> Self {
-        Self::random(shape, dtype, move |i| crate::random::uniform(seed, i))
+        Self::random(shape, dtype, move |i| {
+            Scalar::F(crate::random::uniform(seed, i))
+        })
     }
 
     /// Standard normal, by Box and Muller from the numbers of [`Self::rand`]'s generator; element `i` depends on `seed` and `i` alone.
     #[track_caller]
     pub fn randn(shape: &[i64], dtype: DType, seed: u64) -> Self {
-        Self::random(shape, dtype, move |i| crate::random::normal(seed, i))
+        Self::random(shape, dtype, move |i| {
+            Scalar::F(crate::random::normal(seed, i))
+        })
     }
 
     /// Uniform integers in `low..high`, from the same generator.
@@ -327,18 +331,19 @@ impl Tensor {
             let error = err!(InvalidArgument, "randint: no integer in {low}..{high}");
             return Self::failed(located(error, panic::Location::caller()));
         }
+        let count = high.wrapping_sub(low) as u64;
         Self::random(shape, dtype, move |i| {
-            low as f64 + (crate::random::uniform(seed, i) * (high - low) as f64).floor()
+            Scalar::I(low.wrapping_add(crate::random::below(seed, i, count) as i64))
         })
     }
 
     #[track_caller]
-    fn random(shape: &[i64], dtype: DType, element: impl Fn(u64) -> f64) -> Self {
+    fn random(shape: &[i64], dtype: DType, element: impl Fn(u64) -> Scalar) -> Self {
         Self::bytes(dtype, shape, || {
             let count = shape.iter().product::<i64>() as u64;
             let mut bytes = Vec::with_capacity(count as usize * dtype.size());
             for i in 0..count {
-                let code = Scalar::F(element(i)).to_bits(dtype).to_le_bytes();
+                let code = element(i).to_bits(dtype).to_le_bytes();
                 bytes.extend_from_slice(&code[..dtype.size()]);
             }
             bytes
