@@ -37,7 +37,7 @@ pub fn write(path: &Path, tensor: &HostTensor) -> Result<()> {
         shape.join(" ")
     );
     // Magic, version, length and header together are a multiple of 64 bytes and end in a newline.
-    while (MAGIC.len() + 4 + header.len() + 1) % 64 != 0 {
+    while !(MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');
