@@ -120,5 +120,7 @@ pub fn graph(source: &Source) -> Result<Graph> {
     } else {
         text = std::fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
     }
-    parse(&path.display().to_string(), &text)
+    let graph = parse(&path.display().to_string(), &text)?;
+    oxyfuel_graph::verify(&graph).map_err(|error| error.context(path.display()))?;
+    Ok(graph)
 }

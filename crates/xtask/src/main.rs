@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cross;
 mod deny;
 mod deps;
@@ -84,6 +85,18 @@ const COMMANDS: &[Command] = &[
         summary: "check that the workspace builds for ARM and macOS",
         help: cross::HELP,
         run: cross::run,
+    },
+    Command {
+        name: "bench",
+        summary: "compare with PyTorch's engines, call by call (--peers)",
+        help: bench::HELP,
+        run: bench::run,
+    },
+    Command {
+        name: "readme",
+        summary: "write the figures of README.md from bench/record",
+        help: bench::README_HELP,
+        run: bench::readme,
     },
     Command {
         name: "venv",

@@ -1,6 +1,6 @@
-//! The Python environment of the tests: `.venv-test`, made from `python/requirements-test.txt`.
+//! The Python environments: `.venv-test` of the tests, `.venv-peers` of the benchmarks against other engines.
 //!
-//! The file pins everything that is installed, and pip is told to add nothing to it, so two machines get the same
+//! Each is made from its file under `python/`. The file pins everything that is installed, and pip is told to add nothing to it, so two machines get the same
 //! tools. A copy of the file inside the environment says what it was made from; when the two differ, or the making
 //! was interrupted, the environment is made again from nothing.
 
@@ -17,7 +17,11 @@ Makes `.venv-test` from python/requirements-test.txt (Python 3 with its venv mod
 tools in it are. Does nothing where it is up to date.
 ";
 
-const REQUIREMENTS: &str = "python/requirements-test.txt";
+/// An environment: its folder and the file that it is made from.
+type Environment = (&'static str, &'static str);
+
+const TEST: Environment = (".venv-test", "python/requirements-test.txt");
+const PEERS: Environment = (".venv-peers", "python/requirements-peers.txt");
 const STAMP: &str = "made-from.txt";
 
 pub fn run(args: &[String]) -> Outcome {
@@ -38,16 +42,27 @@ pub struct Tools {
     pub ptxas: Option<PathBuf>,
 }
 
-pub fn ensure() -> Result<Tools, String> {
+/// The interpreter of the environment with the engines we compare with.
+pub fn ensure_peers() -> Result<PathBuf, String> {
+    Ok(ensure_environment(PEERS)?.join("bin/python"))
+}
+
+/// Makes an environment unless it is up to date, and says where it is.
+fn ensure_environment((folder, requirements): Environment) -> Result<PathBuf, String> {
     let root = workspace::root();
-    let venv = root.join(".venv-test");
-    let wanted = fs::read_to_string(root.join(REQUIREMENTS))
-        .map_err(|e| format!("cannot read {REQUIREMENTS}: {e}"))?;
+    let venv = root.join(folder);
+    let wanted = fs::read_to_string(root.join(requirements))
+        .map_err(|e| format!("cannot read {requirements}: {e}"))?;
     let stamp = venv.join(STAMP);
     if !fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == wanted) {
-        make(&root, &venv)?;
+        make(&root, &venv, requirements)?;
         fs::write(&stamp, &wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
     }
+    Ok(venv)
+}
+
+pub fn ensure() -> Result<Tools, String> {
+    let venv = ensure_environment(TEST)?;
     let ptxas = find_file(&venv.join("lib"), "ptxas");
     if ptxas.is_none() && cfg!(target_os = "linux") {
         return Err(".venv-test holds no ptxas: delete the folder and run this again".to_owned());
@@ -58,8 +73,8 @@ pub fn ensure() -> Result<Tools, String> {
     })
 }
 
-fn make(root: &Path, venv: &Path) -> Outcome {
-    println!("making .venv-test from {REQUIREMENTS}");
+fn make(root: &Path, venv: &Path, requirements: &str) -> Outcome {
+    println!("making {} from {requirements}", venv.display());
     if venv.exists() {
         fs::remove_dir_all(venv)
             .map_err(|e| format!("cannot remove the old {}: {e}", venv.display()))?;
@@ -67,9 +82,9 @@ fn make(root: &Path, venv: &Path) -> Outcome {
     let python = ["python3", "python"]
         .into_iter()
         .find_map(process::find_program)
-        .ok_or("the tests need Python 3, and there is no `python3` on the search path")?;
+        .ok_or("Python 3 is needed, and there is no `python3` on the search path")?;
     process::run(Command::new(&python).args(["-m", "venv"]).arg(venv), "`python3 -m venv`").map_err(|e| {
-        format!("{e}: the tests need Python 3 with its venv module (on Debian and Ubuntu: the package python3-venv)")
+        format!("{e}: Python 3 is needed with its venv module (on Debian and Ubuntu: the package python3-venv)")
     })?;
     let mut pip = Command::new(venv.join("bin/python"));
     pip.current_dir(root).args([
@@ -81,7 +96,7 @@ fn make(root: &Path, venv: &Path) -> Outcome {
         "--no-deps",
         "-r",
     ]);
-    process::run(pip.arg(REQUIREMENTS), &format!("installing {REQUIREMENTS}"))
+    process::run(pip.arg(requirements), &format!("installing {requirements}"))
 }
 
 /// The first file of that name under a folder, in the order of names.
@@ -121,12 +136,14 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        let text = fs::read_to_string(workspace::root().join(REQUIREMENTS)).unwrap();
-        for line in text
-            .lines()
-            .filter(|l| !l.trim().is_empty() && !l.starts_with('#'))
-        {
-            assert!(line.contains("=="), "not pinned: {line}");
+        for (_, requirements) in [TEST, PEERS] {
+            let text = fs::read_to_string(workspace::root().join(requirements)).unwrap();
+            for line in text
+                .lines()
+                .filter(|l| !l.trim().is_empty() && !l.starts_with('#'))
+            {
+                assert!(line.contains("=="), "not pinned: {line}");
+            }
         }
     }
 }

@@ -1,0 +1,143 @@
+"""PyTorch as an engine of the driver (`cargo xtask bench --peers`): one command a line comes in, one line of JSON goes out.
+
+    prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "into": {"eager": true, ...}}
+    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager or inductor
+    into MODE WARM TIMED        the same with preallocated outputs
+    compare FILE                our output of the workload against eager's -> {"ok": true, "error": ...}
+    about                       -> {"torch": version, "threads": n}
+    quit
+
+Inputs are those of `bench/definitions`, made from a seed bit for bit as `oxyfuel` makes them (crates/cli/src/fill.rs).
+"""
+
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+
+import torch_workloads
+
+DEFINITIONS = pathlib.Path(__file__).resolve().parent.parent / "definitions"
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i8": torch.int8, "u8": torch.uint8, "f16": torch.float16}
+# Relative and absolute tolerance of torch.testing, and the distance from 1 to the next number.
+TOLERANCE = {torch.float32: (1.3e-6, 1e-5, 2.0**-23), torch.bfloat16: (1.6e-2, 1e-5, 2.0**-7), torch.float16: (1e-3, 1e-5, 2.0**-10)}
+# Units in the last place of the largest magnitude that another order of summation may cost.
+ORDER_ULPS = 64
+
+
+def find(name):
+    for path in sorted(DEFINITIONS.glob("*.json")):
+        for definition in json.loads(path.read_text())["definitions"]:
+            for instance in definition["instances"]:
+                if instance["name"] == name:
+                    return definition, instance
+    raise KeyError(f"no workload {name}")
+
+
+def hashes(seed, count):
+    """The finaliser of splitmix64 over a counter."""
+    with np.errstate(over="ignore"):
+        z = (np.arange(count, dtype=np.uint64) + np.uint64(seed << 40)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def make(spec, instance, seed):
+    shape = [instance["params"][name] for name in spec["shape"]]
+    dtype = spec["dtype"].strip("{}")
+    dtype = DTYPES[instance["types"].get(dtype, dtype)]
+    h = hashes(seed, int(np.prod(shape, dtype=np.int64)))
+    if spec["fill"] == "normal":
+        total = sum(((h >> np.uint64(s)) & np.uint64(0xFFFF)).astype(np.int32) for s in (0, 16, 32, 48)) - 131070
+        x = total.astype(np.float32) * (np.float32(1.0) / np.float32(37837.227))
+    else:
+        low, high = spec["low"], spec["high"]
+        x = (h % np.uint64(high - low + 1)).astype(np.int64) + low
+    return torch.from_numpy(x).to(dtype).reshape(shape)
+
+
+class Engine:
+    def prepare(self, name):
+        definition, instance = find(name)
+        torch._dynamo.reset()
+        self.inputs = [make(spec, instance, i + 1) for i, spec in enumerate(definition["inputs"])]
+        eager = getattr(torch_workloads, definition["torch"])
+        eager_into = getattr(torch_workloads, definition["torch"] + "_out", None)
+
+        def into(out, *inputs):
+            return out.copy_(eager(*inputs))
+
+        compiled, compiled_into = torch.compile(eager, dynamic=False), torch.compile(into, dynamic=False)
+        self.expected = eager(*self.inputs)
+        start = time.perf_counter()
+        compiled(*self.inputs)
+        first = time.perf_counter() - start
+        self.out = torch.empty_like(self.expected)
+        compiled_into(self.out, *self.inputs)
+        self.functions = {("run", "eager"): eager, ("run", "inductor"): compiled, ("into", "inductor"): compiled_into}
+        if eager_into:
+            eager_into(self.out, *self.inputs)
+            self.functions["into", "eager"] = eager_into
+        return {"inductor_s": first, "into": {mode: ("into", mode) in self.functions for mode in ("eager", "inductor")}}
+
+    def turn(self, verb, mode, warm, timed):
+        function = self.functions[verb, mode]
+        args = (self.out, *self.inputs) if verb == "into" else self.inputs
+        for _ in range(int(warm)):
+            function(*args)
+        ns = []
+        for _ in range(int(timed)):
+            start = time.perf_counter_ns()
+            result = function(*args)
+            ns.append(time.perf_counter_ns() - start)
+            del result
+        return {"ns": ns}
+
+    def compare(self, file):
+        ours = torch.from_numpy(np.load(file))
+        want = self.expected
+        if want.dtype == torch.bfloat16:
+            ours = ours.view(torch.bfloat16)
+        if ours.shape != want.shape or ours.dtype != want.dtype:
+            return {"ok": False, "error": f"{ours.dtype}{list(ours.shape)} for {want.dtype}{list(want.shape)}"}
+        if not want.dtype.is_floating_point:
+            return {"ok": bool(torch.equal(ours, want)), "error": "integers differ"}
+        relative, absolute, ulp = TOLERANCE[want.dtype]
+        a, b = ours.double(), want.double()
+        error = (a - b).abs()
+        allowed = torch.maximum(absolute + relative * b.abs(), ORDER_ULPS * ulp * b.abs().max())
+        return {"ok": bool((error <= allowed).all()), "error": f"largest difference {error.max().item():.3g}"}
+
+
+def main():
+    if len(sys.argv) > 1:
+        torch.set_num_threads(int(sys.argv[1]))
+    torch.set_grad_enabled(False)
+    engine = Engine()
+    # Compilers that torch calls may print; the pipe is for answers alone.
+    pipe, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        verb, *words = line.split()
+        try:
+            if verb == "quit":
+                break
+            if verb == "prepare":
+                answer = engine.prepare(*words)
+            elif verb in ("run", "into"):
+                answer = engine.turn(verb, *words)
+            elif verb == "compare":
+                answer = engine.compare(*words)
+            elif verb == "about":
+                answer = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            else:
+                answer = {"error": f"unknown command {verb}"}
+        except Exception as error:  # whatever a library throws is one answer, not the end of the run
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=pipe, flush=True)
+
+
+main()

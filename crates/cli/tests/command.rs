@@ -1,0 +1,396 @@
+//! The command from outside: what it prints where, and how it ends.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const GRAPH: &str = "graph @f(%x: f32[2, 3] cpu, %b: f32[3] cpu) {
+  %s: f32[2, 3] = add %x, %b
+  %y: f32[2, 3] = relu %s
+  return %y
+}
+";
+
+fn oxyfuel(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxyfuel"));
+    command.args(args).env("OXYFUEL_NUM_THREADS", "2");
+    for name in [
+        "OXYFUEL_CACHE_DIR",
+        "OXYFUEL_TRACE",
+        "OXYFUEL_VERIFY",
+        "OXYFUEL_LOG",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    oxyfuel(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Standard output of a run that must go well.
+fn good(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+fn data(args: &[&str]) -> Value {
+    serde_json::from_str(&good(args)).unwrap()
+}
+
+/// The run ends with an error of that code, and prints no data.
+fn refused(args: &[&str], code: &str) -> String {
+    let output = run(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    assert!(stdout(&output).is_empty(), "{args:?}: {}", stdout(&output));
+    let text = stderr(&output);
+    assert!(text.contains(&format!("error[{code}]")), "{args:?}: {text}");
+    text
+}
+
+fn file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in [
+        "bench", "explain", "dump", "run", "doctor", "cache", "targets",
+    ] {
+        let help = good(&[command, "--help"]);
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    assert!(good(&["--help"]).contains("OXYFUEL_CACHE_DIR"));
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    for args in [
+        &["frobnicate"][..],
+        &["bench", "--frobnicate"],
+        &["explain"],
+        &["dump", "--workload", "softmax"],
+        &["dump", "--workload", "softmax", "--stage", "soup"],
+        &["explain", "a.graph", "--workload", "softmax"],
+        &["bench", "--threads", "many"],
+    ] {
+        assert_eq!(run(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn bench_measures_and_checks() {
+    let report = data(&["bench", "--quick", "--filter", "add-relu-mul-1k", "--json"]);
+    let row = &report["rows"][0];
+    assert_eq!(row["name"], "add-relu-mul-1k");
+    assert_eq!(row["kernels"], 1);
+    assert_eq!(row["eager_kernels"], 3);
+    assert_eq!(report["machine"]["threads"], 2);
+    for key in ["median", "min", "max", "std"] {
+        assert!(row["compiled"][key].as_f64().unwrap() >= 0.0);
+        assert!(row["compiled_into"][key].as_f64().unwrap() >= 0.0);
+    }
+    assert_eq!(row["limit"]["what"], "plain copy");
+    let text = good(&["bench", "--quick", "--filter", "add-relu-mul-1k"]);
+    assert!(
+        text.contains("relu(x+b)*2, 1k") && text.contains("GB/s"),
+        "{text}"
+    );
+}
+
+#[test]
+fn reports_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = good(&["bench", "--quick", "--filter", "add-relu-mul-1k", "--json"]);
+    let old = file(folder.path(), "old.json", &report);
+    let mut slower: Value = serde_json::from_str(&report).unwrap();
+    let times = &mut slower["rows"][0]["compiled"];
+    times["median"] = (times["median"].as_f64().unwrap() * 3.0).into();
+    times["std"] = 0.0.into();
+    let new = file(folder.path(), "new.json", &slower.to_string());
+    let lines = data(&["bench", "--json", "--compare", &old, &new]);
+    assert!((lines[0]["ratio"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9);
+    assert!(good(&["bench", "--compare", &old, &old]).contains("same"));
+    let nonsense = file(folder.path(), "nonsense.json", "{}");
+    refused(&["bench", "--compare", &old, &nonsense], "E0201");
+    refused(&["bench", "--compare", &old, "no-such-file.json"], "E0506");
+}
+
+#[test]
+fn compile_times_come_by_step() {
+    let report = data(&[
+        "bench",
+        "--compile",
+        "--quick",
+        "--filter",
+        "gelu-bias",
+        "--json",
+    ]);
+    let line = &report["lines"][0];
+    assert_eq!(line["kernels"], 1);
+    assert!(
+        line["steps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|s| s[0] == "emit")
+    );
+    assert!(report["ms_per_1000_nodes"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn bench_says_what_it_cannot_find_or_do() {
+    let text = refused(&["bench", "--filter", "frobnicate"], "E0202");
+    assert!(text.contains("--list"), "{text}");
+    refused(&["bench", "--target", "frobnicate"], "E0402");
+    refused(&["bench", "--threads", "0"], "E0402");
+    refused(&["bench", "-o", "frobnicate=1"], "E0401");
+    refused(&["bench", "-o", "numerics=sloppy"], "E0402");
+    assert!(good(&["bench", "--list"]).contains("matmul-bf16-1024"));
+}
+
+#[test]
+fn explain_names_the_kernels() {
+    let text = good(&["explain", "--workload", "softmax"]);
+    assert!(text.contains("1 kernel"), "{text}");
+    let explanation = data(&["explain", "--workload", "layer-norm", "--json"]);
+    assert_eq!(explanation["kernels"].as_array().unwrap().len(), 1);
+    refused(&["explain", "--workload", "frobnicate"], "E0202");
+    refused(&["explain", "no-such-file.graph"], "E0506");
+}
+
+#[test]
+fn every_stage_of_every_target_is_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(folder.path(), "f.graph", GRAPH);
+    for target in ["interpreter", "avx2", "avx512", "sm_80", "sm_90a"] {
+        for stage in [
+            "graph",
+            "decomposed",
+            "simplified",
+            "schedule",
+            "logical",
+            "mapped",
+            "code",
+            "plan",
+        ] {
+            let text = good(&["dump", "--stage", stage, "--target", target, &graph]);
+            assert!(!text.trim().is_empty(), "{target} {stage}");
+        }
+    }
+    let ptx = data(&[
+        "dump", "--stage", "code", "--target", "sm_90a", "--json", &graph,
+    ]);
+    assert!(ptx["text"].as_str().unwrap().contains(".target sm_90a"));
+}
+
+#[test]
+fn run_takes_and_gives_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(folder.path(), "f.graph", GRAPH);
+    let saved = folder.path().join("out");
+    let saved = saved.to_str().unwrap();
+    let text = good(&["run", &graph, "--save", saved, "--seed", "3"]);
+    assert!(text.starts_with("output 0: f32[2, 3] = ["), "{text}");
+    // The result fits as the first input of the same graph, and relu of a non-negative number plus b follows from it.
+    let again = format!("{saved}/0.npy");
+    let outputs = data(&["run", &graph, "--input", &again, "--json"]);
+    assert_eq!(outputs[0]["shape"], serde_json::json!([2, 3]));
+    assert_eq!(
+        text,
+        good(&["run", &graph, "--seed", "3", "--target", "interpreter"])
+    );
+
+    let text = refused(&["run", &graph, "--input", &graph], "E0201");
+    assert!(text.contains(".npy"), "{text}");
+    refused(
+        &[
+            "run", &graph, "--input", "a", "--input", "b", "--input", "c",
+        ],
+        "E0108",
+    );
+    refused(&["run", &graph, "--input", "no-such-file.npy"], "E0506");
+    refused(
+        &["run", &graph, "--input", "x", "--target", "sm_90a"],
+        "E0506",
+    );
+}
+
+#[test]
+fn wrong_graphs_are_refused_with_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, code) in [
+        ("graph @f(", "E0201"),
+        (
+            "graph @f(%x: f32[2] cpu) {\n  %y: f32[2] = frobnicate %x\n  return %y\n}",
+            "E0202",
+        ),
+        (
+            "graph @f(%x: f32[2] cpu, %y: f32[3] cpu) {\n  %z: f32[2] = add %x, %y\n  return %z\n}",
+            "E0101",
+        ),
+    ] {
+        let graph = file(folder.path(), "f.graph", text);
+        for command in ["run", "explain"] {
+            let text = refused(&[command, &graph], code);
+            assert!(text.contains("f.graph"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn absurd_sizes_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(
+        folder.path(),
+        "f.graph",
+        "graph @f(%x: f32[4611686018427387904] cpu) {\n  %y: f32[4611686018427387904] = relu %x\n  return %y\n}",
+    );
+    let output = run(&["run", &graph]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("error[E06"), "{}", stderr(&output));
+}
+
+#[test]
+fn doctor_and_targets_know_this_machine() {
+    assert!(good(&["doctor"]).contains("executable memory"));
+    let findings = data(&["doctor", "--json"]);
+    assert!(
+        findings
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|f| f["what"] == "GPU")
+    );
+    let targets = data(&["targets", "--json"]);
+    let default: Vec<_> = targets
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["is_default"] == true)
+        .collect();
+    assert_eq!(default.len(), 1);
+    assert_eq!(default[0]["runs_here"], true);
+}
+
+#[test]
+fn the_cache_fills_and_is_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(folder.path(), "f.graph", GRAPH);
+    let dir = folder.path().join("cache");
+    let with = |args: &[&str]| {
+        oxyfuel(args)
+            .env("OXYFUEL_CACHE_DIR", &dir)
+            .output()
+            .unwrap()
+    };
+    let entries = || -> u64 {
+        let info: Value =
+            serde_json::from_str(&stdout(&with(&["cache", "info", "--json"]))).unwrap();
+        info["entries"].as_u64().unwrap()
+    };
+    assert_eq!(
+        stdout(&with(&["cache", "dir"])).trim(),
+        dir.to_str().unwrap()
+    );
+    assert_eq!(entries(), 0);
+    assert!(with(&["run", &graph]).status.success());
+    assert_eq!(entries(), 1);
+    let second = oxyfuel(&["run", &graph])
+        .env("OXYFUEL_CACHE_DIR", &dir)
+        .env("OXYFUEL_LOG", "cache")
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&second).contains("disk_hits: 1"),
+        "{}",
+        stderr(&second)
+    );
+    assert!(with(&["cache", "clear"]).status.success());
+    assert_eq!(entries(), 0);
+
+    // A file where the directory should be: the cache is an error, a run is not.
+    let taken = file(folder.path(), "taken", "");
+    let info = oxyfuel(&["cache", "info"])
+        .env("OXYFUEL_CACHE_DIR", &taken)
+        .output()
+        .unwrap();
+    assert!(stderr(&info).contains("error[E0502]"), "{}", stderr(&info));
+    assert!(
+        oxyfuel(&["run", &graph])
+            .env("OXYFUEL_CACHE_DIR", &taken)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn the_environment_is_read_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(folder.path(), "f.graph", GRAPH);
+    let with =
+        |name: &str, value: &str| oxyfuel(&["run", &graph]).env(name, value).output().unwrap();
+    assert!(with("OXYFUEL_VERIFY", "1").status.success());
+    assert!(stderr(&with("OXYFUEL_VERIFY", "maybe")).contains("error[E0402]"));
+    assert!(stderr(&with("OXYFUEL_LOG", "everything")).contains("error[E0402]"));
+    let trace = folder.path().join("trace");
+    assert!(
+        with("OXYFUEL_TRACE", trace.to_str().unwrap())
+            .status
+            .success()
+    );
+    let stages = std::fs::read_dir(&trace)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    assert_eq!(std::fs::read_dir(stages).unwrap().count(), 8);
+}
+
+#[test]
+fn an_engine_answers_a_driver() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("out.npy");
+    let mut child = oxyfuel(&["serve"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let script = format!(
+        "run 1 1\nprepare add-relu-mul-1k\nrun 1 3\ninto 0 2\noutput {}\nfrobnicate\nquit\n",
+        saved.display()
+    );
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(script.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let answers: Vec<Value> = stdout(&output)
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert!(answers[0]["error"].as_str().unwrap().contains("prepared"));
+    assert_eq!(answers[1]["kernels"], 1);
+    assert_eq!(answers[2]["ns"].as_array().unwrap().len(), 3);
+    assert_eq!(answers[3]["ns"].as_array().unwrap().len(), 2);
+    assert!(saved.is_file());
+    assert!(answers[5]["error"].is_string());
+}

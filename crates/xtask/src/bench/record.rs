@@ -1,0 +1,290 @@
+//! What was measured, on paper: the printed table, `bench/record/`, and the figures of `README.md`.
+//!
+//! A record names the processor, the number of cores and the versions; nothing in it tells one machine of a kind from another.
+
+use crate::args::Args;
+use crate::{Outcome, workspace};
+use serde_json::Value;
+use std::path::PathBuf;
+
+pub const README_HELP: &str = "\
+usage: cargo xtask readme [--check]
+
+Writes the table of figures in README.md (between its two markers) from the newest records under bench/record/.
+
+  --check   change nothing; fail where the table is not what the records say
+";
+
+const BEGIN: &str = "<!-- figures: cargo xtask readme -->";
+const END: &str = "<!-- /figures -->";
+const FOLDER: &str = "bench/record";
+
+/// The table that is printed and stands in a record.
+pub fn table(report: &Value) -> String {
+    let mut text = String::from(
+        "| work | Oxyfuel us | eager us | Inductor us | ratio to eager | to Inductor | to the better (95 %) | given outputs: to the better | bar |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
+    );
+    for row in rows(report) {
+        let us = |name: &str| {
+            row["us"][name]
+                .as_f64()
+                .map_or("-".to_owned(), |t| format!("{t:.1}"))
+        };
+        let median = |name: &str| number(&row["ratio"][name]["median"]);
+        let verdict = match (row["bar"].as_f64(), row["met"].as_bool()) {
+            (Some(bar), Some(true)) => format!("{bar:.2} met"),
+            (Some(bar), Some(false) | None) => format!("{bar:.2} missed"),
+            (None, _) => "-".to_owned(),
+        };
+        text.push_str(&format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {verdict} |\n",
+            row["title"].as_str().unwrap_or_default(),
+            us("oxyfuel"),
+            us("eager"),
+            us("inductor"),
+            median("eager"),
+            median("inductor"),
+            interval(&row["ratio"]["best"]),
+            interval(&row["ratio_into"]["best"]),
+        ));
+    }
+    let text_of = |v: &Value| v.as_str().unwrap_or("?").to_owned();
+    text.push_str(&format!(
+        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds. A ratio is the peer's time by ours in the same round: above 1 is ours.\n",
+        text_of(&report["cpu"]),
+        report["cores"],
+        report["threads"],
+        text_of(&report["versions"]["oxyfuel"]),
+        text_of(&report["versions"]["torch"]),
+        report["rounds"],
+    ));
+    text
+}
+
+fn rows(report: &Value) -> impl Iterator<Item = &Value> {
+    report["rows"].as_array().into_iter().flatten()
+}
+
+fn number(value: &Value) -> String {
+    value.as_f64().map_or("-".to_owned(), |r| format!("{r:.2}"))
+}
+
+fn interval(ratio: &Value) -> String {
+    match ratio["median"].as_f64() {
+        Some(median) => format!(
+            "{median:.2} ({}…{})",
+            number(&ratio["low"]),
+            number(&ratio["high"])
+        ),
+        None => "-".to_owned(),
+    }
+}
+
+/// Writes the record and the figures. `limits` is the report of `oxyfuel bench --json`.
+pub fn write(report: &Value, limits: &Value) -> Outcome {
+    let mut report = report.clone();
+    if let Some(rows) = report["rows"].as_array_mut() {
+        for row in rows {
+            let own = limits["rows"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|r| r["name"] == row["name"]);
+            if let Some(own) = own {
+                for key in ["bound", "rate", "rate_into", "limit", "share"] {
+                    row[key] = own[key].clone();
+                }
+            }
+        }
+    }
+    let folder = workspace::root().join(FOLDER);
+    std::fs::create_dir_all(&folder).map_err(|e| format!("cannot make {FOLDER}: {e}"))?;
+    let stem = format!(
+        "peers-{}",
+        slug(report["cpu"].as_str().unwrap_or("unknown"))
+    );
+    let json =
+        serde_json::to_string_pretty(&report).map_err(|e| format!("writing the record: {e}"))?;
+    for (ending, text) in [("json", json + "\n"), ("md", table(&report))] {
+        let path = folder.join(format!("{stem}.{ending}"));
+        std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        eprintln!("wrote {FOLDER}/{stem}.{ending}");
+    }
+    update(false)
+}
+
+fn slug(name: &str) -> String {
+    let plain: String = name
+        .to_lowercase()
+        .replace("(r)", "")
+        .replace("(tm)", "")
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    plain
+        .split('-')
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("-")
+}
+
+pub fn readme(args: &[String]) -> Outcome {
+    let args = Args::parse(args, &["--check"])?.nothing_after_dashes()?;
+    update(args.has("--check"))
+}
+
+fn update(check: bool) -> Outcome {
+    let path = workspace::root().join("README.md");
+    let old = std::fs::read_to_string(&path).map_err(|e| format!("cannot read README.md: {e}"))?;
+    let new = replaced(&old, &figures(&records()?))?;
+    if new == old {
+        return Ok(());
+    }
+    if check {
+        return Err(
+            "the figures of README.md are not those of bench/record: run `cargo xtask readme`"
+                .to_owned(),
+        );
+    }
+    std::fs::write(&path, new).map_err(|e| format!("cannot write README.md: {e}"))
+}
+
+/// Every record against peers, in the order of names.
+fn records() -> Result<Vec<Value>, String> {
+    let folder = workspace::root().join(FOLDER);
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return Ok(Vec::new());
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| {
+            let name = p
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            name.starts_with("peers-") && name.ends_with(".json")
+        })
+        .collect();
+    files.sort();
+    let read = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    files.iter().map(read).collect()
+}
+
+fn figures(records: &[Value]) -> String {
+    let mut text = String::from(
+        "| work | eager | Inductor | Oxyfuel | ratio to the better (95 %) | share of the machine's limit |\n|---|---|---|---|---|---|\n",
+    );
+    for report in records {
+        for row in rows(report) {
+            let time = |name: &str| {
+                row["us"][name]
+                    .as_f64()
+                    .map_or("-".to_owned(), microseconds)
+            };
+            let share = row["share"]
+                .as_f64()
+                .map_or("-".to_owned(), |s| format!("{:.0} %", s * 100.0));
+            text.push_str(&format!(
+                "| {} | {} | {} | {} | {} | {share} |\n",
+                row["title"].as_str().unwrap_or_default(),
+                time("eager"),
+                time("inductor"),
+                time("oxyfuel"),
+                interval(&row["ratio"]["best"]),
+            ));
+        }
+        text.push_str(&format!(
+            "\n{}, {} threads for every engine, torch {}. Medians; ratios are medians of paired rounds, above 1 is ours.\n",
+            report["cpu"].as_str().unwrap_or("?"),
+            report["threads"],
+            report["versions"]["torch"].as_str().unwrap_or("?"),
+        ));
+    }
+    text
+}
+
+fn microseconds(us: f64) -> String {
+    if us >= 1e3 {
+        format!("{:.2} ms", us / 1e3)
+    } else {
+        format!("{us:.1} us")
+    }
+}
+
+fn replaced(page: &str, figures: &str) -> Result<String, String> {
+    let (before, rest) = page
+        .split_once(BEGIN)
+        .ok_or_else(|| format!("README.md lacks the line {BEGIN}"))?;
+    let (_, after) = rest
+        .split_once(END)
+        .ok_or_else(|| format!("README.md lacks the line {END}"))?;
+    Ok(format!("{before}{BEGIN}\n\n{figures}\n{END}{after}"))
+}
+
+/// The processor's name for itself.
+pub fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or_else(
+            || std::env::consts::ARCH.to_owned(),
+            |(_, name)| name.trim().to_owned(),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn report() -> Value {
+        let ratio = json!({"median": 1.5, "low": 1.4, "high": 1.6, "pairs": 40});
+        json!({
+            "cpu": "A(R) Chip @ 2", "cores": 2, "threads": 2, "rounds": 40,
+            "versions": {"oxyfuel": "0.1.0", "torch": "2"},
+            "rows": [{"title": "softmax", "us": {"oxyfuel": 1000.0, "eager": 1500.0}, "bar": 1.0, "met": true, "share": 0.5,
+                      "ratio": {"best": ratio, "eager": ratio}}],
+        })
+    }
+
+    #[test]
+    fn a_table_shows_what_there_is_and_a_dash_for_the_rest() {
+        let text = table(&report());
+        assert!(
+            text.contains(
+                "| softmax | 1000.0 | 1500.0 | - | 1.50 | - | 1.50 (1.40…1.60) | - | 1.00 met |"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn figures_go_between_the_markers() {
+        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let new = replaced(&page, &figures(&[report()])).unwrap();
+        assert!(new.starts_with("a\n") && new.ends_with("\nb\n") && !new.contains("old"));
+        assert!(
+            new.contains("| softmax | 1.50 ms | - | 1.00 ms | 1.50 (1.40…1.60) | 50 % |"),
+            "{new}"
+        );
+        assert!(replaced("nothing", "x").is_err());
+    }
+
+    #[test]
+    fn names_of_files_are_plain() {
+        assert_eq!(
+            slug("Intel(R) Xeon(R) Gold 6430 @ 2.1GHz"),
+            "intel-xeon-gold-6430-2-1ghz"
+        );
+    }
+
+    #[test]
+    fn the_readme_is_what_the_records_say() {
+        update(true).unwrap();
+    }
+}
