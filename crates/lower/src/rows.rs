@@ -89,6 +89,9 @@ pub struct Blocks {
     pub grid: Vec<Expr>,
 }
 
+/// The most instances that every machine's launch takes along any axis but the first.
+const SHORT_AXIS: i64 = 65_535;
+
 impl Blocks {
     pub fn new(nest: &Nest, tiling: &Tiling) -> Self {
         let count: Vec<i64> = nest
@@ -112,6 +115,10 @@ impl Blocks {
                 axes: Vec::new(),
                 grid: vec![Expr::constant(0)],
             };
+        }
+        let extent = |dims: &Vec<usize>| dims.iter().map(|&d| count[d]).product::<i64>();
+        if axes.iter().skip(1).any(|dims| extent(dims) > SHORT_AXIS) {
+            axes = vec![(0..count.len()).filter(|&d| count[d] > 1).collect()];
         }
         if axes.is_empty() {
             axes.push(Vec::new());

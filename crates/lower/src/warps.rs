@@ -67,6 +67,14 @@ pub fn warps(
             )
         })?;
     let shape = choose(product, unit, target)?;
+    let starts = [product.a.buffer, product.b.buffer];
+    ensure!(
+        starts
+            .iter()
+            .all(|&b| nest.buffers[b].align.is_multiple_of(16)),
+        NoLowering,
+        "an operand is not known to start at a multiple of 16 bytes"
+    );
     let dtype = product.a.dtype;
     let size = dtype.size() as i64;
     let (rows, cols, depth) = (shape.rows, shape.cols, shape.depth);
