@@ -232,7 +232,7 @@ fn memory_goes_there_and_back() {
         gpu.info()
     );
     assert_eq!(gpu.allocate(1 << 55).unwrap_err().code, Code::OutOfMemory);
-    drop(there);
+    drop((there, view));
     assert!(gpu.memory_stats().cached > 0);
     gpu.trim();
 }

@@ -347,7 +347,8 @@ unsafe fn encode(
     driver: &Driver,
 ) -> Result<()> {
     const MAX_RANK: usize = 5;
-    const PROMOTE_TO_L2_128B: c_int = 2;
+    // A box row is at most 128 bytes; its neighbour along the row is usually the next box.
+    const PROMOTE_TO_L2_256B: c_int = 3;
     let rank = shape.dims.len();
     ensure!(
         (1..=MAX_RANK).contains(&rank) && shape.strides.len() == rank && shape.boxed.len() == rank,
@@ -383,7 +384,7 @@ unsafe fn encode(
             steps.as_ptr(),
             0,
             swizzle,
-            PROMOTE_TO_L2_128B,
+            PROMOTE_TO_L2_256B,
             0,
         )
     };
