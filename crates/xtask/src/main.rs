@@ -12,6 +12,7 @@ mod bench;
 mod cross;
 mod deny;
 mod deps;
+mod gpu_pack;
 mod links;
 mod lint;
 mod process;
@@ -97,6 +98,12 @@ const COMMANDS: &[Command] = &[
         summary: "write the figures of README.md from bench/record",
         help: bench::README_HELP,
         run: bench::readme,
+    },
+    Command {
+        name: "gpu-pack",
+        summary: "one archive with tests and benchmarks for a machine with a GPU",
+        help: gpu_pack::HELP,
+        run: gpu_pack::run,
     },
     Command {
         name: "venv",

@@ -1,0 +1,404 @@
+//! The cases: files of graphs with inputs, larger graphs whose shapes reach every kind of kernel, and random graphs.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use oxyfuel_base::{Code, Result, err};
+use oxyfuel_engine::{Executable, Options, Stage, Target, compile};
+use oxyfuel_graph::random::{self, Choices, Limits};
+use oxyfuel_graph::{Graph, HostTensor, parse, parse_tensor};
+use oxyfuel_plan::Artefact;
+use oxyfuel_runtime::tensor::Tensor;
+
+use crate::Place;
+use crate::judge::{compare, perturbed};
+
+/// Random graphs.
+const RANDOM: usize = 400;
+
+/// Name, inputs, nodes, result. Long rows, cut reductions, transposes, products by warp groups with edges.
+const GRAPHS: &[(&str, &str)] = &[
+    ("pointwise", "%x: f32[100003] cpu align 64, %b: f32[100003] cpu align 64) {
+  %two: f32[] = full value=2.0
+  %s: f32[100003] = add %x, %b
+  %r: f32[100003] = relu %s
+  %y: f32[100003] = mul %r, %two
+  return %y"),
+    ("gelu bf16", "%x: bf16[67, 520] cpu align 64, %b: bf16[520] cpu align 64) {
+  %s: bf16[67, 520] = add %x, %b
+  %y: bf16[67, 520] = gelu %s
+  return %y"),
+    ("mxint8", "%q: i8[129, 32] cpu align 64, %e: u8[129] cpu align 64) {
+  %f: f32[129, 32] = _to_copy %q
+  %c: f32[] = full value=0.015625
+  %m: f32[129, 32] = mul %f, %c
+  %g: f32[129] = _to_copy %e
+  %o: f32[] = full value=2.0
+  %h: f32[129] = sub %g, %o
+  %p: f32[129] = exp2 %h
+  %v: f32[129, 1] = view %p
+  %d: f32[129, 32] = mul %m, %v
+  %y: bf16[129, 32] = _to_copy %d
+  return %y"),
+    ("softmax bf16 4096", "%x: bf16[37, 4096] cpu align 64) {
+  %y: bf16[37, 4096] = _softmax %x, dim=1
+  return %y"),
+    ("softmax f32 32000", "%x: f32[3, 32000] cpu align 64) {
+  %y: f32[3, 32000] = _softmax %x, dim=1
+  return %y"),
+    ("softmax f32 100000", "%x: f32[2, 100000] cpu align 64) {
+  %y: f32[2, 100000] = _softmax %x, dim=1
+  return %y"),
+    ("softmax columns", "%x: f32[300, 70] cpu align 64) {
+  %y: f32[300, 70] = _softmax %x, dim=0
+  return %y"),
+    ("layer_norm bf16 4096", "%x: bf16[19, 4096] cpu align 64, %w: bf16[4096] cpu align 64) {
+  %y: bf16[19, 4096], %m: f32[19, 1], %r: f32[19, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5
+  return %y"),
+    ("layer_norm f32 1000", "%x: f32[50, 1000] cpu align 64, %w: f32[1000] cpu align 64) {
+  %y: f32[50, 1000], %m: f32[50, 1], %r: f32[50, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5
+  return %y"),
+    ("sum of all", "%x: f32[3000000] cpu align 64) {
+  %y: f32[] = sum %x, dims=[0], keepdim=false
+  return %y"),
+    ("sum of rows", "%x: f32[5, 70000] cpu align 64) {
+  %y: f32[5] = sum %x, dims=[1], keepdim=false
+  return %y"),
+    ("sum of columns", "%x: f32[2000, 130] cpu align 64) {
+  %y: f32[130] = sum %x, dims=[0], keepdim=false
+  return %y"),
+    ("many long rows", "%x: f32[70000, 33] cpu align 64, %c: f32[70000, 1] cpu align 64) {
+  %t: f32[33, 70000] = permute %x, dims=[1, 0]
+  %e: f32[1, 70000] = permute %c, dims=[1, 0]
+  %y: f32[33, 70000] = add %t, %e
+  return %y"),
+    ("transpose", "%x: f32[131, 257] cpu align 64) {
+  %t: f32[257, 131] = permute %x, dims=[1, 0]
+  %y: f32[257, 131] = relu %t
+  return %y"),
+    ("mm f32", "%a: f32[70, 130] cpu align 64, %b: f32[130, 90] cpu align 64) {
+  %y: f32[70, 90] = mm %a, %b
+  return %y"),
+    ("mm bf16 exact blocks", "%a: bf16[256, 128] cpu align 64, %b: bf16[128, 512] cpu align 64) {
+  %y: bf16[256, 512] = mm %a, %b
+  return %y"),
+    ("mm bf16 edges", "%a: bf16[200, 200] cpu align 64, %b: bf16[200, 328] cpu align 64) {
+  %y: bf16[200, 328] = mm %a, %b
+  return %y"),
+    ("mm bf16 narrow", "%a: bf16[100, 520] cpu align 64, %b: bf16[520, 64] cpu align 64) {
+  %y: bf16[100, 64] = mm %a, %b
+  return %y"),
+    ("mm bf16 turned", "%a: bf16[130, 264] cpu align 64, %b: bf16[300, 264] cpu align 64) {
+  %t: bf16[264, 300] = permute %b, dims=[1, 0]
+  %y: bf16[130, 300] = mm %a, %t
+  return %y"),
+    ("mm bf16 odd", "%a: bf16[33, 37] cpu align 64, %b: bf16[37, 41] cpu align 64) {
+  %y: bf16[33, 41] = mm %a, %b
+  return %y"),
+    ("mm bf16 and work", "%a: bf16[256, 192] cpu align 64, %b: bf16[192, 264] cpu align 64, %c: bf16[264] cpu align 64) {
+  %p: bf16[256, 264] = addmm %c, %a, %b, beta=1, alpha=1
+  %y: bf16[256, 264] = gelu %p
+  return %y"),
+    ("mm f16", "%a: f16[140, 136] cpu align 64, %b: f16[136, 272] cpu align 64) {
+  %y: f16[140, 272] = mm %a, %b
+  return %y"),
+    ("bmm bf16", "%a: bf16[3, 64, 64] cpu align 64, %b: bf16[3, 64, 72] cpu align 64) {
+  %y: bf16[3, 64, 72] = bmm %a, %b
+  return %y"),
+];
+
+enum Source {
+    File(PathBuf),
+    Graph(&'static str),
+    Random(usize),
+}
+
+struct Case {
+    name: String,
+    source: Source,
+}
+
+fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, body) in GRAPHS {
+        cases.push(Case {
+            name: (*name).to_owned(),
+            source: Source::Graph(body),
+        });
+    }
+    let root = std::env::var_os("OXYFUEL_CASES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests"),
+        PathBuf::from,
+    );
+    for folder in ["graph", "run"] {
+        let mut files = Vec::new();
+        walk(&root.join(folder), &mut files);
+        files.sort();
+        for path in files {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            cases.push(Case {
+                name: format!("{folder}/{stem}"),
+                source: Source::File(path),
+            });
+        }
+    }
+    cases.extend((0..RANDOM).map(|number| Case {
+        name: format!("random {number}"),
+        source: Source::Random(number),
+    }));
+    cases
+}
+
+/// Files with a graph to run, those about errors left out.
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries
+        .filter_map(std::result::Result::ok)
+        .map(|e| e.path())
+    {
+        if path.is_dir() {
+            if !path.ends_with("errors") {
+                walk(&path, files);
+            }
+        } else if std::fs::read_to_string(&path).is_ok_and(|text| text.starts_with("; test: run")) {
+            files.push(path);
+        }
+    }
+}
+
+pub fn names() -> Vec<String> {
+    all().into_iter().map(|case| case.name).collect()
+}
+
+/// SplitMix64.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// About normal: the sum of four uniform numbers.
+    fn normal(&mut self) -> f64 {
+        let sum: f64 = (0..4)
+            .map(|_| (self.next() >> 11) as f64 / (1u64 << 53) as f64)
+            .sum();
+        (sum - 2.0) * 1.7
+    }
+}
+
+fn draw(graph: &Graph, seed: u64) -> Result<Vec<HostTensor>> {
+    let mut numbers = Numbers(seed);
+    let tensor = |&value: &oxyfuel_graph::ValueId| {
+        let ty = graph.ty(value);
+        let shape: Option<Vec<i64>> = ty.shape.iter().map(|e| e.as_const()).collect();
+        let shape = shape.ok_or_else(|| err!(InvalidArgument, "a case has constant sizes"))?;
+        let count = shape.iter().product();
+        if ty.dtype.is_float() {
+            let values: Vec<f64> = (0..count).map(|_: i64| numbers.normal()).collect();
+            HostTensor::from_f64(ty.dtype, &shape, &values)
+        } else {
+            let most = if ty.dtype.is_bool() { 2 } else { 5 };
+            let values: Vec<i64> = (0..count)
+                .map(|_: i64| (numbers.next() % most) as i64)
+                .collect();
+            HostTensor::from_i64(ty.dtype, &shape, &values)
+        }
+    };
+    graph.inputs.iter().map(tensor).collect()
+}
+
+impl Case {
+    fn load(&self) -> Result<(Graph, Vec<HostTensor>)> {
+        match &self.source {
+            Source::Graph(body) => {
+                let graph = parse(&self.name, &format!("graph @f({body}\n}}"))?;
+                let inputs = draw(&graph, 7)?;
+                Ok((graph, inputs))
+            }
+            Source::Random(number) => {
+                let mut source = Numbers(*number as u64);
+                let count = 20 + source.next() % 280;
+                let numbers: Vec<u32> = (0..count).map(|_| (source.next() >> 44) as u32).collect();
+                let mut choices = Choices::new(&numbers);
+                let limits = Limits {
+                    symbols: false,
+                    steps: 40,
+                    ..Limits::default()
+                };
+                let graph = random::graph(&mut choices, &limits)?;
+                let inputs = random::inputs(&graph, &mut choices)?;
+                Ok((graph, inputs))
+            }
+            Source::File(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| err!(InvalidArgument, "{}: {e}", path.display()))?;
+                let text = text.split("\n; expect").next().unwrap_or_default();
+                let text = &text[text.find("\ngraph ").map_or(0, |at| at + 1)..];
+                let (graph, rest) = text
+                    .find("\n}")
+                    .map_or((text, ""), |end| text.split_at(end + 2));
+                let graph = parse(&self.name, graph)?;
+                let lines: Vec<&str> = rest.lines().filter(|l| !l.trim().is_empty()).collect();
+                let inputs = match lines.as_slice() {
+                    [line] if line.starts_with("seed ") => draw(&graph, 11)?,
+                    lines => lines
+                        .iter()
+                        .map(|line| parse_tensor("input", line))
+                        .collect::<Result<_>>()?,
+                };
+                Ok((graph, inputs))
+            }
+        }
+    }
+}
+
+enum Outcome {
+    Agrees,
+    Skipped(String),
+    Wrong(String),
+    /// The device answers no more.
+    Lost(String),
+}
+
+fn run_case(place: &Place, case: &Case) -> Outcome {
+    let wrong = |e: oxyfuel_base::Error| Outcome::Wrong(e.to_string());
+    let (graph, inputs) = match case.load() {
+        Ok(loaded) => loaded,
+        Err(error) => return wrong(error),
+    };
+    let Ok(expected) = oxyfuel_graph::run(&graph, &inputs) else {
+        return Outcome::Skipped("the interpreter refuses it".to_owned());
+    };
+    let compiled = match compile(&graph, &place.target, &Options::default(), false) {
+        Ok(compiled) => compiled,
+        Err(error) if error.code == Code::NoLowering => return Outcome::Skipped(error.message),
+        Err(error) => return wrong(error),
+    };
+    let texts: Vec<String> = compiled
+        .plan
+        .kernels
+        .values()
+        .map(|kernel| kernel.name.clone())
+        .collect();
+    let outputs = (|| {
+        let executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?;
+        let tensors: Vec<Tensor> = inputs
+            .iter()
+            .map(|input| {
+                let tensor = Tensor::empty_on(&*place.device, input.dtype, &input.shape)?;
+                place.device.copy_in(&input.data, tensor.storage(), 0)?;
+                Ok(tensor)
+            })
+            .collect::<Result<_>>()?;
+        let outputs = executable.run(&tensors.iter().collect::<Vec<_>>())?;
+        place.device.synchronize()?;
+        outputs
+            .iter()
+            .map(Tensor::to_bytes)
+            .collect::<Result<Vec<_>>>()
+    })();
+    let outputs = match outputs {
+        Ok(outputs) => outputs,
+        Err(error) => {
+            return match place.device.synchronize() {
+                Ok(()) => Outcome::Wrong(format!("{error} ({})", texts.join(", "))),
+                Err(_) => Outcome::Lost(format!("{error} ({})", texts.join(", "))),
+            };
+        }
+    };
+    if place.null {
+        return Outcome::Agrees;
+    }
+    let neighbours = match case.source {
+        Source::Random(_) => perturbed(&graph, &inputs),
+        Source::File(_) | Source::Graph(_) => Vec::new(),
+    };
+    for (i, (ours, expected)) in outputs.iter().zip(&expected).enumerate() {
+        let near: Vec<&HostTensor> = neighbours.iter().map(|results| &results[i]).collect();
+        if let Err(why) = compare(expected, ours, &near) {
+            return Outcome::Wrong(format!("output {i}: {why} ({})", texts.join(", ")));
+        }
+    }
+    Outcome::Agrees
+}
+
+/// Runs cases by number; a name is told before its case runs, so that a hang has a name.
+pub fn run(place: &Place, from: usize) -> Result<ExitCode> {
+    let only = std::env::var("OXYFUEL_FILTER").unwrap_or_default();
+    for (number, case) in all().iter().enumerate().skip(from) {
+        if !case.name.contains(&only) {
+            continue;
+        }
+        println!("case {number} {}", case.name);
+        let start = Instant::now();
+        let outcome = run_case(place, case);
+        let ms = start.elapsed().as_millis();
+        let line = |word: &str, why: &str| println!("{word} {} ({ms} ms): {why}", case.name);
+        match outcome {
+            Outcome::Agrees => line("ok", ""),
+            Outcome::Skipped(why) => line("skip", &why.replace('\n', " ")),
+            Outcome::Wrong(why) => line("FAIL", &why.replace('\n', " ")),
+            Outcome::Lost(why) => {
+                line("FAIL", &format!("device lost: {}", why.replace('\n', " ")));
+                return Ok(ExitCode::from(3));
+            }
+        }
+    }
+    println!("end");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The code of every case, so that the assembler can judge it where there is no GPU.
+pub fn write_ptx(folder: &str, target: &str) -> Result<()> {
+    let target = Target::by_name(target)?;
+    let failed = |e: std::io::Error| err!(InvalidArgument, "{folder}: {e}");
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    for (number, case) in all().iter().enumerate() {
+        let (graph, _) = case.load()?;
+        let compiled = match compile(&graph, &target, &Options::default(), false) {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                println!("{number} {}: {error}", case.name);
+                continue;
+            }
+        };
+        for (k, kernel) in compiled.plan.kernels.values().enumerate() {
+            if let Artefact::Ptx(module) = &kernel.artefact {
+                let name = case.name.replace([' ', '/'], "_");
+                let path = Path::new(folder).join(format!("{number:04}_{name}_{k}.ptx"));
+                std::fs::write(path, &module.text).map_err(failed)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A case for people: its graph, inputs and code.
+pub fn show(number: &str) -> Result<()> {
+    let cases = all();
+    let case = number.parse().ok().and_then(|n: usize| cases.get(n));
+    let case = case.ok_or_else(|| err!(InvalidArgument, "there is no case {number}"))?;
+    let (graph, inputs) = case.load()?;
+    println!("{graph}");
+    for input in &inputs {
+        println!(
+            "{}{:?} = {}",
+            input.dtype,
+            input.shape,
+            oxyfuel_graph::text::elements_text(input)
+        );
+    }
+    let target = Target::by_name("sm_90a")?;
+    let compiled = compile(&graph, &target, &Options::default(), true)?;
+    for stage in [Stage::Schedule, Stage::Mapped, Stage::Code] {
+        println!("{}", compiled.record.text(stage).unwrap_or_default());
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What a machine with a GPU and without Rust is asked to do: the binary of the archive that `cargo xtask gpu-pack` makes.
+//!
+//! ```text
+//!   gpu cases                       names of all cases, one a line
+//!   gpu show NUMBER                 the graph of a case and its code
+//!   gpu test FROM [--null]          cases from number FROM on, `ok`, `skip` or `FAIL` and a name each; exit code 3 when the device is lost
+//!   gpu ptx FOLDER TARGET           the PTX of every case as a file, for the assembler
+//!   gpu serve FILE [--null]         the graph of FILE compiled and loaded; then commands from standard input (see `serve.rs`)
+//! ```
+//!
+//! Scripts beside the archive's binary start it, count and compare with torch. Files of cases are found under `OXYFUEL_CASES`, or in the repository.
+#![forbid(unsafe_code)]
+
+mod cases;
+mod judge;
+mod serve;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use oxyfuel_base::Result;
+use oxyfuel_engine::{Options, Target};
+use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::null::NullDevice;
+
+/// A place to run, and what to compile for it.
+#[derive(Debug)]
+pub struct Place {
+    pub target: Target,
+    pub device: Arc<dyn Device>,
+    /// Nothing is computed: results mean nothing.
+    pub null: bool,
+}
+
+impl Place {
+    fn open(null: bool) -> Result<Self> {
+        if null {
+            return Ok(Self {
+                target: Target::by_name("sm_90a")?,
+                device: NullDevice::new(0),
+                null,
+            });
+        }
+        // The last row of the table that runs here is the best.
+        let name = Target::all()
+            .filter(|target| !target.can_interpret() && target.supported_here())
+            .last()
+            .map_or_else(|| "sm_80".to_owned(), |target| target.name().to_owned());
+        let options = Options {
+            target: name,
+            ..Options::default()
+        };
+        let target = Target::host(&options)?;
+        let device = target.device(&options)?;
+        Ok(Self {
+            target,
+            device,
+            null,
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let null = args.iter().any(|arg| arg == "--null");
+    let words: Vec<&str> = args
+        .iter()
+        .map(String::as_str)
+        .filter(|arg| !arg.starts_with("--"))
+        .collect();
+    let outcome = match words.as_slice() {
+        ["cases"] => {
+            for name in cases::names() {
+                println!("{name}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        ["test", from] => Place::open(null).and_then(|place| {
+            let from = from.parse().unwrap_or(0);
+            cases::run(&place, from)
+        }),
+        ["show", number] => cases::show(number).map(|()| ExitCode::SUCCESS),
+        ["ptx", folder, target] => cases::write_ptx(folder, target).map(|()| ExitCode::SUCCESS),
+        ["serve", file] => Place::open(null)
+            .and_then(|place| serve::serve(&place, file))
+            .map(|()| ExitCode::SUCCESS),
+        _ => {
+            eprintln!(
+                "usage: gpu cases | show NUMBER | test FROM | ptx FOLDER TARGET | serve FILE"
+            );
+            return ExitCode::from(2);
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,163 @@
+//! One graph, compiled and loaded, that a driver in another process runs and times turn by turn with its own kernels.
+//!
+//! Inputs are drawn by [`draw`], which the driver computes too, so that both sides work on the same numbers. Every answer is one line:
+//!
+//! ```text
+//!   ready compile_us=… load_us=… kernels=…      after start
+//!   run N      -> times in microseconds, one a run, between events of the device
+//!   save FILE  -> saved; the bytes of all outputs, one after another
+//!   ptx FILE   -> saved; the code of all kernels
+//!   quit
+//! ```
+
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+use oxyfuel_base::{DType, Error, Result, err};
+use oxyfuel_engine::{Executable, Options, compile};
+use oxyfuel_plan::Artefact;
+use oxyfuel_runtime::device::Stream;
+use oxyfuel_runtime::tensor::Tensor;
+
+use crate::Place;
+
+/// Number `i` of the input with that number: 32 bits that look random.
+fn mixed(input: u32, i: u32) -> u32 {
+    let mut x = i.wrapping_mul(0x9e37_79b1) ^ input.wrapping_mul(0x85eb_ca6b);
+    x = (x ^ (x >> 15)).wrapping_mul(0x2c1b_3c6d);
+    x = (x ^ (x >> 12)).wrapping_mul(0x297a_2d39);
+    x ^ (x >> 15)
+}
+
+/// Elements of an input: floats uniform in [-2, 2), exact in their type; bytes uniform, except that unsigned ones lie in 100..140 (exponents of a block format).
+fn draw(dtype: DType, input: u32, count: usize) -> Result<Vec<u8>> {
+    let numbers = (0..count).map(|i| mixed(input, i as u32));
+    Ok(match dtype {
+        DType::F32 => numbers
+            .flat_map(|x| (((x >> 8) as f32) * 2f32.powi(-22) - 2.0).to_le_bytes())
+            .collect(),
+        // Eight bits of x / 64 - 2 fit bf16 exactly; its bits are the upper half of the f32.
+        DType::BF16 => numbers
+            .flat_map(|x| {
+                let value = ((x >> 24) as f32) * 2f32.powi(-6) - 2.0;
+                ((value.to_bits() >> 16) as u16).to_le_bytes()
+            })
+            .collect(),
+        DType::I8 => numbers.map(|x| (x >> 24) as u8).collect(),
+        DType::U8 => numbers.map(|x| 100 + ((x >> 16) % 40) as u8).collect(),
+        other => return Err(err!(InvalidArgument, "inputs of {other} are not drawn yet")),
+    })
+}
+
+fn io(error: std::io::Error) -> Error {
+    err!(InvalidArgument, "{error}")
+}
+
+pub fn serve(place: &Place, file: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).map_err(io)?;
+    let graph = oxyfuel_graph::parse(file, &text)?;
+    // The first compile of a process touches every page of the compiler for the first time; users pay it, so it is the one that is told.
+    let start = Instant::now();
+    let compiled = compile(&graph, &place.target, &Options::default(), false)?;
+    let compile_time = start.elapsed();
+    let start = Instant::now();
+    let executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?;
+    let load_time = start.elapsed();
+    let mut warm = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        compile(&graph, &place.target, &Options::default(), false)?;
+        warm = warm.min(start.elapsed());
+    }
+
+    let mut inputs = Vec::new();
+    for (number, &value) in graph.inputs.iter().enumerate() {
+        let ty = graph.ty(value);
+        let shape: Option<Vec<i64>> = ty.shape.iter().map(|extent| extent.as_const()).collect();
+        let shape =
+            shape.ok_or_else(|| err!(InvalidArgument, "input {number} has a symbolic size"))?;
+        let tensor = Tensor::empty_on(&*place.device, ty.dtype, &shape)?;
+        if !place.null {
+            let bytes = draw(ty.dtype, number as u32, tensor.len())?;
+            place.device.copy_in(&bytes, tensor.storage(), 0)?;
+        }
+        inputs.push(tensor);
+    }
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let mut outputs = executable.run(&inputs)?;
+    for output in &outputs {
+        // What no kernel writes must show.
+        if !place.null && output.storage().len() < 1 << 32 {
+            place
+                .device
+                .copy_in(&vec![0xff; output.storage().len()], output.storage(), 0)?;
+        }
+    }
+    executable.run_into(&inputs, &mut outputs)?;
+    place.device.synchronize()?;
+
+    let mut out = std::io::stdout().lock();
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let kernels = executable.plan().kernels.len();
+    writeln!(
+        out,
+        "ready compile_us={:.0} warm_us={:.0} load_us={:.0} kernels={kernels}",
+        us(compile_time),
+        us(warm),
+        us(load_time)
+    )
+    .map_err(io)?;
+    out.flush().map_err(io)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(io)?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["run", count] => {
+                let count: usize = count
+                    .parse()
+                    .map_err(|_| err!(InvalidArgument, "run {count}"))?;
+                // Two runs ahead keep the device busy while the host asks for the rest.
+                executable.run_into(&inputs, &mut outputs)?;
+                executable.run_into(&inputs, &mut outputs)?;
+                let mut marks = vec![place.device.mark(Stream::default())?];
+                for _ in 0..count {
+                    executable.run_into(&inputs, &mut outputs)?;
+                    marks.push(place.device.mark(Stream::default())?);
+                }
+                place.device.synchronize()?;
+                let times: Result<Vec<String>> = marks
+                    .windows(2)
+                    .map(|pair| {
+                        let time = place.device.elapsed(&pair[0], &pair[1])?;
+                        Ok(format!("{:.3}", us(time)))
+                    })
+                    .collect();
+                writeln!(out, "{}", times?.join(" ")).map_err(io)?;
+            }
+            ["save", file] => {
+                let mut to = std::fs::File::create(file).map_err(io)?;
+                for output in &outputs {
+                    to.write_all(&output.to_bytes()?).map_err(io)?;
+                }
+                writeln!(out, "saved").map_err(io)?;
+            }
+            ["ptx", file] => {
+                let texts: Vec<&str> = executable
+                    .plan()
+                    .kernels
+                    .values()
+                    .filter_map(|kernel| match &kernel.artefact {
+                        Artefact::Ptx(module) => Some(module.text.as_str()),
+                        Artefact::Interpreted | Artefact::MachineCode(_) => None,
+                    })
+                    .collect();
+                std::fs::write(file, texts.join("\n")).map_err(io)?;
+                writeln!(out, "saved").map_err(io)?;
+            }
+            ["quit"] | [] => return Ok(()),
+            _ => writeln!(out, "unknown").map_err(io)?,
+        }
+        out.flush().map_err(io)?;
+    }
+    Ok(())
+}
