@@ -32,7 +32,7 @@ const PRODUCER_REGISTERS: u32 = 40;
 const CONSUMER_REGISTERS: u32 = 232;
 /// Block rows for each step along the columns, so that neighbours share operands in the cache.
 const GROUP: u32 = 16;
-/// Steps of the depth in flight, where shared memory has room for them beside the result.
+/// Steps of the depth in flight, where shared memory has room for them.
 const MOST_STAGES: i64 = 4;
 
 struct Shape {
@@ -140,9 +140,8 @@ pub fn warps(
     k.phase_ordered(grid.map(e), Order::Grouped { group: GROUP }, |k| {
         let ring_a = k.alloc(Space::Shared, dtype, shape.stages * rows * depth, swizzle);
         let ring_b = k.alloc(Space::Shared, dtype, shape.stages * depth * cols, swizzle);
-        let out = map_c
-            .as_ref()
-            .map(|_| k.alloc(Space::Shared, dtype, rows * cols, swizzle));
+        // The result leaves through the stages of `b`, when everyone is done with them.
+        let out = map_c.as_ref().map(|_| &ring_b);
         let full = k.alloc(Space::Shared, DType::U64, shape.stages, None);
         let empty = k.alloc(Space::Shared, DType::U64, shape.stages, None);
         for stage in 0..shape.stages {
@@ -234,7 +233,7 @@ pub fn warps(
                         product,
                         shape: &shape,
                     };
-                    match (&map_c, &out) {
+                    match (&map_c, out) {
                         (Some(map), Some(out)) => {
                             let tile = frame_values.value(
                                 &row_block,
@@ -245,6 +244,7 @@ pub fn warps(
                             let boxes = tile
                                 .reshape([rows, cols / depth, depth])
                                 .with_layout(in_boxes(&acc_layout, depth));
+                            k.sync();
                             k.store(
                                 out.at(0).shape([rows, cols / depth, depth]).strides([
                                     depth,
@@ -316,11 +316,11 @@ fn choose(product: &Product, unit: &MatrixUnit, target: &TargetDesc) -> Result<S
         128
     };
     let rows = i64::from(unit.m) * CONSUMERS;
-    // What the ring may take: barriers and alignment need a little, the result leaves through shared memory.
-    let room = i64::from(target.shared_bytes) - 1024 - rows * cols * size;
+    // Barriers and alignment need a little.
+    let room = i64::from(target.shared_bytes) - 2048;
     let stages = (room / ((rows + cols) * depth * size)).min(MOST_STAGES);
     ensure!(
-        stages >= 2,
+        stages >= 2 && stages * depth >= rows,
         NoLowering,
         "{} bytes of shared memory hold no ring of stages",
         target.shared_bytes

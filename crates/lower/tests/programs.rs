@@ -306,7 +306,7 @@ fn products() {
     for (m, k, n) in [(1, 7, 5), (33, 70, 65), (100, 64, 96), (130, 72, 264)] {
         for dtype in ["f32", "bf16"] {
             let text = format!(
-                "graph @f(%a: {dtype}[{m}, {k}] cpu, %b: {dtype}[{k}, {n}] cpu, %c: {dtype}[{n}] cpu) {{
+                "graph @f(%a: {dtype}[{m}, {k}] cpu align 16, %b: {dtype}[{k}, {n}] cpu align 16, %c: {dtype}[{n}] cpu) {{
   %p: {dtype}[{m}, {n}] = addmm %c, %a, %b, beta=1, alpha=1
   %y: {dtype}[{m}, {n}] = gelu %p
   return %y
