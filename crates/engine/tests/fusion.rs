@@ -61,3 +61,49 @@ fn a_product_takes_the_work_on_its_result() {
 }";
     assert_eq!(kernels(text), 1);
 }
+
+/// The PTX of a graph for Hopper.
+fn ptx(text: &str) -> String {
+    let graph = parse("test", text).unwrap();
+    let target = Target::by_name("sm_90a").unwrap();
+    let compiled = compile(&graph, &target, &Options::default(), true).unwrap();
+    assert_eq!(compiled.plan.kernels.len(), 1);
+    compiled.record.text(Stage::Code).unwrap().to_owned()
+}
+
+#[test]
+fn a_product_on_hopper_is_one_of_warp_groups() {
+    let product = |start: &str| {
+        ptx(&format!(
+            "graph @f(%a: bf16[512, 256] cpu{start}, %b: bf16[256, 512] cpu{start}) {{
+  %y: bf16[512, 512] = mm %a, %b
+  return %y
+}}"
+        ))
+    };
+    let code = product(" align 64");
+    for part in [
+        "wgmma.mma_async",
+        "cp.async.bulk.tensor",
+        "setmaxnreg",
+        "stmatrix",
+    ] {
+        assert!(code.contains(part), "{part}");
+    }
+    // The copy engine takes no operand that may start anywhere.
+    assert!(!product("").contains("cp.async.bulk.tensor"));
+}
+
+#[test]
+fn aligned_inputs_are_read_sixteen_bytes_at_a_time() {
+    let read = |start: &str| {
+        ptx(&format!(
+            "graph @f(%x: f32[65536] cpu{start}) {{
+  %y: f32[65536] = relu %x
+  return %y
+}}"
+        ))
+    };
+    assert!(read(" align 16").contains("ld.global.v4"));
+    assert!(!read("").contains("ld.global.v4"));
+}
