@@ -265,9 +265,7 @@ impl Bench {
                 self.effort,
                 w.bytes(),
             )?),
-            Bound::Flops => {
-                limit::flops(&self.target, &self.options, device, self.effort, w.dtype())?
-            }
+            Bound::Flops => limit::flops(&self.target, device, self.effort, w.dtype())?,
         };
         let rate_into = work / compiled_into.median;
         let (eager, eager_kernels) = eager.ok().unzip();

@@ -3,14 +3,15 @@
 //! The limit of moving bytes is a plain copy of as many bytes (half read, half written), or a plain read where a workload hardly writes; memory is allocated and
 //! touched before. Caches make the figure depend on the size, so every workload has its own. The better of the system's `memcpy` on our pool and a compiled copy counts.
 //!
-//! The limit of arithmetic is a loop of multiply-adds on registers or matrix tiles: [`oxyfuel_engine`] makes it as a tile program.
+//! The limit of arithmetic is a product whose sums stay in registers and whose operands stay in the first-level cache: [`oxyfuel_engine::peak`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oxyfuel_base::{DType, Result, err};
-use oxyfuel_engine::Compiler;
+use oxyfuel_engine::{Compiler, Executable, Record, Target, peak};
 use oxyfuel_graph::parse;
 use oxyfuel_runtime::cpu::CpuDevice;
+use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -151,12 +152,20 @@ fn compiled_copy(compiler: &Compiler, effort: Effort, bytes: u64) -> Result<f64>
 
 /// The limit of arithmetic on a dtype; `None` where no loop for it is known.
 pub fn flops(
-    target: &oxyfuel_engine::Target,
-    options: &oxyfuel_engine::Options,
-    device: &Arc<dyn oxyfuel_runtime::device::Device>,
+    target: &Target,
+    device: &Arc<dyn Device>,
     effort: Effort,
     dtype: DType,
 ) -> Result<Option<Limit>> {
-    let _ = (target, options, device, effort, dtype);
-    Ok(None)
+    let Some(peak) = peak(target, dtype)? else {
+        return Ok(None);
+    };
+    let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
+    let mut outputs = executable.run(&[])?;
+    let times = measure(effort, || executable.run_into(&[], &mut outputs))?;
+    Ok(Some(Limit {
+        what: peak.what.to_owned(),
+        // Nothing but another process can slow this loop down, so the best call is the limit.
+        rate: peak.flops as f64 / times.min,
+    }))
 }

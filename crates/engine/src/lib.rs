@@ -14,6 +14,7 @@
 //! | `cache.rs` | plans on disk |
 //! | `session.rs` | a target, a device, and what was compiled before |
 //! | `explain.rs` | what a compiled graph is and why |
+//! | `peak.rs` | how fast the arithmetic units are without memory |
 //!
 //! This is the only crate that names concrete targets.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod explain;
 mod interpret;
 mod kernel;
 mod options;
+mod peak;
 pub mod pipeline;
 mod record;
 mod session;
@@ -37,6 +39,7 @@ pub use explain::{Explanation, Limits, explain};
 pub use interpret::Interpreter;
 pub use kernel::{UserKernel, compile_kernel};
 pub use options::{Mode, Numerics, Options};
+pub use peak::{Peak, peak};
 pub use pipeline::{Compiled, compile};
 pub use record::{Origin, Record, Stage, StepRecord};
 pub use session::{Compiler, Stats};
