@@ -44,6 +44,9 @@ pub const README_HELP: &str = record::README_HELP;
 /// Longer than the threads of the engines spin after their last work.
 const PAUSE: Duration = Duration::from_millis(40);
 
+/// Paired ratios that a verdict takes.
+const ENOUGH_ROUNDS: usize = 30;
+
 struct Wishes {
     filter: String,
     proofs: bool,
@@ -161,8 +164,8 @@ fn parse(args: &[String]) -> Result<Wishes, String> {
     if wishes.rounds == 0 {
         wishes.rounds = if wishes.quick { 5 } else { 40 };
     }
-    if wishes.record && wishes.rounds < 30 {
-        return Err("a record takes at least 30 rounds".to_owned());
+    if wishes.record && wishes.rounds < ENOUGH_ROUNDS {
+        return Err(format!("a record takes at least {ENOUGH_ROUNDS} rounds"));
     }
     Ok(wishes)
 }
@@ -311,7 +314,10 @@ fn measure(
         if let Some(best) = best {
             let ratio = Ratio::paired(&best, mine);
             row[key]["best"] = ratio.to_json();
-            if let (Some(bar), "ratio") = (w.bar, key) {
+            // A handful of rounds decides nothing.
+            if let (Some(bar), "ratio") = (w.bar, key)
+                && wishes.rounds >= ENOUGH_ROUNDS
+            {
                 row["met"] = json!(ratio.meets(bar));
             }
         }

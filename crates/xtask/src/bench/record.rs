@@ -34,7 +34,8 @@ pub fn table(report: &Value) -> String {
         let median = |name: &str| number(&row["ratio"][name]["median"]);
         let verdict = match (row["bar"].as_f64(), row["met"].as_bool()) {
             (Some(bar), Some(true)) => format!("{bar:.2} met"),
-            (Some(bar), Some(false) | None) => format!("{bar:.2} missed"),
+            (Some(bar), Some(false)) => format!("{bar:.2} missed"),
+            (Some(bar), None) => format!("{bar:.2}, too few rounds"),
             (None, _) => "-".to_owned(),
         };
         text.push_str(&format!(
