@@ -2,8 +2,10 @@
 //!
 //! Integers and truth values are equal or not. Floats agree when every pair is within PyTorch's default tolerance for the type, or when the largest difference is
 //! a few units in the last place of the largest magnitude: sums may be taken in another order. NaN and infinities stand in the same places.
+//! Where no rounding is left to choice, [`same`] asks for the very bits.
 
 use oxyfuel_base::{DType, Scalar};
+use oxyfuel_kernel::{Inst, Op, Program, ReduceOp, UnaryOp};
 
 /// Units in the last place of the largest magnitude that another order of summation may cost.
 const ORDER_ULPS: f64 = 64.0;
@@ -27,6 +29,54 @@ fn tolerance(dtype: DType) -> (f64, f64, f64) {
         | DType::I16
         | DType::I32
         | DType::I64 => (0.0, 0.0, 0.0),
+    }
+}
+
+/// Whether a mapped program says every rounding: then all ways to run it give the same bits. What is left open is the order in which floats are combined, and
+/// whether the root inside of a reciprocal root is rounded.
+pub fn is_exact(program: &Program) -> bool {
+    let mut exact = true;
+    program.walk(|inst| exact &= !is_open(program, inst));
+    exact
+}
+
+fn is_open(program: &Program, inst: &Inst) -> bool {
+    let float = inst
+        .results
+        .first()
+        .and_then(|&v| program.value(v).ty.as_tile())
+        .is_none_or(|tile| tile.dtype.is_float());
+    match &inst.op {
+        Op::Reduce { op, .. } | Op::Scan { op, .. } | Op::Atomic { op, .. } => {
+            float && matches!(op, ReduceOp::Sum | ReduceOp::Prod)
+        }
+        Op::Dot { .. } | Op::Mma { .. } | Op::MmaWait { .. } => float,
+        Op::Unary { op, .. } => *op == UnaryOp::Rsqrt,
+        _ => false,
+    }
+}
+
+/// Compares elements bit for bit; only NaN has many forms.
+pub fn same(dtype: DType, ours: &[u8], expected: &[u8]) -> Result<(), String> {
+    if ours == expected {
+        return Ok(());
+    }
+    if ours.len() != expected.len() {
+        return Err(format!("{} bytes, not {}", ours.len(), expected.len()));
+    }
+    let size = dtype.size();
+    let pairs = ours.chunks_exact(size).zip(expected.chunks_exact(size));
+    let nan = |bytes: &[u8]| dtype.is_float() && scalar(dtype, bytes).as_f64().is_nan();
+    match pairs
+        .enumerate()
+        .find(|(_, (a, b))| a != b && !(nan(a) && nan(b)))
+    {
+        None => Ok(()),
+        Some((at, (a, b))) => Err(format!(
+            "element {at} is {}, not exactly {}",
+            show(dtype, a),
+            show(dtype, b)
+        )),
     }
 }
 

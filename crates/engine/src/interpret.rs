@@ -9,7 +9,7 @@ use oxyfuel_plan::Kernel;
 use oxyfuel_runtime::device::Grid;
 use oxyfuel_runtime::runner::{KernelRunner, PreparedKernel, RunnerArg};
 
-use crate::agree::agree;
+use crate::agree::{agree, is_exact, same};
 
 /// Runs mapped programs without machine code.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +31,7 @@ impl KernelRunner for Interpreter {
     fn prepare(&self, kernel: &Kernel) -> Result<Box<dyn PreparedKernel>> {
         let program = oxyfuel_kernel::parse(&kernel.name, &kernel.program)?;
         Ok(Box::new(Prepared {
+            exact: is_exact(&program),
             program,
             options: interp::Options {
                 check: self.check,
@@ -47,6 +48,8 @@ impl KernelRunner for Interpreter {
 #[derive(Debug)]
 struct Prepared {
     program: Program,
+    /// Whether machine code has to give the same bits.
+    exact: bool,
     options: interp::Options,
 }
 
@@ -143,7 +146,8 @@ impl PreparedKernel for Prepared {
     fn compare(&self, arg: usize, ours: &[u8], expected: &[u8]) -> Result<()> {
         match self.buffer(arg) {
             Some((dtype, BufferMode::Write | BufferMode::ReadWrite)) => {
-                agree(dtype, ours, expected).map_err(|why| {
+                let judge = if self.exact { same } else { agree };
+                judge(dtype, ours, expected).map_err(|why| {
                     Error::new(
                         Code::WrongResult,
                         format!(

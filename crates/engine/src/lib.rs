@@ -33,7 +33,7 @@ mod record;
 mod session;
 mod target;
 
-pub use agree::agree;
+pub use agree::{agree, same};
 pub use executable::{Executable, Mismatch};
 pub use explain::{Explanation, Limits, explain};
 pub use interpret::Interpreter;

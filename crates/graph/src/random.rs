@@ -54,6 +54,8 @@ pub struct Limits {
     pub elements: i64,
     /// Whether sizes may be symbols.
     pub symbols: bool,
+    /// Whether some sizes are larger than a vector: one or two such sizes in a graph, so that its shapes fit together.
+    pub large: bool,
 }
 
 impl Default for Limits {
@@ -74,12 +76,16 @@ impl Default for Limits {
             steps: 24,
             elements: 2000,
             symbols: true,
+            large: false,
         }
     }
 }
 
 /// The range of every symbol in a random graph.
 const SYMBOL: (i64, i64) = (0, 6);
+
+/// Sizes that several vectors and several tiles do not divide.
+const LONG: [i64; 4] = [127, 130, 257, 520];
 
 /// A random valid graph.
 pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
@@ -90,17 +96,31 @@ pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
             sizes.push(b.symbol(name, SYMBOL.0, SYMBOL.1));
         }
     }
+    if limits.large {
+        for _ in 0..2 {
+            let size = match choices.below(8) {
+                7 => choices.pick(&LONG),
+                _ => 5 + choices.below(66) as i64,
+            };
+            // Twice, so that half of all dims are large.
+            sizes.extend([Expr::from(size), Expr::from(size)]);
+        }
+    }
     let mut pool = vec![];
     for i in 0..=choices.below(3) {
         let dtype = choices.pick(&limits.dtypes);
-        let shape = (0..choices.below(4))
+        let mut shape: Vec<Expr> = (0..choices.below(4))
             .map(|_| sizes[choices.below(sizes.len())].clone())
             .collect();
+        let ranges = b.graph().ranges();
+        while shape.iter().cloned().product::<Expr>().bounds(&ranges).hi > limits.elements {
+            shape.pop();
+        }
         pool.push(b.input(&format!("x{i}"), dtype, shape, Device::Cpu)?);
     }
     if limits.symbols {
         // Every symbol is the size of some input.
-        let shape = sizes[5..].to_vec();
+        let shape = sizes[5..7].to_vec();
         pool.push(b.input("sizes", choices.pick(&limits.dtypes), shape, Device::Cpu)?);
     }
     for _ in 0..limits.steps {
@@ -160,10 +180,27 @@ pub fn inputs(graph: &Graph, choices: &mut Choices<'_>) -> Result<Vec<HostTensor
             .map(|e| e.eval(&of))
             .collect::<Result<_>>()?;
         let count: i64 = shape.iter().product();
-        let scalars: Vec<Scalar> = (0..count).map(|_| number(choices, ty.dtype)).collect();
+        let element = |i| {
+            if choices.done() {
+                spread(i, ty.dtype)
+            } else {
+                number(choices, ty.dtype)
+            }
+        };
+        let scalars: Vec<Scalar> = (0..count).map(element).collect();
         tensors.push(HostTensor::from_scalars(ty.dtype, &shape, &scalars)?);
     }
     Ok(tensors)
+}
+
+/// Small numbers that differ from place to place, for more elements than there are choices.
+fn spread(place: i64, dtype: DType) -> Scalar {
+    let mixed = ((place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64;
+    if dtype.is_float() {
+        Scalar::F((mixed % 4096 - 2048) as f64 / 512.0)
+    } else {
+        Scalar::I(mixed % 100)
+    }
 }
 
 /// Mostly small numbers; sometimes one at the edge.

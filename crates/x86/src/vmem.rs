@@ -16,6 +16,13 @@ pub enum Apart {
     Reg(Reg),
 }
 
+/// Where lanes stand that are `apart` from each other, if 32 bits can say it.
+pub fn lane_offsets(apart: i64, lanes: u32) -> Option<impl Iterator<Item = i64>> {
+    let last = apart.checked_mul(i64::from(lanes.saturating_sub(1)))?;
+    i32::try_from(last).ok()?;
+    Some((0..i64::from(lanes)).map(move |lane| lane * apart))
+}
+
 impl Emit<'_> {
     /// Reads `lanes` consecutive elements. Lanes outside `mask` are zero and never touched in memory.
     pub fn load(&mut self, dtype: DType, mem: Mem, lanes: u32, mask: Option<Reg>) -> Result<Reg> {
@@ -449,7 +456,7 @@ impl Emit<'_> {
         Ok(d)
     }
 
-    /// Narrow elements through the aligned word that holds them, which never crosses a page.
+    /// Narrow elements through the aligned word that holds them, which never leaves the element's page. The base need not be aligned to words.
     fn gather_narrow(
         &mut self,
         dtype: DType,
@@ -463,6 +470,14 @@ impl Emit<'_> {
         let wi = Width::of_bytes(lanes * index_bytes);
         let per_word = 4 / size;
         let eight = index_bytes == 8;
+        let skew = self.copy_gpr(base);
+        self.g(Op::AndI, &[skew.into(), A::I(3)]);
+        self.g(Op::ShrI, &[skew.into(), A::I(size / 2)]);
+        let base = self.copy_gpr(base);
+        self.g(Op::AndI, &[base.into(), A::I(-4)]);
+        let skew = self.splat_gpr(skew, index_bytes);
+        let add = if eight { Op::VPAddQ } else { Op::VPAddD };
+        let index = self.vec(add, wi, &[index.into(), skew.into()]);
         let shift = A::I(if per_word == 4 { 2 } else { 1 });
         let word = self.vec(
             if eight { Op::VPSrlQI } else { Op::VPSrlDI },
@@ -481,8 +496,14 @@ impl Emit<'_> {
         let bits = A::I(if size == 1 { 3 } else { 4 });
         let amount = self.vec(Op::VPSllDI, w, &[within.into(), bits]);
         let v = self.vec(Op::VPSrlVD, w, &[v.into(), amount.into()]);
+        self.of_code(dtype, v, lanes)
+    }
+
+    /// Values of a narrow type from its codes, in the low bits of 4-byte lanes.
+    fn of_code(&mut self, dtype: DType, v: Reg, lanes: u32) -> Result<Reg> {
+        let w = Width::of_bytes(lanes * 4);
         let code = |e: &mut Self| {
-            let mask = e.int(if size == 1 { 0xff } else { 0xffff }, 4);
+            let mask = e.int(if dtype.size() == 1 { 0xff } else { 0xffff }, 4);
             e.vec(Op::VPAnd, w, &[v.into(), mask.into()])
         };
         Ok(match dtype {
@@ -502,6 +523,65 @@ impl Emit<'_> {
         })
     }
 
+    /// Reads lanes a register's number of bytes from each other, one by one through `place`: no lane offset is too large for it. Lanes outside `mask` are zero.
+    pub fn load_one_by_one(
+        &mut self,
+        dtype: DType,
+        mem: Mem,
+        apart: Reg,
+        lanes: u32,
+        mask: Option<Reg>,
+        place: Mem,
+    ) -> Result<Reg> {
+        let bytes = if dtype.size() == 8 { 8 } else { 4 };
+        let w = Width::of_bytes(lanes * bytes);
+        let bits = mask.map(|m| self.mask_bits(m));
+        if bits.is_some() {
+            let zero = self.f.vec();
+            self.f.inst(Op::VZero, Width::X, &[zero.into()]);
+            self.f.inst(Op::VMovUpsS, w, &[place.into(), zero.into()]);
+        }
+        let (read, write) = match dtype.size() {
+            1 => (Op::MovZxB, Op::Mov32S),
+            2 => (Op::MovZxW, Op::Mov32S),
+            4 => (Op::Mov32, Op::Mov32S),
+            _ => (Op::Mov, Op::MovS),
+        };
+        let p = self.gpr(Op::Lea, &[mem.into()]);
+        for lane in 0..lanes {
+            let skip = self.f.label();
+            if let Some(bits) = bits {
+                self.g(Op::TestI, &[bits.into(), A::I(1 << lane)]);
+                self.f.jump(Cond::E, skip);
+            }
+            let r = self.gpr(read, &[Mem::at(p, 0).into()]);
+            self.g(write, &[place.plus((lane * bytes) as i32).into(), r.into()]);
+            self.f.bind(skip);
+            self.g(Op::Add, &[p.into(), apart.into()]);
+        }
+        let v = self.vec(Op::VMovUps, w, &[place.into()]);
+        if dtype.size() >= 4 {
+            return Ok(v);
+        }
+        self.of_code(dtype, v, lanes)
+    }
+
+    /// A mask as the low bits of a general register.
+    fn mask_bits(&mut self, mask: Reg) -> Reg {
+        if self.avx512() {
+            return self.gpr(Op::KMovGW, &[mask.into()]);
+        }
+        let d = self.f.gpr();
+        let row = if self.mask_bytes == 8 {
+            Op::VMovMskPd
+        } else {
+            Op::VMovMskPs
+        };
+        self.f
+            .inst(row, self.level.width(), &[d.into(), mask.into()]);
+        d
+    }
+
     /// Writes lanes `apart` bytes from each other.
     pub fn store_strided(
         &mut self,
@@ -513,25 +593,14 @@ impl Emit<'_> {
         mask: Option<Reg>,
     ) -> Result<()> {
         let size = dtype.size() as u32;
-        if self.avx512() && size >= 4 {
+        // A scatter's offsets have 32 bits; lanes whose distance is large, or not known, go one by one.
+        if let Apart::Bytes(n) = apart
+            && self.avx512()
+            && size >= 4
+            && let Some(offsets) = lane_offsets(n / i64::from(size), lanes)
+        {
             let base = self.gpr(Op::Lea, &[mem.into()]);
-            let index = match apart {
-                Apart::Bytes(n) => {
-                    self.vector((0..i64::from(lanes)).map(|i| i * n / i64::from(size)), 4)
-                }
-                Apart::Reg(r) => {
-                    let shift = i64::from(size.trailing_zeros());
-                    let elements = self.copy_gpr(r);
-                    self.g(Op::SarI, &[elements.into(), A::I(shift)]);
-                    let step = self.splat_gpr(elements, 4);
-                    let iota = self.iota(0, 4);
-                    self.vec(
-                        Op::VPMulLD,
-                        Width::of_bytes(lanes * 4),
-                        &[iota.into(), step.into()],
-                    )
-                }
-            };
+            let index = self.vector(offsets, 4);
             return self.scatter(dtype, base, index, 4, v, lanes, mask);
         }
         if dtype.is_bool() || dtype.is_narrow_float() {
@@ -570,19 +639,11 @@ impl Emit<'_> {
         mask: Option<Reg>,
     ) -> Result<()> {
         let size = dtype.size() as u32;
-        let bits = mask.map(|m| {
-            if self.avx512() {
-                return self.gpr(Op::KMovGW, &[m.into()]);
-            }
-            let d = self.f.gpr();
-            let row = if self.mask_bytes == 8 {
-                Op::VMovMskPd
-            } else {
-                Op::VMovMskPs
-            };
-            self.f.inst(row, self.level.width(), &[d.into(), m.into()]);
-            d
-        });
+        let bits = mask.map(|m| self.mask_bits(m));
+        let apart = match apart {
+            Apart::Bytes(n) if lane_offsets(n, lanes).is_none() => Apart::Reg(self.imm(n)),
+            Apart::Bytes(_) | Apart::Reg(_) => apart,
+        };
         let p = self.gpr(Op::Lea, &[mem.into()]);
         let bytes = lane_bytes(dtype);
         let per_part = 16 / bytes;

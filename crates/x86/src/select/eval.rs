@@ -8,7 +8,7 @@ use super::run::{Key, Sink, effect_key};
 use super::{Def, Select, slot};
 use crate::emit::{lane_bits, lane_bytes};
 use crate::mir::{A, Mem, Op as X, Reg, Width};
-use crate::vmem::Apart;
+use crate::vmem::{Apart, lane_offsets};
 
 /// The type whose plain loads and stores move a lane as it is.
 pub fn raw(dtype: DType) -> DType {
@@ -380,35 +380,41 @@ impl<'p> Select<'p, '_> {
         let (mem, stride) = self.place(c, w, copy)?;
         match stride {
             Index::Const(1) => self.e.load(dtype, mem, c.nest.lanes, every),
-            Index::Const(0) => {
+            // Where a mask is off there may be nothing to read, and zero is the result.
+            Index::Const(0) if mask.is_none() => {
                 let p = self.e.gpr(X::Lea, &[mem.into()]);
-                match every {
-                    Some(m) => {
-                        let r = self.e.load_uniform(dtype, Mem::at(p, 0))?;
-                        let _ = m;
-                        Ok(r)
-                    }
-                    None => self.e.load_uniform(dtype, Mem::at(p, 0)),
-                }
+                self.e.load_uniform(dtype, Mem::at(p, 0))
             }
             Index::Const(s) => {
+                let offsets = lane_offsets(s, c.nest.lanes).filter(|_| s >= 0 || w.size >= 4);
+                let Some(offsets) = offsets else {
+                    let apart = self.e.imm(s * w.size);
+                    return self.load_one_by_one(c, dtype, mem, apart, every);
+                };
                 let base = self.e.gpr(X::Lea, &[mem.into()]);
-                let index = self
-                    .e
-                    .vector((0..i64::from(c.nest.lanes)).map(|i| i * s), 4);
+                let index = self.e.vector(offsets, 4);
                 self.e.gather(dtype, base, index, 4, c.nest.lanes, every)
             }
             Index::Val(s) => {
-                let base = self.e.gpr(X::Lea, &[mem.into()]);
                 let s = self.gpr(s)?;
-                let step = self.e.splat_gpr(s, 4);
-                let iota = self.e.iota(0, 4);
-                let index = self
-                    .e
-                    .binary(BinaryOp::Mul, DType::I32, iota, step, c.nest.lanes)?;
-                self.e.gather(dtype, base, index, 4, c.nest.lanes, every)
+                let apart = self.e.gpr(X::ImulI, &[s.into(), A::I(w.size)]);
+                self.load_one_by_one(c, dtype, mem, apart, every)
             }
         }
+    }
+
+    fn load_one_by_one(
+        &mut self,
+        c: &Ctx<'_, 'p>,
+        dtype: DType,
+        mem: Mem,
+        apart: Reg,
+        mask: Option<Reg>,
+    ) -> Result<Reg> {
+        let at = self.lane_place()? as i32;
+        let place = Mem::at(self.scratch, at);
+        self.e
+            .load_one_by_one(dtype, mem, apart, c.nest.lanes, mask, place)
     }
 
     /// One element where a uniform mask is on, zero elsewhere.

@@ -67,7 +67,8 @@ impl Select<'_, '_> {
         self.e.binary(BinaryOp::Shr, dtype, a, amount, lanes)
     }
 
-    fn lane_place(&mut self) -> Result<u32> {
+    /// Scratch for the lanes of three vectors.
+    pub fn lane_place(&mut self) -> Result<u32> {
         if let Some(at) = self.lane_scratch {
             return Ok(at);
         }

@@ -79,6 +79,11 @@ fn tracks_nan(e: &Emit<'_>, op: ReduceOp, dtype: DType) -> bool {
     e.avx512() && dtype.is_float() && matches!(op, ReduceOp::Min | ReduceOp::Max)
 }
 
+/// Whether the reductions of a nest combine the lanes of their vectors.
+fn folds_lanes(c: &Ctx<'_, '_>) -> bool {
+    c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a))
+}
+
 impl<'p> Select<'p, '_> {
     fn reduction(&self, v: Val) -> Result<(ReduceOp, Val)> {
         match self.defs.get(&v) {
@@ -103,8 +108,9 @@ impl<'p> Select<'p, '_> {
             let (op, value) = self.reduction(v)?;
             let dtype = self.dtype(value)?;
             let start = identity(op, dtype);
-            // One mask for all copies: there are fewer mask registers than accumulators.
-            let nan = tracks_nan(&self.e, op, dtype).then(|| {
+            // One mask for all copies, as there are fewer mask registers than accumulators: so copies must be parts of one result, not results of their own.
+            let one_result = copies == 1 || folds_lanes(c);
+            let nan = (tracks_nan(&self.e, op, dtype) && one_result).then(|| {
                 let zero = self.e.imm(0);
                 let k = self.e.f.mask();
                 self.e.g(X::KMovWG, &[k.into(), zero.into()]);
@@ -149,9 +155,8 @@ impl<'p> Select<'p, '_> {
             .copied();
         let acc = acc.ok_or_else(|| err!(Internal, "a reduction without its accumulator"))?;
         // Lanes past a partial vector count only where this reduction folds the vector axis.
-        let folds_lanes = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
         if let Some(tail) = c.tail
-            && folds_lanes
+            && folds_lanes(c)
         {
             let neutral = identity(op, dtype);
             x = if dtype.is_bool() {
