@@ -171,10 +171,7 @@ impl Writer<'_> {
             Binary::Mul if bool_op => self.bin(BinaryOp::And, a, b)?,
             Binary::Mul => self.bin(BinaryOp::Mul, a, b)?,
             Binary::Div => self.bin(BinaryOp::Div, a, b)?,
-            Binary::DivFloor if dtype.is_float() => {
-                let quotient = self.bin(BinaryOp::Div, a, b)?;
-                self.un(UnaryOp::Floor, quotient)?
-            }
+            Binary::DivFloor if dtype.is_float() => self.float_floor_divide(a, b, dtype)?,
             Binary::DivFloor => self.bin(BinaryOp::FloorDiv, a, b)?,
             Binary::DivTrunc if dtype.is_float() => {
                 let quotient = self.bin(BinaryOp::Div, a, b)?;
@@ -227,21 +224,52 @@ impl Writer<'_> {
         self.select(unit, result, truncated)
     }
 
-    /// The remainder with the divisor's sign.
-    fn float_remainder(&mut self, a: Node, b: Node) -> Result<Node> {
-        let rest = self.bin(BinaryOp::Rem, a, b)?;
-        let moved = self.bin(BinaryOp::Add, rest, b)?;
+    /// The floor of the quotient as eager has it: what is left tells whether rounding lifted the quotient onto the next integer, or lost a number against an infinite
+    /// divisor; an infinite dividend gives NaN. In f64 the remainder would need more bits than there are, and only a quotient of zero is looked at.
+    fn float_floor_divide(&mut self, a: Node, b: Node, dtype: DType) -> Result<Node> {
+        let quotient = self.bin(BinaryOp::Div, a, b)?;
+        let floor = self.un(UnaryOp::Floor, quotient)?;
+        let at_zero = self.cmp_zero(CompareOp::Eq, floor)?;
+        let wide = self.cast(a, DType::F64)?;
+        let rest = if dtype == DType::F64 {
+            self.constant(DType::F64, 0)?
+        } else {
+            // The product of two floats is exact here.
+            let (q, d) = (self.cast(floor, DType::F64)?, self.cast(b, DType::F64)?);
+            let product = self.bin(BinaryOp::Mul, q, d)?;
+            self.bin(BinaryOp::Sub, wide, product)?
+        };
+        let rest = self.select(at_zero, wide, rest)?;
+        let too_high = self.signs_differ(rest, b)?;
+        let lower = self.bin_const(BinaryOp::Sub, floor, 1.0)?;
+        let y = self.select(too_high, lower, floor)?;
+        let size = self.un(UnaryOp::Abs, a)?;
+        let infinity = self.constant(dtype, f64::INFINITY)?;
+        let infinite = self.cmp(CompareOp::Eq, size, infinity)?;
+        let nan = self.constant(dtype, f64::NAN)?;
+        let y = self.select(infinite, nan, y)?;
+        let by_zero = self.cmp_zero(CompareOp::Eq, b)?;
+        self.select(by_zero, quotient, y)
+    }
+
+    /// Whether something is left, and its sign is not the divisor's.
+    fn signs_differ(&mut self, rest: Node, divisor: Node) -> Result<Node> {
         let rest_below = self.cmp_zero(CompareOp::Lt, rest)?;
-        let divisor_below = self.cmp_zero(CompareOp::Lt, b)?;
-        let signs_differ = self.nest.push(
+        let divisor_below = self.cmp_zero(CompareOp::Lt, divisor)?;
+        let differ = self.nest.push(
             NestOp::Binary(BinaryOp::Xor, rest_below, divisor_below),
             DType::Bool,
         )?;
         let some = self.cmp_zero(CompareOp::Ne, rest)?;
-        let wrong = self.nest.push(
-            NestOp::Binary(BinaryOp::And, signs_differ, some),
-            DType::Bool,
-        )?;
+        self.nest
+            .push(NestOp::Binary(BinaryOp::And, differ, some), DType::Bool)
+    }
+
+    /// The remainder with the divisor's sign.
+    fn float_remainder(&mut self, a: Node, b: Node) -> Result<Node> {
+        let rest = self.bin(BinaryOp::Rem, a, b)?;
+        let moved = self.bin(BinaryOp::Add, rest, b)?;
+        let wrong = self.signs_differ(rest, b)?;
         self.select(wrong, moved, rest)
     }
 
