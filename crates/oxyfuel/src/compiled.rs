@@ -102,6 +102,44 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
     })
 }
 
+/// Makes a graph, such as one read from text, a compiled function of its inputs.
+///
+/// It has the guards, variants and explanations of a compiled closure. A graph that writes to its inputs, or whose sizes are symbolic, is refused.
+///
+/// ```
+/// # fn main() -> oxyfuel::Result<()> {
+/// let text = "graph @twice(%x: f32[3] cpu) {
+///   %y: f32[3] = add %x, %x
+///   return %y
+/// }";
+/// let f = oxyfuel::compile_graph(oxyfuel::parse_graph("twice", text)?, oxyfuel::Options::default())?;
+/// let x = oxyfuel::Tensor::from_slice(&[1.0f32, 2.0, 3.0], &[3]);
+/// assert_eq!(f.call_one(&[&x])?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
+    oxyfuel_graph::verify(&graph)?;
+    if let Some(symbol) = graph.symbols.first() {
+        return Err(err!(
+            NoLowering,
+            "@{} has a symbolic size, {}",
+            graph.name,
+            symbol.symbol
+        ));
+    }
+    if graph.outputs.iter().any(|output| output.alias.is_some()) {
+        return Err(err!(NoLowering, "@{} writes to an input", graph.name));
+    }
+    let (name, arity) = (graph.name.clone(), graph.inputs.len());
+    let mut compiled = compile(
+        move |tensors: &[Tensor]| trace::splice(&graph, tensors),
+        options,
+    )?;
+    compiled.arity = Some(arity);
+    Ok(compiled.named(name))
+}
+
 /// The last name of a path that is no closure.
 fn short_name(path: &str) -> String {
     let mut names = path.rsplit("::").filter(|name| !name.starts_with('{'));

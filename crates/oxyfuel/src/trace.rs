@@ -7,9 +7,10 @@ use crate::call::{Call, Operand, origin};
 use crate::guard::Guard;
 use crate::machine::Device;
 use crate::tensor::{State, Tensor};
-use oxyfuel_base::{Arena, DType, Error, Expr, Result, err};
+use oxyfuel_base::{Arena, DType, Error, Expr, Result, ensure, err};
 use oxyfuel_graph::{
-    Builder, Graph, GraphOutput, Layout, Node, Operand as Value, TensorType, ValueId,
+    Builder, Graph, GraphOutput, HostTensor, Layout, Node, Op, Operand as Value, TensorType,
+    ValueId,
 };
 use oxyfuel_runtime::tensor as rt;
 use oxyfuel_runtime::tensor::layout::contiguous_strides;
@@ -124,6 +125,69 @@ pub(crate) fn note(
     Ok(Tensor {
         state: State::Traced(traced),
     })
+}
+
+/// Notes a whole graph in the trace of its arguments, which must have the types of its inputs.
+pub(crate) fn splice(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    let traced = arguments.iter().find_map(|tensor| match &tensor.state {
+        State::Traced(traced) => Some(traced),
+        State::Concrete(_) | State::Failed(_) => None,
+    });
+    let traced = traced.ok_or_else(|| err!(Internal, "a graph is spliced into no trace"))?;
+    let trace = traced.trace.clone();
+    let mut open = trace.lock();
+    let open = open.as_mut().ok_or_else(|| traced.leak("a graph"))?;
+    let mut new: HashMap<ValueId, ValueId> = HashMap::new();
+    for (i, (&input, argument)) in graph.inputs.iter().zip(arguments).enumerate() {
+        let value = open.value_of(&trace, argument)?;
+        let (want, have) = (graph.ty(input), open.builder.ty(value));
+        ensure!(
+            want.dtype == have.dtype,
+            DTypeMismatch,
+            "input {i} of @{} is {}, got {}",
+            graph.name,
+            want.dtype,
+            have.dtype
+        );
+        ensure!(
+            want.shape == have.shape,
+            ShapeMismatch,
+            "input {i} of @{} has shape {:?}, got {:?}",
+            graph.name,
+            want.shape,
+            have.shape
+        );
+        new.insert(input, value);
+    }
+    let moved = |new: &HashMap<ValueId, ValueId>, old: &ValueId| {
+        new.get(old)
+            .copied()
+            .ok_or_else(|| err!(InvalidGraph, "{old} is used before it is defined"))
+    };
+    for node in graph.nodes.values() {
+        open.builder.set_origin(Some(node.origin.clone()));
+        let outputs = if let Op::Constant { id, device } = &node.op {
+            let constant = &graph.constants[*id];
+            let tensor = HostTensor::clone(&constant.tensor);
+            vec![open.builder.constant(&constant.name, tensor, *device)?]
+        } else {
+            let inputs = node
+                .inputs
+                .iter()
+                .map(|old| moved(&new, old))
+                .collect::<Result<Vec<_>>>()?;
+            open.builder.node(node.op.clone(), &inputs)?
+        };
+        new.extend(node.outputs.iter().copied().zip(outputs));
+    }
+    let outputs = graph.outputs.iter().map(|output| {
+        let value = moved(&new, &output.value)?;
+        let traced = Traced::of(&trace, &open.builder, value)?;
+        Ok(Tensor {
+            state: State::Traced(traced),
+        })
+    });
+    outputs.collect()
 }
 
 impl Open {
