@@ -180,7 +180,27 @@ impl Layout {
         for (extent, stride) in inner.modes() {
             out.extend(outer.compose_mode(extent, stride)?);
         }
+        ensure!(
+            outer.adds_without_carry(inner),
+            LayoutMismatch,
+            "the steps of {inner:?} together leave a mode of {self:?}"
+        );
         Ok(Self::from_modes(out))
+    }
+
+    /// Whether the offsets of `inner`'s modes add up inside each mode of `self`: only then is the composition the sum of the modes' own.
+    fn adds_without_carry(&self, inner: &Self) -> bool {
+        let mut below = 1;
+        self.modes()
+            .take(self.rank().saturating_sub(1))
+            .all(|(extent, _)| {
+                let digit = |offset: i64| offset / below % extent;
+                let largest =
+                    |(steps, stride): (i64, i64)| (0..steps).map(|i| digit(i * stride)).max();
+                let sum: i64 = inner.modes().filter_map(largest).sum();
+                below *= extent;
+                sum < extent
+            })
     }
 
     /// `self` after one mode, as one or more modes.
@@ -449,6 +469,15 @@ mod tests {
 
     fn arbitrary() -> impl Strategy<Value = Layout> {
         proptest::collection::vec((1i64..7, 0i64..20), 1..4).prop_map(|modes| layout(&modes))
+    }
+
+    #[test]
+    fn steps_that_carry_over_a_mode_together_are_no_layout() {
+        let outer = Layout::from_modes([(6, 0), (2, 1)]);
+        let inner = Layout::from_modes([(4, 1), (2, 3)]);
+        assert!(outer.compose(&inner).is_err());
+        let inside = Layout::from_modes([(3, 1), (2, 3)]);
+        assert_eq!(offsets(&outer.compose(&inside).unwrap()), [0; 6]);
     }
 
     proptest! {
