@@ -280,6 +280,13 @@ fn choose(product: &Product, unit: &MatrixUnit, target: &TargetDesc) -> Result<S
     let depth = ROW_BYTES / size;
     let b_by_columns = product.b.strides[1] == 1;
     ensure!(
+        product.m > 1 && product.n > 1,
+        NoLowering,
+        "a product of {} by {} is no work for blocks",
+        product.m,
+        product.n
+    );
+    ensure!(
         product.batch == 1,
         NoLowering,
         "batched products are not warp-specialised yet"

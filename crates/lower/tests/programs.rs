@@ -303,7 +303,16 @@ fn a_reshape_that_must_copy() {
 
 #[test]
 fn products() {
-    for (m, k, n) in [(1, 7, 5), (33, 70, 65), (100, 64, 96), (130, 72, 264)] {
+    let sizes = [
+        (1, 7, 5),
+        (33, 70, 65),
+        (100, 64, 96),
+        (130, 72, 264),
+        (1, 64, 264),
+        (130, 64, 1),
+        (1, 8, 1),
+    ];
+    for (m, k, n) in sizes {
         for dtype in ["f32", "bf16"] {
             let text = format!(
                 "graph @f(%a: {dtype}[{m}, {k}] cpu align 16, %b: {dtype}[{k}, {n}] cpu align 16, %c: {dtype}[{n}] cpu) {{
