@@ -4,7 +4,7 @@ use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::Graph;
 use oxyfuel_lower::{Lowered, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
-use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
+use oxyfuel_schedule::{Group, Schedule, schedule};
 use oxyfuel_transform::{decompose, keep_old_values, simplify};
 
 use crate::assemble::{Emitted, assemble};
@@ -86,9 +86,7 @@ fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Vec<
 
 /// A name that says what the kernel does: its ops, cut to a readable length.
 fn kernel_name(graph: &Graph, group: &Group, number: usize) -> String {
-    let mut name = match group.kind {
-        GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => format!("k{number}"),
-    };
+    let mut name = format!("k{number}");
     for &node in &group.nodes {
         let op = graph.nodes[node].op.name().trim_start_matches('_');
         if name.len() + op.len() > 48 {

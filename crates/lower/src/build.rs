@@ -83,7 +83,7 @@ impl<'a> Builder<'a> {
                 {
                     len = 0;
                 }
-                let computed = producer_of(graph, root);
+                let computed = !graph.inputs.contains(&root);
                 let align = if computed { 64 } else { data.align.max(1) };
                 Ok(NestBuffer {
                     dtype: data.ty.dtype,
@@ -549,10 +549,6 @@ impl<'a> Builder<'a> {
 /// The dtype in which products of this dtype are summed.
 pub fn accumulator(dtype: DType) -> DType {
     compute_dtype(dtype)
-}
-
-fn producer_of(graph: &Graph, value: ValueId) -> bool {
-    !graph.inputs.contains(&value)
 }
 
 fn internal(node: &GraphNode) -> Error {

@@ -12,13 +12,13 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BinaryOp, BufferMode, MmaDim, Mode, Op, Order, TileLayout, Type};
+use oxyfuel_kernel::ir::{BufferMode, MmaDim, Mode, Op, Order, TileLayout, Type};
 use oxyfuel_plan::{OperandHome, TargetDesc};
 
 use crate::direct::{Operand, Product};
 use crate::map::{Spread, vector};
 use crate::nest::Nest;
-use crate::rows::Frame;
+use crate::rows::{Frame, left};
 use crate::tile::{Tiling, ceil_div};
 
 /// Below so many multiply-adds the copies cost more than they save.
@@ -231,11 +231,6 @@ fn origin(operand: &Operand, block: &Tile, size: i64, stride: i64, batch: Option
     } else {
         at + operand.base
     }
-}
-
-/// What is left of an extent from a block on, at most the block.
-fn left(block: &Tile, size: i64, extent: i64) -> Option<Tile> {
-    (extent % size != 0).then(|| (block * -size + extent).binary(BinaryOp::Min, size))
 }
 
 fn pack_a(

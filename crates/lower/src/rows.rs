@@ -152,6 +152,11 @@ impl Blocks {
     }
 }
 
+/// What is left of an extent from a block on, at most the block.
+pub fn left(block: &Tile, size: i64, extent: i64) -> Option<Tile> {
+    (extent % size != 0).then(|| (block * -size + extent).binary(BinaryOp::Min, size))
+}
+
 /// Values of one program instance while they are written.
 pub struct Frame<'a> {
     k: &'a KernelBuilder,

@@ -18,7 +18,7 @@ use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 
 use crate::direct::Product;
 use crate::nest::Nest;
-use crate::rows::Frame;
+use crate::rows::{Frame, left};
 use crate::tile::{Tiling, ceil_div};
 
 /// Bytes of a swizzled row of shared memory.
@@ -226,7 +226,7 @@ pub fn warps(
                         [acc]
                     });
                     let [sum] = k.mma_wait(0, [acc]);
-                    let mut frame_values = Finish {
+                    let mut finish = Finish {
                         k,
                         mems: &mems,
                         nest,
@@ -235,12 +235,8 @@ pub fn warps(
                     };
                     match (&map_c, out) {
                         (Some(map), Some(out)) => {
-                            let tile = frame_values.value(
-                                &row_block,
-                                &col_block,
-                                sum,
-                                nest.stores[0].value,
-                            );
+                            let tile =
+                                finish.value(&row_block, &col_block, sum, nest.stores[0].value);
                             let boxes = tile
                                 .reshape([rows, cols / depth, depth])
                                 .with_layout(in_boxes(&acc_layout, depth));
@@ -266,7 +262,7 @@ pub fn warps(
                             k.copy_commit();
                             k.copy_wait(0);
                         }
-                        _ => frame_values.store_all(&row_block, &col_block, sum),
+                        _ => finish.store_all(&row_block, &col_block, sum),
                     }
                 },
             );
@@ -450,9 +446,6 @@ struct Finish<'a> {
 impl Finish<'_> {
     fn run(&mut self, row: &Tile, col: &Tile, sum: Tile, then: impl FnOnce(&mut Frame<'_>)) {
         let (rows, cols) = (self.shape.rows, self.shape.cols);
-        let left = |block: &Tile, size: i64, extent: i64| {
-            (extent % size != 0).then(|| (block * -size + extent).binary(BinaryOp::Min, size))
-        };
         let tiling = Tiling {
             block: vec![rows, cols],
         };

@@ -3,7 +3,7 @@
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result};
-use oxyfuel_graph::{Binary, Builder, Graph, Node, Op, Rebuild, Reduce, Unary, ValueId};
+use oxyfuel_graph::{Binary, Builder, Graph, Op, Rebuild, Reduce, Unary, ValueId};
 
 /// Replaces every composite op. What comes out has primitive ops only.
 pub fn decompose(graph: &Graph) -> Result<Graph> {
@@ -38,14 +38,14 @@ pub fn decompose(graph: &Graph) -> Result<Graph> {
             }
         };
         for (&old, new) in node.outputs.iter().zip(outs) {
-            keep_name(graph, node, old, &mut rebuild.builder, new);
+            keep_name(graph, old, &mut rebuild.builder, new);
             rebuild.define(old, new);
         }
     }
     rebuild.finish()
 }
 
-fn keep_name(graph: &Graph, _: &Node, old: ValueId, builder: &mut Builder, new: ValueId) {
+fn keep_name(graph: &Graph, old: ValueId, builder: &mut Builder, new: ValueId) {
     let value = &graph.values[old];
     if let Some(name) = &value.name {
         builder.set_name(new, name);
