@@ -11,6 +11,7 @@
 //! | [`text`], [`parse`](mod@parse) | readable text and back |
 //! | [`interp`] | the interpreter: what every operator means |
 //! | [`bind`](mod@bind) | values of symbols from actual shapes |
+//! | [`place`] | a view as an offset and strides over a root value |
 //! | [`random`] | random programs for fuzzing |
 //! | [`tensor`] | dense tensors in host memory |
 //!
@@ -24,6 +25,7 @@ pub mod interp;
 pub mod ir;
 pub mod op;
 pub mod parse;
+pub mod place;
 pub mod random;
 pub mod rules;
 pub mod tensor;
@@ -43,6 +45,7 @@ pub use op::{
     Unary,
 };
 pub use parse::{parse, parse_tensor};
+pub use place::{Placement, Placements, place_views};
 pub use rules::infer;
 pub use tensor::HostTensor;
 pub use verify::verify;

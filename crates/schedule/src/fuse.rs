@@ -10,11 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
-use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, ValueId};
+use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Placements, ValueId, place_views};
 use oxyfuel_plan::TargetDesc;
 
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
-use crate::views::{Placements, place_views};
 
 /// Groups with more nodes gain nothing and cost registers.
 const MAX_NODES: usize = 128;

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use oxyfuel_base::Expr;
-use oxyfuel_graph::{NodeId, ValueId};
-
-use crate::views::Placements;
+use oxyfuel_graph::{NodeId, Placements, ValueId};
 
 /// For each dim of a value, the domain dim that it runs along; `None` where the value does not vary (extent 1, or repeated).
 pub type DimMap = Vec<Option<usize>>;

@@ -6,7 +6,6 @@
 //! | file | idea |
 //! |---|---|
 //! | `group.rs` | what a group is |
-//! | `views.rs` | a view as an offset and strides over a root value |
 //! | `fuse.rs` | which nodes share a group |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
@@ -15,9 +14,8 @@ mod buffers;
 mod fuse;
 mod group;
 mod text;
-mod views;
 
 pub use buffers::{BufferPlan, plan_buffers};
 pub use fuse::{schedule, view_dims};
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
-pub use views::{Placement, Placements, place_views};
+pub use oxyfuel_graph::{Placement, Placements, place_views};

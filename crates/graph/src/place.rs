@@ -3,8 +3,9 @@
 //! A root is an input, a constant or the result of a computing node; roots that this graph computes are row-major unless their layout says otherwise. A
 //! `view` (reshape) that no strides can express is a root itself: the schedule copies it.
 
+use crate::ir::{Graph, ValueId};
+use crate::op::{Category, Op};
 use oxyfuel_base::{Expr, Id, Result};
-use oxyfuel_graph::{Category, Graph, Op, ValueId};
 
 /// Element `(i0, i1, ..)` of a value is element `offset + sum(i * strides)` of its root.
 #[derive(Clone, Debug, PartialEq)]
