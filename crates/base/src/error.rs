@@ -126,6 +126,7 @@ codes! {
     MissingLibrary     "E0706" Machine  "A shared library or a symbol in it is missing.";
     NoExecutableMemory "E0707" Machine  "The system does not let this process map executable memory.";
     ThreadFailed       "E0708" Machine  "A worker thread cannot be started.";
+    HostCall           "E0709" User     "An operator of the host framework failed, or the plan needs a host and has none.";
 
     Internal           "E0801" Internal "An invariant of the compiler itself is broken.";
     InvalidLowering    "E0802" Internal "A pass of ours produced IR that its verifier refuses.";

@@ -8,6 +8,7 @@
 //! | [`sym`] | symbolic dims: canonical integer expressions, ranges, proofs |
 //! | [`id`] | typed ids and the arena they index |
 //! | [`hash`] | digests that are stable between runs, machines and versions |
+//! | [`external`] | a call of the host's own operator, as data |
 //! | [`error`] | the error type of the whole project, its codes and whose fault each is |
 //!
 //! This crate imports no other crate of the project. Nothing here panics on bad input.
@@ -20,6 +21,7 @@ extern crate self as oxyfuel_base;
 pub mod convert;
 pub mod dtype;
 pub mod error;
+pub mod external;
 pub mod hash;
 pub mod id;
 pub mod scalar;
@@ -27,6 +29,7 @@ pub mod sym;
 
 pub use dtype::{DType, promote};
 pub use error::{Code, Error, Fault, Location, Result};
+pub use external::{Arg, Bind, External, ExternalResult};
 pub use hash::{Digest, digest_of};
 pub use id::{Arena, Id};
 pub use scalar::Scalar;

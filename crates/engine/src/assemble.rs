@@ -1,13 +1,13 @@
 //! Kernels, buffers and steps become a plan.
 
-use oxyfuel_base::{Arena, Code, Error, Expr, Result};
-use oxyfuel_graph::{Graph, NodeId, Op};
+use oxyfuel_base::{Arena, Code, Error, Expr, External, Result, Symbol, err};
+use oxyfuel_graph::{Device, Graph, NodeId, Op, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Cost, InputSpec, Kernel, KernelPhase, OutputSpec, Plan, Provenance, Step,
-    SymbolBinding,
+    ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelPhase, OutputSpec,
+    Plan, Provenance, Step, SymbolBinding, SymbolSource, TensorSpec,
 };
-use oxyfuel_schedule::{Group, Schedule, plan_buffers};
+use oxyfuel_schedule::{BufferPlan, Group, GroupKind, Schedule, plan_buffers};
 
 /// A kernel with its code, and the program it came from.
 #[derive(Clone, Debug)]
@@ -18,16 +18,16 @@ pub struct Emitted {
     pub note: Option<String>,
 }
 
-/// Puts everything together. `kernels[i]` is the kernel of group `i`.
+/// Puts everything together. `kernels[i]` is the kernel of group `i`; a call of the host has none.
 pub fn assemble(
     graph: &Graph,
     schedule: &Schedule,
-    kernels: Vec<Emitted>,
+    kernels: Vec<Option<Emitted>>,
     isa: &str,
 ) -> Result<Plan> {
     let mut workspaces = Vec::new();
     for (step, kernel) in kernels.iter().enumerate() {
-        for argument in &kernel.lowered.arguments {
+        for argument in kernel.iter().flat_map(|k| &k.lowered.arguments) {
             if let Argument::Workspace(bytes) = argument {
                 workspaces.push((u32::try_from(step).unwrap_or(u32::MAX), *bytes));
             }
@@ -38,6 +38,11 @@ pub fn assemble(
     let mut plan_kernels = Arena::new();
     let mut steps = Vec::new();
     for (group, kernel) in schedule.groups.iter().zip(kernels) {
+        let Some(kernel) = kernel else {
+            let step = external_step(graph, schedule, group, &buffers)?;
+            steps.push(Step::External(step));
+            continue;
+        };
         let args = kernel
             .lowered
             .arguments
@@ -149,7 +154,7 @@ pub fn assemble(
     let plan = Plan {
         name: graph.name.clone(),
         isa: isa.to_owned(),
-        symbols: bindings(graph),
+        symbols: bindings(graph, &steps),
         inputs,
         outputs,
         buffers: buffers.buffers,
@@ -161,23 +166,76 @@ pub fn assemble(
     Ok(plan)
 }
 
-/// Every symbol that is the plain extent of an input.
-fn bindings(graph: &Graph) -> Vec<SymbolBinding> {
-    let mut bindings: Vec<SymbolBinding> = Vec::new();
-    for (i, &input) in graph.inputs.iter().enumerate() {
-        for (d, extent) in graph.values[input].ty.shape.iter().enumerate() {
-            if let Some(symbol) = extent.as_symbol()
-                && !bindings.iter().any(|b| b.symbol == symbol)
-            {
-                bindings.push(SymbolBinding {
-                    symbol,
+/// The call of a group that is the host's, with the places of its operands.
+fn external_step(
+    graph: &Graph,
+    schedule: &Schedule,
+    group: &Group,
+    buffers: &BufferPlan,
+) -> Result<ExternalStep> {
+    let lost = || err!(Internal, "an external call has no buffer for an operand");
+    let (GroupKind::External(id), [_]) = (group.kind, &group.nodes[..]) else {
+        return Err(err!(
+            Internal,
+            "a group without a kernel is no external call"
+        ));
+    };
+    let node = &graph.nodes[id];
+    let Op::External { call } = &node.op else {
+        return Err(err!(Internal, "`{}` is no external call", node.op.name()));
+    };
+    let operand = |(i, &value): (usize, &ValueId)| {
+        let place = schedule.placements.of(value);
+        let ty = &graph.values[value].ty;
+        Ok(HostOperand {
+            buffer: *buffers.of_value.get(&place.root).ok_or_else(lost)?,
+            tensor: (ty.device != Device::Host).then(|| TensorSpec {
+                dtype: ty.dtype,
+                shape: ty.shape.clone(),
+                strides: place.strides.clone(),
+            }),
+            offset: place.offset.clone(),
+            required: call.operand_strides.get(i).cloned().flatten(),
+        })
+    };
+    let result = |value: &ValueId| buffers.of_value.get(value).copied().ok_or_else(lost);
+    Ok(ExternalStep {
+        call: External::clone(call),
+        operands: node
+            .inputs
+            .iter()
+            .enumerate()
+            .map(operand)
+            .collect::<Result<_>>()?,
+        results: node.outputs.iter().map(result).collect::<Result<_>>()?,
+        provenance: provenance(graph, group),
+    })
+}
+
+/// Where each symbol gets its number: the plain extent of an input, an external step, or the caller.
+fn bindings(graph: &Graph, steps: &[Step]) -> Vec<SymbolBinding> {
+    let source = |symbol: Symbol| {
+        for (i, &input) in graph.inputs.iter().enumerate() {
+            let shape = &graph.values[input].ty.shape;
+            if let Some(d) = shape.iter().position(|e| e.as_symbol() == Some(symbol)) {
+                return SymbolSource::Extent {
                     input: u32::try_from(i).unwrap_or(0),
                     dim: u32::try_from(d).unwrap_or(0),
-                });
+                };
             }
         }
-    }
-    bindings
+        let step = steps.iter().position(|step| {
+            matches!(step, Step::External(step) if step.call.binds.iter().any(|b| b.symbol == symbol))
+        });
+        step.map_or(SymbolSource::Given, |step| {
+            SymbolSource::Step(u32::try_from(step).unwrap_or(u32::MAX))
+        })
+    };
+    let symbols = graph.symbols.iter().map(|info| SymbolBinding {
+        symbol: info.symbol,
+        source: source(info.symbol),
+    });
+    symbols.collect()
 }
 
 fn provenance(graph: &Graph, group: &Group) -> Provenance {
@@ -206,7 +264,7 @@ fn provenance(graph: &Graph, group: &Group) -> Provenance {
 
 /// Bytes that must move and arithmetic that must happen: each input read once, each output written once.
 fn cost(graph: &Graph, group: &Group) -> Cost {
-    let bytes = |values: &[oxyfuel_graph::ValueId]| -> Expr {
+    let bytes = |values: &[ValueId]| -> Expr {
         values
             .iter()
             .map(|&v| graph.values[v].ty.numel() * graph.values[v].ty.dtype.size())
@@ -232,7 +290,7 @@ fn node_flops(graph: &Graph, id: NodeId) -> Expr {
 }
 
 /// The contracted extent: the last dim of the left operand.
-fn depth(graph: &Graph, a: oxyfuel_graph::ValueId) -> Expr {
+fn depth(graph: &Graph, a: ValueId) -> Expr {
     graph.values[a]
         .ty
         .shape

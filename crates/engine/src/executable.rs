@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use oxyfuel_base::{Code, Result, Symbol};
-use oxyfuel_plan::{InputSpec, Plan};
+use oxyfuel_plan::{InputSpec, Plan, SymbolSource};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::execute::{Program, StepTime};
 use oxyfuel_runtime::tensor::Tensor;
@@ -94,8 +94,11 @@ impl Executable {
             .symbols
             .iter()
             .filter_map(|binding| {
-                let shape = inputs.get(binding.input as usize)?.shape();
-                Some((binding.symbol, *shape.get(binding.dim as usize)?))
+                let SymbolSource::Extent { input, dim } = binding.source else {
+                    return None;
+                };
+                let shape = inputs.get(input as usize)?.shape();
+                Some((binding.symbol, *shape.get(dim as usize)?))
             })
             .collect();
         let mut mismatches = Vec::new();

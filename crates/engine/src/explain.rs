@@ -37,6 +37,8 @@ pub struct Explanation {
     pub origin: Origin,
     pub kernels: Vec<KernelReport>,
     pub copies: usize,
+    /// Calls of the host's own operators.
+    pub externals: Vec<ExternalReport>,
     pub memory: MemoryReport,
     /// Compile steps in order; empty where the plan came from disk.
     pub steps: Vec<StepTime>,
@@ -65,6 +67,18 @@ pub struct KernelReport {
     pub ideal: Option<Duration>,
     /// Why there is no machine code, where there is none.
     pub note: Option<String>,
+}
+
+/// An operator that the host runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExternalReport {
+    pub name: String,
+    /// Source ops.
+    pub ops: Vec<String>,
+    /// Source lines, `file:line`.
+    pub lines: Vec<String>,
+    /// Why it is not compiled.
+    pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -114,6 +128,19 @@ pub fn explain(plan: &Plan, record: &Record, limits: Option<Limits>) -> Explanat
             .iter()
             .filter(|step| matches!(step, Step::Copy { .. }))
             .count(),
+        externals: plan
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::External(step) => Some(ExternalReport {
+                    name: step.call.name.clone(),
+                    ops: step.provenance.ops.clone(),
+                    lines: step.provenance.lines.clone(),
+                    reason: step.call.reason.clone(),
+                }),
+                Step::Launch { .. } | Step::Copy { .. } => None,
+            })
+            .collect(),
         memory: memory(plan),
         steps: record
             .steps
@@ -198,6 +225,7 @@ fn memory(plan: &Plan) -> MemoryReport {
             BufferHome::Output(i) => format!("output {i}"),
             BufferHome::Arena { offset } => format!("arena + {offset}"),
             BufferHome::Constant(_) => "constant".to_owned(),
+            BufferHome::Host => "host".to_owned(),
         },
         bytes: number(&buffer.bytes),
         first_step: buffer.first_step,
@@ -222,6 +250,9 @@ impl fmt::Display for Explanation {
         if self.copies > 0 {
             write!(f, ", {} copies", self.copies)?;
         }
+        if !self.externals.is_empty() {
+            write!(f, ", {} external calls", self.externals.len())?;
+        }
         let total: Duration = self.steps.iter().map(|step| step.time).sum();
         match self.origin {
             Origin::Compiled => writeln!(f, ", compiled in {total:.2?}")?,
@@ -229,6 +260,22 @@ impl fmt::Display for Explanation {
         }
         for kernel in &self.kernels {
             write!(f, "{kernel}")?;
+        }
+        if !self.externals.is_empty() {
+            writeln!(f, "\nexternal calls")?;
+        }
+        let mut counts: Vec<(&ExternalReport, usize)> = vec![];
+        for call in &self.externals {
+            match counts
+                .iter_mut()
+                .find(|(known, _)| known.name == call.name && known.reason == call.reason)
+            {
+                Some((_, count)) => *count += 1,
+                None => counts.push((call, 1)),
+            }
+        }
+        for (call, count) in counts {
+            writeln!(f, "  {count:>4} x {}: {}", call.name, call.reason)?;
         }
         writeln!(f, "\nmemory: arena of {} bytes", self.memory.arena)?;
         for buffer in &self.memory.buffers {

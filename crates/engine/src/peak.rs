@@ -185,6 +185,7 @@ fn plan(
             align: 64,
             first_step: 0,
             last_step: 0,
+            tensor: None,
         });
         (
             buffer,

@@ -4,7 +4,7 @@ use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::Graph;
 use oxyfuel_lower::{Lowered, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
-use oxyfuel_schedule::{Group, Schedule, schedule};
+use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
 use oxyfuel_transform::{decompose, keep_old_values, simplify};
 
 use crate::assemble::{Emitted, assemble};
@@ -45,6 +45,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.step("map", || {
         lowered
             .iter()
+            .flatten()
             .try_for_each(|l| oxyfuel_kernel::verify(&l.mapped))
     })?;
     record.reached(Stage::Mapped, || {
@@ -67,14 +68,18 @@ fn verified(graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Vec<Lowered>> {
+/// The kernel of each group; none for a call of the host.
+fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Vec<Option<Lowered>>> {
     let lower = |(i, group): (usize, &Group)| {
+        if let GroupKind::External(_) = group.kind {
+            return Ok(None);
+        }
         let name = kernel_name(graph, group, i);
         let mut failure = None;
         // The first way that the target can express is taken; alternatives are for the tuner and for shapes that the best way does not cover.
         for &strategy in &group.alternatives {
             match lower_group(graph, schedule, group, strategy, &target.desc, &name) {
-                Ok(lowered) => return Ok(lowered),
+                Ok(lowered) => return Ok(Some(lowered)),
                 Err(error) if error.code == Code::NoLowering => failure = Some(error),
                 Err(error) => return Err(error),
             }
@@ -98,7 +103,7 @@ fn kernel_name(graph: &Graph, group: &Group, number: usize) -> String {
     name
 }
 
-fn emit_all(lowered: Vec<Lowered>, target: &Target) -> Result<Vec<Emitted>> {
+fn emit_all(lowered: Vec<Option<Lowered>>, target: &Target) -> Result<Vec<Option<Emitted>>> {
     let emit = |lowered: Lowered| match target.emit(&lowered.mapped) {
         Ok(artefact) => Ok(Emitted {
             lowered,
@@ -113,16 +118,21 @@ fn emit_all(lowered: Vec<Lowered>, target: &Target) -> Result<Vec<Emitted>> {
         }),
         Err(error) => Err(error),
     };
-    lowered.into_iter().map(emit).collect()
+    lowered
+        .into_iter()
+        .map(|kernel| kernel.map(emit).transpose())
+        .collect()
 }
 
-fn programs(lowered: &[Lowered], text: impl Fn(&Lowered) -> String) -> String {
-    lowered.iter().map(text).collect::<Vec<_>>().join("\n")
+fn programs(lowered: &[Option<Lowered>], text: impl Fn(&Lowered) -> String) -> String {
+    let texts: Vec<String> = lowered.iter().flatten().map(text).collect();
+    texts.join("\n")
 }
 
-fn listings(kernels: &[Emitted], target: &Target) -> String {
+fn listings(kernels: &[Option<Emitted>], target: &Target) -> String {
     kernels
         .iter()
+        .flatten()
         .map(|kernel| {
             format!(
                 "; {}\n{}",

@@ -98,7 +98,7 @@ impl Graph {
             .iter()
             .rev()
             .filter_map(|(id, node)| {
-                let used = node.outputs.iter().any(|v| live[v.index()]);
+                let used = node.op.is_ordered() || node.outputs.iter().any(|v| live[v.index()]);
                 if used {
                     node.inputs.iter().for_each(|v| live[v.index()] = true);
                 }
@@ -151,6 +151,8 @@ impl Graph {
             .iter()
             .filter_map(|o| definitions[o.value])
             .collect();
+        let ordered = self.nodes.iter().filter(|(_, node)| node.op.is_ordered());
+        pending.extend(ordered.map(|(id, _)| id));
         while let Some(node) = pending.pop() {
             if !std::mem::replace(&mut live[node.index()], true) {
                 pending.extend(

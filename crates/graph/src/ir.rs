@@ -35,6 +35,8 @@ pub enum Device {
     #[default]
     Cpu,
     Cuda(u32),
+    /// Not a tensor of ours: an object that the host keeps, of type `u8[0]`, which only external calls can read.
+    Host,
 }
 
 impl fmt::Display for Device {
@@ -42,6 +44,7 @@ impl fmt::Display for Device {
         match self {
             Device::Cpu => f.write_str("cpu"),
             Device::Cuda(index) => write!(f, "cuda:{index}"),
+            Device::Host => f.write_str("host"),
         }
     }
 }
@@ -61,6 +64,11 @@ impl TensorType {
             shape,
             device,
         }
+    }
+
+    /// The type of an object that the host keeps.
+    pub fn object() -> Self {
+        Self::new(DType::U8, vec![Expr::ZERO], Device::Host)
     }
 
     pub fn rank(&self) -> usize {

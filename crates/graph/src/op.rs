@@ -13,8 +13,9 @@
 //! an op and its operands say everything, while the text shows them once, in the type of the result.
 
 use crate::ir::{ConstId, Device, TensorType};
-use oxyfuel_base::{DType, Expr, Scalar};
+use oxyfuel_base::{DType, Expr, External, Scalar};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What an operator is, to those who treat whole groups alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +36,8 @@ pub enum Category {
     Composite,
     /// The whole of a tensor, with some of it replaced.
     Update,
+    /// A call of the host's own operator.
+    External,
 }
 
 /// What an operator may do beside computing its results.
@@ -44,6 +47,8 @@ pub enum Effect {
     Pure,
     /// It may find its data invalid (an index out of range). It may be removed or repeated like a pure op.
     MayFail,
+    /// What its call says: see [`Op::is_ordered`].
+    Call,
 }
 
 /// The dtypes an operator's value operands may have. Index and condition operands have their own rule.
@@ -83,7 +88,7 @@ pub struct OpInfo {
     /// The attribute and value that tell variants of one name apart.
     pub fixed: Option<(&'static str, &'static str)>,
     pub category: Category,
-    /// Operand names; `name?` may be left out (only at the end), `name...` stands for one or more.
+    /// Operand names; `name?` may be left out (only at the end), `name...` stands for one or more, `name...?` for any number.
     pub operands: &'static [&'static str],
     /// Result names.
     pub results: &'static [&'static str],
@@ -98,7 +103,7 @@ impl OpInfo {
     /// The least and the greatest number of operands.
     pub fn arity(&self) -> (usize, usize) {
         let least = self.operands.iter().filter(|o| !o.ends_with('?')).count();
-        let variadic = self.operands.iter().any(|o| o.ends_with("..."));
+        let variadic = self.operands.iter().any(|o| o.contains("..."));
         (
             least,
             if variadic {
@@ -126,6 +131,8 @@ pub enum AttrKind {
     Scalar,
     /// A constant of the graph.
     Const,
+    /// A call of the host, as JSON in quotes.
+    Call,
 }
 
 /// The value of an attribute, untyped: for text and for importers that build ops by name.
@@ -138,6 +145,7 @@ pub enum AttrValue {
     Expr(Expr),
     Scalar(Scalar),
     Const(ConstId),
+    Call(Arc<External>),
 }
 
 /// A Rust type that can be an attribute.
@@ -166,6 +174,7 @@ macro_rules! attr_types {
 
 attr_types! {
     usize => Index, i64 => Int, bool => Flag, Vec<usize> => Dims, Expr => Expr, Scalar => Scalar, ConstId => Const,
+    Arc<External> => Call,
 }
 
 /// An attribute that repeats a part of the result's type.
@@ -443,6 +452,9 @@ ops! {
         "x with its slice replaced by src.";
     Copy "copy" Update ["x", "src"] -> ["out"] Any Same Pure
         "src broadcast to the shape of x: what a write over the whole of x leaves.";
+
+    External "external" { call: Arc<External> } External ["operands...?"] -> [] Any Rule Call
+        "The host's own operator, called as the template says; one result an entry of it.";
 }
 
 /// Every row of the vocabulary, families first.
@@ -455,6 +467,19 @@ pub fn table() -> impl Iterator<Item = &'static OpInfo> {
 impl Op {
     pub fn name(&self) -> &'static str {
         self.info().name
+    }
+
+    /// How many values the op defines.
+    pub fn result_count(&self) -> usize {
+        match self {
+            Op::External { call } => call.results.len(),
+            op => op.info().results.len(),
+        }
+    }
+
+    /// Must neither be removed nor repeated, and keeps its place among its like.
+    pub fn is_ordered(&self) -> bool {
+        matches!(self, Op::External { call } if call.ordered)
     }
 
     pub fn category(&self) -> Category {

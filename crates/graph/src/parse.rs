@@ -270,6 +270,9 @@ impl<'a> Cursor<'a> {
         if self.keyword("cpu") {
             return Ok(Some(Device::Cpu));
         }
+        if self.keyword("host") {
+            return Ok(Some(Device::Host));
+        }
         if self.keyword("cuda") {
             self.expect(":")?;
             return Ok(Some(Device::Cuda(self.number("a device number")?)));
@@ -621,6 +624,15 @@ impl<'a> Parser<'a> {
             AttrKind::Dims => AttrValue::Dims(c.list(|c| c.number("a dimension"))?),
             AttrKind::Expr => AttrValue::Expr(c.attr_expr()?),
             AttrKind::Scalar => AttrValue::Scalar(c.scalar()?),
+            AttrKind::Call => {
+                c.skip_space();
+                let start = c.at;
+                let text = c.string()?;
+                let call = serde_json::from_str(&text).map_err(|e| {
+                    c.error_at(start, Code::InvalidLiteral, format!("no call: {e}"))
+                })?;
+                AttrValue::Call(Arc::new(call))
+            }
             AttrKind::Const => {
                 c.expect("@")?;
                 let start = c.at;

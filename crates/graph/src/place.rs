@@ -5,7 +5,7 @@
 
 use crate::ir::{Graph, ValueId};
 use crate::op::{Category, Op};
-use oxyfuel_base::{Expr, Id, Result};
+use oxyfuel_base::{Expr, ExternalResult, Id, Result};
 
 /// Element `(i0, i1, ..)` of a value is element `offset + sum(i * strides)` of its root.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,15 @@ pub fn place_views(graph: &Graph) -> Result<Placements> {
                 None
             };
             all[out.index()] = Some(viewed.unwrap_or_else(|| root(out)));
+        }
+        if let Op::External { call } = &node.op {
+            for (&out, result) in node.outputs.iter().zip(&call.results) {
+                if let (ExternalResult::Tensor { strides, .. }, Some(place)) =
+                    (result, &mut all[out.index()])
+                {
+                    place.strides.clone_from(strides);
+                }
+            }
         }
     }
     let places = all

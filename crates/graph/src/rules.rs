@@ -6,9 +6,9 @@
 //! Two symbolic sizes are equal here when their canonical forms are; sizes that merely might be equal are refused. Bounds (of a slice,
 //! of a gather's index shape) are refused only when they are certainly broken, because a symbol's value may satisfy them.
 
-use crate::ir::{ConstId, Constant, TensorType};
+use crate::ir::{ConstId, Constant, Device, TensorType};
 use crate::op::{Accepts, Gives, Op, Reduce};
-use oxyfuel_base::{Arena, Code, DType, Error, Expr, Ranges, Result};
+use oxyfuel_base::{Arena, Code, DType, Error, Expr, ExternalResult, Ranges, Result};
 
 /// What a rule may look up beside the operands.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,8 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             ),
         ));
     }
-    if let Some((first, rest)) = operands.split_first()
+    if !matches!(op, Op::External { .. })
+        && let Some((first, rest)) = operands.split_first()
         && let Some(other) = rest.iter().find(|t| t.device != first.device)
     {
         return Err(fail(
@@ -172,6 +173,23 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
                 return Err(fail(Code::ShapeMismatch, op, message));
             }
             one(x.clone())
+        }
+        Op::External { call } => {
+            if call.operand_count() > operands.len() || call.operand_strides.len() > operands.len()
+            {
+                let message = format!("the call of `{}` names more operands", call.name);
+                return Err(fail(Code::ArityMismatch, op, message));
+            }
+            // What only the host understands decides nothing about where tensors are.
+            let device = operands.iter().map(|t| t.device);
+            let device = device.filter(|d| *d != Device::Host).min();
+            let given = call.results.iter().map(|result| match result {
+                ExternalResult::Tensor { dtype, shape, .. } => {
+                    TensorType::new(*dtype, shape.clone(), device.unwrap_or_default())
+                }
+                ExternalResult::Opaque | ExternalResult::Nothing => TensorType::object(),
+            });
+            Ok(given.collect())
         }
         Op::Copy => {
             accept(op, operands)?;

@@ -177,6 +177,8 @@ fn attr_text(graph: &Graph, value: &AttrValue) -> String {
             .constants
             .get(*id)
             .map_or_else(|| id.to_string(), |c| format!("@{}", c.name)),
+        // Plain data: writing it cannot fail.
+        AttrValue::Call(call) => quote(&serde_json::to_string(&**call).unwrap_or_default()),
     }
 }
 

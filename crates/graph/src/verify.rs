@@ -208,13 +208,12 @@ fn constants(graph: &Graph) -> Result<()> {
 
 fn node(graph: &Graph, scope: Scope<'_>, symbols: &HashSet<Symbol>, id: NodeId) -> Result<()> {
     let node = &graph.nodes[id];
-    let results = node.op.info().results;
+    let results = node.op.result_count();
     ensure!(
-        node.outputs.len() == results.len(),
+        node.outputs.len() == results,
         InvalidGraph,
-        "{} results instead of {}",
-        node.outputs.len(),
-        results.len()
+        "{} results instead of {results}",
+        node.outputs.len()
     );
     let first = node.outputs[0];
     if let Some(late) = node.inputs.iter().find(|&&v| v >= first) {
@@ -277,6 +276,21 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
             expression(end, symbols)?;
         }
         Op::ScalarTensor { value, .. } => expression(value, symbols)?,
+        Op::External { call } => {
+            call.exprs()
+                .into_iter()
+                .try_for_each(|e| expression(e, symbols))?;
+            for bind in &call.binds {
+                expression(&Expr::from(bind.symbol), symbols)?;
+                ensure!(
+                    (bind.result as usize) < call.results.len(),
+                    InvalidGraph,
+                    "{} is bound to result {}, which does not exist",
+                    bind.symbol,
+                    bind.result
+                );
+            }
+        }
         Op::Unary(_)
         | Op::Binary(_)
         | Op::Compare(_)

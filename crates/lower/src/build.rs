@@ -24,6 +24,7 @@ pub fn build(graph: &Graph, placements: &Placements, group: &Group, name: &str) 
     let nests = match group.kind {
         GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
+        GroupKind::External(node) => return Err(internal(&graph.nodes[node])),
     };
     Ok(Work {
         buffers: builder.roots,
@@ -256,7 +257,10 @@ impl<'a> Builder<'a> {
                 Writer { nest }.cast(acc, out)
             }
             Op::Addmm { beta, alpha } => self.addmm(nest, node, &map, *beta, *alpha),
-            Op::Cat { .. } | Op::SliceScatter { .. } | Op::Constant { .. } => Err(internal(node)),
+            Op::Cat { .. }
+            | Op::SliceScatter { .. }
+            | Op::Constant { .. }
+            | Op::External { .. } => Err(internal(node)),
             Op::Softmax { .. }
             | Op::LogSoftmax { .. }
             | Op::NativeLayerNorm { .. }

@@ -96,7 +96,9 @@ pub fn lower_group(
                 loops(&mut work.nests, strategy, target, name)?
             }
         }
-        GroupKind::Loops | GroupKind::Writes(_) => loops(&mut work.nests, strategy, target, name)?,
+        GroupKind::Loops | GroupKind::Writes(_) | GroupKind::External(_) => {
+            loops(&mut work.nests, strategy, target, name)?
+        }
     };
     arguments.extend(workspaces.into_iter().map(Argument::Workspace));
     let elements: i64 = work

@@ -372,6 +372,7 @@ impl Kernel {
                         align: buffer.align,
                         first_step: 0,
                         last_step: 0,
+                        tensor: None,
                     });
                     if !workspace {
                         let alias = u32::try_from(inputs.len()).ok();

@@ -65,7 +65,8 @@ impl From<Device> for graph::Device {
 impl From<graph::Device> for Device {
     fn from(device: graph::Device) -> Self {
         match device {
-            graph::Device::Cpu => Self::Cpu,
+            // An object of a host is in its memory; nothing here can look into it.
+            graph::Device::Cpu | graph::Device::Host => Self::Cpu,
             graph::Device::Cuda(index) => Self::Cuda(index),
         }
     }

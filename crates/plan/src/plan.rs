@@ -1,6 +1,6 @@
 //! The plan itself.
 
-use oxyfuel_base::{Arena, DType, Expr, Scalar, Symbol, define_id};
+use oxyfuel_base::{Arena, DType, Expr, External, Scalar, Symbol, define_id};
 use serde::{Deserialize, Serialize};
 
 define_id!(
@@ -32,12 +32,21 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// `symbol` is extent `dim` of input `input`.
+/// Where a symbol gets its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SymbolBinding {
     pub symbol: Symbol,
-    pub input: u32,
-    pub dim: u32,
+    pub source: SymbolSource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SymbolSource {
+    /// An extent of an input.
+    Extent { input: u32, dim: u32 },
+    /// The caller says it.
+    Given,
+    /// What an external step of the plan binds.
+    Step(u32),
 }
 
 /// What an input must look like; the guards of a plan.
@@ -74,6 +83,17 @@ pub struct Buffer {
     /// First and last step that touch it.
     pub first_step: u32,
     pub last_step: u32,
+    /// What the host makes it as, where the host owns it or gives it to the caller.
+    pub tensor: Option<TensorSpec>,
+}
+
+/// A tensor that fills a buffer from its first byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorSpec {
+    pub dtype: DType,
+    pub shape: Vec<Expr>,
+    /// In elements.
+    pub strides: Vec<Expr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,6 +106,8 @@ pub enum BufferHome {
     },
     /// Bytes that belong to the plan.
     Constant(Vec<u8>),
+    /// The host's: returned by an external step, or made by the host before our kernels write it. An object that only the host understands has no tensor.
+    Host,
 }
 
 /// Where a kernel came from, for explain, profiles and listings.
@@ -187,6 +209,30 @@ pub enum Step {
         dst: BufferId,
         bytes: Expr,
     },
+    /// The host runs an operator of its own.
+    External(ExternalStep),
+}
+
+/// A call of the host and the buffers around it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExternalStep {
+    pub call: External,
+    pub operands: Vec<HostOperand>,
+    /// One for each result of the call.
+    pub results: Vec<BufferId>,
+    pub provenance: Provenance,
+}
+
+/// What an external call reads: a window on a buffer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostOperand {
+    pub buffer: BufferId,
+    /// `None`: the object as it is.
+    pub tensor: Option<TensorSpec>,
+    /// Of the first element from the buffer's start, in elements.
+    pub offset: Expr,
+    /// Strides that the call must see; the host copies where they differ from the window's.
+    pub required: Option<Vec<Expr>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use oxyfuel_base::{Code, Error, Id, Result};
 
-use crate::{ArgRef, BufferHome, BufferId, Plan, Step};
+use crate::{ArgRef, BufferHome, BufferId, Plan, Step, SymbolSource};
 
 /// Refuses a plan that the run side could not run safely.
 pub fn verify(plan: &Plan) -> Result<()> {
@@ -29,7 +29,7 @@ pub fn verify(plan: &Plan) -> Result<()> {
                 ));
             }
             BufferHome::Input(_) | BufferHome::Constant(_) => written[id.index()] = true,
-            BufferHome::Output(_) | BufferHome::Arena { .. } => {}
+            BufferHome::Output(_) | BufferHome::Arena { .. } | BufferHome::Host => {}
         }
     }
     for (number, step) in plan.steps.iter().enumerate() {
@@ -57,6 +57,50 @@ pub fn verify(plan: &Plan) -> Result<()> {
                 }
                 written[dst.index()] = true;
             }
+            Step::External(step) => {
+                for operand in &step.operands {
+                    check(operand.buffer)?;
+                    if !written[operand.buffer.index()] {
+                        return bad(format!(
+                            "step {number} reads buffer {}, which nothing has written",
+                            operand.buffer
+                        ));
+                    }
+                }
+                if step.results.len() != step.call.results.len() {
+                    return bad(format!(
+                        "step {number} has {} results for a call with {}",
+                        step.results.len(),
+                        step.call.results.len()
+                    ));
+                }
+                for &result in &step.results {
+                    check(result)?;
+                    if !matches!(plan.buffers[result].home, BufferHome::Host) {
+                        return bad(format!(
+                            "step {number} returns buffer {result}, which is not the host's"
+                        ));
+                    }
+                    written[result.index()] = true;
+                }
+                if step.call.operand_count() > step.operands.len() {
+                    return bad(format!(
+                        "step {number} calls with operands it does not have"
+                    ));
+                }
+                for bind in &step.call.binds {
+                    let known = plan.symbols.iter().any(|s| {
+                        s.symbol == bind.symbol
+                            && matches!(s.source, SymbolSource::Step(s) if s as usize == number)
+                    });
+                    if !known || bind.result as usize >= step.results.len() {
+                        return bad(format!(
+                            "step {number} binds {} to what it does not return",
+                            bind.symbol
+                        ));
+                    }
+                }
+            }
         }
     }
     for (i, output) in plan.outputs.iter().enumerate() {
@@ -79,7 +123,10 @@ pub fn verify(plan: &Plan) -> Result<()> {
                 buffer.first_step,
                 buffer.last_step,
             )),
-            BufferHome::Input(_) | BufferHome::Output(_) | BufferHome::Constant(_) => None,
+            BufferHome::Input(_)
+            | BufferHome::Output(_)
+            | BufferHome::Constant(_)
+            | BufferHome::Host => None,
         })
         .collect();
     for (i, a) in arena.iter().enumerate() {

@@ -3,7 +3,7 @@
 use oxyfuel_base::{Arena, Code, DType, Expr, Result, Scalar, Symbol};
 use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
-    MachineCode, OutputSpec, Plan, Provenance, Step, SymbolBinding,
+    MachineCode, OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource,
 };
 use oxyfuel_runtime::code::CodeOptions;
 use oxyfuel_runtime::cpu::CpuDevice;
@@ -259,8 +259,7 @@ fn symbols_come_from_the_inputs() {
     let symbol = Symbol(0);
     let binding = SymbolBinding {
         symbol,
-        input: 0,
-        dim: 0,
+        source: SymbolSource::Extent { input: 0, dim: 0 },
     };
     for machine_code in kinds() {
         let plan = build(Expr::symbol(symbol), vec![binding.clone()], machine_code).plan;
@@ -479,6 +478,7 @@ fn constants_copies_and_scalars() {
         align: 64,
         first_step: 0,
         last_step: 9,
+        tensor: None,
     });
     // Scalars after the three pointers are ignored by the kernel.
     let mut args = [constant, plan.inputs[0].buffer, out]

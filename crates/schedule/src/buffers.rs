@@ -1,12 +1,19 @@
-//! Buffers for the roots that a schedule keeps in memory: who owns each, how long it lives, and where in the arena it lies.
+//! Buffers for everything that a schedule keeps in memory: who owns each, how long it lives, and where in the arena it lies.
+//!
+//! | who owns it | what |
+//! |---|---|
+//! | the caller | inputs |
+//! | the plan | constants, and the arena with what lives between two kernels |
+//! | the caller, from us | outputs |
+//! | the host | what its own operators return or read, and whatever lives while one of them gives a symbol its number: sizes behind such a step are not known before it |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use oxyfuel_base::{Arena, Code, Error, Expr, Result};
-use oxyfuel_graph::{Graph, Op, ValueId};
-use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lifetime, plan_memory};
+use oxyfuel_base::{Arena, Code, Error, Expr, Id, Result};
+use oxyfuel_graph::{Device, Graph, Op, ValueId};
+use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lifetime, TensorSpec, plan_memory};
 
-use crate::group::Schedule;
+use crate::group::{GroupKind, Schedule};
 
 /// Alignment of every buffer we allocate: a cache line and the widest vector.
 pub const ALIGN: u32 = 64;
@@ -19,6 +26,53 @@ pub struct BufferPlan {
     pub arena_bytes: Expr,
 }
 
+/// First and last step that touch each root, and the steps after which more symbols are known.
+struct Uses {
+    last: Vec<u32>,
+    binding: Vec<u32>,
+    /// Roots that an external call makes.
+    made_by_host: BTreeSet<ValueId>,
+    /// Roots that an external call reads.
+    read_by_host: BTreeSet<ValueId>,
+}
+
+impl Uses {
+    fn new(graph: &Graph, schedule: &Schedule) -> Self {
+        let mut this = Self {
+            last: vec![0; graph.values.len()],
+            binding: Vec::new(),
+            made_by_host: BTreeSet::new(),
+            read_by_host: BTreeSet::new(),
+        };
+        for (step, group) in schedule.groups.iter().enumerate() {
+            let step = u32::try_from(step).unwrap_or(u32::MAX);
+            for value in group.inputs.iter().chain(&group.outputs) {
+                this.last[value.index()] = step;
+            }
+            let GroupKind::External(node) = group.kind else {
+                continue;
+            };
+            this.made_by_host.extend(&group.outputs);
+            this.read_by_host.extend(&group.inputs);
+            if matches!(&graph.nodes[node].op, Op::External { call } if !call.binds.is_empty()) {
+                this.binding.push(step);
+            }
+        }
+        let end = u32::try_from(schedule.groups.len()).unwrap_or(u32::MAX);
+        for out in &graph.outputs {
+            this.last[schedule.placements.root(out.value).index()] = end;
+        }
+        this
+    }
+
+    /// Lives while an external call gives a symbol its number.
+    fn crosses(&self, first: u32, last: u32) -> bool {
+        self.binding
+            .iter()
+            .any(|&step| first <= step && step < last)
+    }
+}
+
 /// Gives every root a buffer. Step `i` is group `i`; `workspaces` adds scratch of so many bytes to a step.
 pub fn plan_buffers(
     graph: &Graph,
@@ -27,70 +81,57 @@ pub fn plan_buffers(
 ) -> Result<(BufferPlan, Vec<BufferId>)> {
     let mut buffers: Arena<BufferId, Buffer> = Arena::new();
     let mut of_value = BTreeMap::new();
+    let uses = Uses::new(graph, schedule);
     let last_step = u32::try_from(schedule.groups.len()).unwrap_or(u32::MAX);
-    let bytes = |value: ValueId| -> Expr {
-        graph.values[value].ty.numel() * graph.values[value].ty.dtype.size()
-    };
     let name = |value: ValueId| {
         graph.values[value]
             .name
             .clone()
             .unwrap_or_else(|| value.to_string())
     };
-    // What lies between the first and the last element of an input: its strides may leave gaps, or stay in place.
-    let span = |value: ValueId| -> Expr {
-        let ty = &graph.values[value].ty;
-        if ty.shape.iter().any(|extent| extent.is_const(0)) {
-            return Expr::ZERO;
+    let buffer = |value: ValueId, home: BufferHome, first: u32, last: u32| {
+        let data = &graph.values[value];
+        let tensor = (data.ty.device != Device::Host).then(|| TensorSpec {
+            dtype: data.ty.dtype,
+            shape: data.ty.shape.clone(),
+            strides: schedule.placements.of(value).strides.clone(),
+        });
+        let (bytes, align) = match home {
+            BufferHome::Input(_) => (span(graph, schedule, value), data.align),
+            BufferHome::Output(_)
+            | BufferHome::Arena { .. }
+            | BufferHome::Constant(_)
+            | BufferHome::Host => (data.ty.numel() * data.ty.dtype.size(), ALIGN),
+        };
+        Buffer {
+            name: name(value),
+            home,
+            bytes,
+            align,
+            first_step: first,
+            last_step: last,
+            tensor,
         }
-        let strides = &schedule.placements.of(value).strides;
-        let steps = ty
-            .shape
-            .iter()
-            .zip(strides)
-            .map(|(extent, stride)| (extent.clone() - 1) * stride.clone());
-        (steps.sum::<Expr>() + 1) * ty.dtype.size()
     };
     for (i, &input) in graph.inputs.iter().enumerate() {
-        let align = graph.values[input].align;
         let home = BufferHome::Input(u32::try_from(i).unwrap_or(u32::MAX));
-        let id = buffers.push(Buffer {
-            name: name(input),
-            home,
-            bytes: span(input),
-            align,
-            first_step: 0,
-            last_step,
-        });
-        of_value.insert(input, id);
+        of_value.insert(input, buffers.push(buffer(input, home, 0, last_step)));
     }
     for (_, node) in graph.nodes.iter() {
         if let Op::Constant { id, .. } = &node.op {
             let home = BufferHome::Constant(graph.constants[*id].tensor.data.clone());
-            let buffer = Buffer {
-                name: name(node.out()),
-                home,
-                bytes: bytes(node.out()),
-                align: ALIGN,
-                first_step: 0,
-                last_step,
-            };
-            of_value.insert(node.out(), buffers.push(buffer));
+            let id = buffers.push(buffer(node.out(), home, 0, last_step));
+            of_value.insert(node.out(), id);
         }
     }
     for (i, out) in graph.outputs.iter().enumerate() {
         let root = schedule.placements.root(out.value);
-        if out.alias.is_none() && !of_value.contains_key(&root) {
+        if out.alias.is_none()
+            && !of_value.contains_key(&root)
+            && !uses.made_by_host.contains(&root)
+        {
             let home = BufferHome::Output(u32::try_from(i).unwrap_or(u32::MAX));
-            let id = buffers.push(Buffer {
-                name: name(root),
-                home,
-                bytes: bytes(root),
-                align: ALIGN,
-                first_step: 0,
-                last_step,
-            });
-            of_value.insert(root, id);
+            of_value.insert(root, buffers.push(buffer(root, home, 0, last_step)));
         }
     }
 
@@ -99,32 +140,26 @@ pub fn plan_buffers(
     for (step, group) in schedule.groups.iter().enumerate() {
         let first = u32::try_from(step).unwrap_or(u32::MAX);
         for &value in &group.outputs {
-            if of_value.contains_key(&value) {
+            if let Some(&id) = of_value.get(&value) {
+                buffers[id].first_step = buffers[id].first_step.max(first);
                 continue;
             }
-            let returned = graph
-                .outputs
-                .iter()
-                .any(|out| schedule.placements.root(out.value) == value);
-            let last = if returned {
-                last_step
-            } else {
-                last_use(schedule, value, first)
+            let last = uses.last[value.index()].max(first);
+            let hosted = uses.made_by_host.contains(&value)
+                || uses.read_by_host.contains(&value)
+                || uses.crosses(first, last);
+            if hosted {
+                let id = buffers.push(buffer(value, BufferHome::Host, first, last));
+                of_value.insert(value, id);
+                continue;
+            }
+            let home = BufferHome::Arena {
+                offset: Expr::constant(0),
             };
-            let size = bytes(value);
-            let id = buffers.push(Buffer {
-                name: name(value),
-                home: BufferHome::Arena {
-                    offset: Expr::constant(0),
-                },
-                bytes: size.clone(),
-                align: ALIGN,
-                first_step: first,
-                last_step: last,
-            });
+            let id = buffers.push(buffer(value, home, first, last));
             of_value.insert(value, id);
             requests.push(Lifetime {
-                bytes: static_bytes(&size, &name(value))?,
+                bytes: static_bytes(&buffers[id].bytes, &name(value))?,
                 align: u64::from(ALIGN),
                 first,
                 last,
@@ -143,6 +178,7 @@ pub fn plan_buffers(
             align: ALIGN,
             first_step: step,
             last_step: step,
+            tensor: None,
         });
         requests.push(Lifetime {
             bytes: size,
@@ -170,16 +206,19 @@ pub fn plan_buffers(
     ))
 }
 
-fn last_use(schedule: &Schedule, value: ValueId, first: u32) -> u32 {
-    let uses = schedule
-        .groups
+/// What lies between the first and the last element of an input: its strides may leave gaps, or stay in place.
+fn span(graph: &Graph, schedule: &Schedule, value: ValueId) -> Expr {
+    let ty = &graph.values[value].ty;
+    if ty.shape.iter().any(|extent| extent.is_const(0)) {
+        return Expr::ZERO;
+    }
+    let strides = &schedule.placements.of(value).strides;
+    let steps = ty
+        .shape
         .iter()
-        .enumerate()
-        .filter(|(_, group)| group.inputs.contains(&value));
-    uses.map(|(step, _)| u32::try_from(step).unwrap_or(u32::MAX))
-        .max()
-        .unwrap_or(first)
-        .max(first)
+        .zip(strides)
+        .map(|(extent, stride)| (extent.clone() - 1) * stride.clone());
+    (steps.sum::<Expr>() + 1) * ty.dtype.size()
 }
 
 fn static_bytes(size: &Expr, name: &str) -> Result<u64> {

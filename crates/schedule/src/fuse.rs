@@ -7,7 +7,8 @@
 //!
 //! Matching dims is free choice where only operands from memory run along a dim: their strides adapt to any order. That is why `x - amax(x)` finds the reduced dim again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
 use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Placements, ValueId, place_views};
@@ -56,6 +57,8 @@ struct Fuser<'a> {
     maps: BTreeMap<ValueId, DimMap>,
     /// Dims of what a reduction or a copied reshape reads, which its result does not show.
     operand_maps: BTreeMap<NodeId, DimMap>,
+    /// The group of the ordered call before.
+    last_ordered: Option<usize>,
 }
 
 /// How a node sees an operand from inside a group.
@@ -84,6 +87,7 @@ impl<'a> Fuser<'a> {
             drafts: Vec::new(),
             maps: BTreeMap::new(),
             operand_maps: BTreeMap::new(),
+            last_ordered: None,
         }
     }
 
@@ -120,6 +124,7 @@ impl<'a> Fuser<'a> {
                 ),
             )),
             Category::Pointwise => self.visit_pointwise(id, node),
+            Category::External => self.start_external(id, node),
         }
     }
 
@@ -228,7 +233,9 @@ impl<'a> Fuser<'a> {
     /// Dims of the node's result in a group, if the node can join it; grows nothing.
     fn dims_for(&self, node: &Node, group: usize) -> Option<(DimMap, Vec<(usize, Expr)>)> {
         let draft = &self.drafts[group];
-        if draft.nodes.len() >= MAX_NODES || matches!(draft.kind, GroupKind::Writes(_)) {
+        if draft.nodes.len() >= MAX_NODES
+            || matches!(draft.kind, GroupKind::Writes(_) | GroupKind::External(_))
+        {
             return None;
         }
         let shape = self.shape(node.out());
@@ -458,6 +465,21 @@ impl<'a> Fuser<'a> {
         Ok(())
     }
 
+    /// A call of the host. Ordered ones wait for each other.
+    fn start_external(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        self.start(id, node, GroupKind::External(id), Vec::new())?;
+        let group = self.drafts.len() - 1;
+        self.drafts[group].dims.clear();
+        for out in &node.outputs {
+            self.maps.remove(out);
+        }
+        if node.op.is_ordered() {
+            let before = self.last_ordered.replace(group);
+            self.drafts[group].deps.extend(before);
+        }
+        Ok(())
+    }
+
     /// A reshape by copy: the domain is the operand's, the result has the same elements in row-major order.
     fn start_copy(&mut self, id: NodeId, node: &Node) -> Result<()> {
         let shape = self.shape(node.inputs[0]);
@@ -545,26 +567,7 @@ impl<'a> Fuser<'a> {
                 }
             }
         }
-        let mut done: Vec<bool> = self.drafts.iter().map(|draft| draft.dead).collect();
-        let mut order = Vec::new();
-        while order.len() < self.drafts.iter().filter(|draft| !draft.dead).count() {
-            let ready: Vec<usize> = (0..self.drafts.len())
-                .filter(|&g| !done[g] && self.drafts[g].deps.iter().all(|&d| d == g || done[d]))
-                .collect();
-            if ready.is_empty() {
-                return Err(Error::new(
-                    Code::Internal,
-                    format!(
-                        "the groups of graph @{} wait for each other",
-                        self.graph.name
-                    ),
-                ));
-            }
-            for g in ready {
-                done[g] = true;
-                order.push(g);
-            }
-        }
+        let order = self.order()?;
         let groups = order.into_iter().map(|g| {
             let draft = &self.drafts[g];
             let maps = draft
@@ -586,13 +589,62 @@ impl<'a> Fuser<'a> {
                 maps,
                 operand_maps,
                 inputs: inputs[g].iter().copied().collect(),
-                outputs: outputs[g].iter().copied().collect(),
+                outputs: match draft.kind {
+                    GroupKind::External(node) => self.graph.nodes[node].outputs.clone(),
+                    GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
+                        outputs[g].iter().copied().collect()
+                    }
+                },
                 alternatives: Vec::new(),
             };
             group.alternatives = strategies(&group, target);
             group
         });
         Ok(groups.collect())
+    }
+}
+
+impl Fuser<'_> {
+    /// Groups as the program had them: of those that can run, the one whose last node stood first.
+    fn order(&self) -> Result<Vec<usize>> {
+        let mut waits = vec![0usize; self.drafts.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.drafts.len()];
+        let mut ready = BinaryHeap::new();
+        let rank = |g: usize| Reverse((self.drafts[g].nodes.iter().max().copied(), g));
+        let alive: Vec<usize> = (0..self.drafts.len())
+            .filter(|&g| !self.drafts[g].dead)
+            .collect();
+        for &g in &alive {
+            for &d in &self.drafts[g].deps {
+                if d != g && !self.drafts[d].dead {
+                    waits[g] += 1;
+                    readers[d].push(g);
+                }
+            }
+            if waits[g] == 0 {
+                ready.push(rank(g));
+            }
+        }
+        let mut order = Vec::with_capacity(alive.len());
+        while let Some(Reverse((_, g))) = ready.pop() {
+            order.push(g);
+            for &reader in &readers[g] {
+                waits[reader] -= 1;
+                if waits[reader] == 0 {
+                    ready.push(rank(reader));
+                }
+            }
+        }
+        if order.len() < alive.len() {
+            return Err(Error::new(
+                Code::Internal,
+                format!(
+                    "the groups of graph @{} wait for each other",
+                    self.graph.name
+                ),
+            ));
+        }
+        Ok(order)
     }
 }
 
@@ -621,7 +673,7 @@ fn reads_memory(op: &Op, operand: usize) -> bool {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
-        Category::View => true,
+        Category::View | Category::External => true,
         Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
     }
 }
@@ -703,6 +755,7 @@ fn strategies(group: &Group, target: &TargetDesc) -> Vec<Strategy> {
     match group.kind {
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
         GroupKind::Writes(_) => vec![Strategy::Tiles],
+        GroupKind::External(_) => vec![],
         GroupKind::Loops if group.reduced.is_empty() => vec![Strategy::Tiles],
         GroupKind::Loops => {
             let extent = |d: usize| group.dims[d].as_const().unwrap_or(1).max(1);

@@ -45,6 +45,8 @@ pub enum GroupKind {
     Contraction(NodeId),
     /// Values copied into parts of one result (concatenation, a write into a slice).
     Writes(NodeId),
+    /// A call of the host (the node): no kernel.
+    External(NodeId),
 }
 
 /// How a group runs. What each means for tiles is decided by `lower`.

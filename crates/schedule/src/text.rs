@@ -37,6 +37,7 @@ impl Shown<'_> {
             GroupKind::Loops => "loops",
             GroupKind::Contraction(_) => "contraction",
             GroupKind::Writes(_) => "writes",
+            GroupKind::External(_) => "external",
         };
         writeln!(
             f,

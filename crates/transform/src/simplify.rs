@@ -98,6 +98,9 @@ fn empty(graph: &Graph, node: &Node) -> Result<Option<Scalar>> {
     let [out] = node.outputs[..] else {
         return Ok(None);
     };
+    if matches!(node.op, Op::External { .. }) {
+        return Ok(None);
+    }
     let data = &graph.values[out];
     if data.layout.strides().is_some() || matches!(node.op, Op::Full { .. }) {
         return Ok(None);
@@ -189,6 +192,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
             .collect();
         let key = format!("{:?} {inputs:?} {layouts:?}", node.op);
         if node.outputs.len() == 1
+            && !node.op.is_ordered()
             && let Some(&value) = known.get(&key)
         {
             rebuild.define(node.out(), value);

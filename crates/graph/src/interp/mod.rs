@@ -183,6 +183,11 @@ fn apply(
             let slice = index::Slice::new(bindings, x()?, *dim, (start, end, *step))?;
             one(slice.write(operands[0], operands[1]))
         }
+        Op::External { call } => Err(oxyfuel_base::err!(
+            NoLowering,
+            "`{}` is the host's operator, and the interpreter has no host",
+            call.name
+        )),
         Op::Copy => one(operands[1].expand(&shape)),
         Op::Cat { dim } => one(index::cat(operands, *dim, shape)),
         Op::Gather { dim } => one(index::gather(operands[0], *dim, operands[1])?),

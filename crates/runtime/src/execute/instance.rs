@@ -2,10 +2,11 @@
 //!
 //! What is left for a call is to put the addresses of its inputs and outputs into the words of the launches.
 
+use super::hosted::{Segment, segments};
 use crate::device::{ArgKind, Grid, MapShape};
 use oxyfuel_base::dtype::Kind;
 use oxyfuel_base::{DType, Expr, Id, Result, Symbol, ensure, err};
-use oxyfuel_plan::{ArgRef, Artefact, BufferHome, Kernel, Plan, Step, TensorMapSpec};
+use oxyfuel_plan::{ArgRef, Artefact, BufferHome, Kernel, Plan, Step, SymbolSource, TensorMapSpec};
 use std::ops::Range;
 
 /// Evaluated and checked; see the module.
@@ -20,8 +21,10 @@ pub(super) struct Instance {
     pub words: Vec<u64>,
     /// What each word is.
     pub kinds: Vec<ArgKind>,
-    /// Words that hold pointers.
+    /// Words that hold pointers, in the order of the words.
     pub pointers: Vec<Pointer>,
+    /// The steps, cut where the host has something to do.
+    pub segments: Vec<Segment>,
 }
 
 /// What an input must be.
@@ -70,6 +73,10 @@ pub(super) enum Home {
     },
     /// In the plan's own constants.
     Constant,
+    /// In the host's hands.
+    Host,
+    /// Its size is not known yet: a step of the plan will say it.
+    Later,
 }
 
 /// A word that is a pointer: `buffer`'s address plus `offset` bytes.
@@ -85,6 +92,8 @@ pub(super) enum ReadyStep {
     Launch {
         kernel: usize,
         words: Range<usize>,
+        /// Those of the instance's pointers that are among the words.
+        pointers: Range<usize>,
         grids: Vec<Grid>,
         maps: Vec<MapShape>,
     },
@@ -93,6 +102,8 @@ pub(super) enum ReadyStep {
         dst: usize,
         bytes: usize,
     },
+    /// The host reads the plan itself.
+    External,
 }
 
 /// Expressions with numbers for their symbols.
@@ -127,15 +138,34 @@ impl Numbers<'_> {
 }
 
 impl Instance {
-    /// Evaluates a verified plan; `symbols` has a number for each of its symbols.
+    /// Evaluates a verified plan; `symbols` has a number for each of its symbols, but for those that a step binds: then the
+    /// instance ends with the first step that binds one which is missing.
     pub fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {
         let numbers = Numbers(symbols);
-        let arena_bytes = numbers.count(&plan.arena_bytes, "the size of the arena")?;
+        let known = known_steps(plan, symbols);
+        let arena_bytes = if known == plan.steps.len() {
+            numbers.count(&plan.arena_bytes, "the size of the arena")?
+        } else {
+            known_arena(plan, &numbers, known)
+        };
         let mut buffers = vec![];
         for (id, buffer) in plan.buffers.iter() {
-            let bytes = numbers.count(&buffer.bytes, "the size of a buffer")?;
+            if buffer.first_step as usize >= known && known < plan.steps.len() {
+                buffers.push(Buffer {
+                    home: Home::Later,
+                    bytes: 0,
+                });
+                continue;
+            }
+            // What the last known step returns may have a size that only its result tells.
+            let returned = known < plan.steps.len() && matches!(buffer.home, BufferHome::Host);
+            let bytes = match numbers.count(&buffer.bytes, "the size of a buffer") {
+                Err(_) if returned => 0,
+                bytes => bytes?,
+            };
             let home = match &buffer.home {
                 BufferHome::Input(input) => Home::Input(*input as usize),
+                BufferHome::Host => Home::Host,
                 BufferHome::Output(output) => Home::Output(*output as usize),
                 BufferHome::Constant(constant) => {
                     ensure!(
@@ -166,18 +196,34 @@ impl Instance {
         check_overlap(plan, &buffers)?;
         let mut this = Self {
             inputs: inputs(plan, &numbers, &buffers)?,
-            outputs: outputs(plan, &numbers, &buffers)?,
+            outputs: if known == plan.steps.len() {
+                outputs(plan, &numbers, &buffers)?
+            } else {
+                vec![]
+            },
             buffers,
             arena_bytes,
             steps: vec![],
             words: vec![],
             kinds: vec![],
             pointers: vec![],
+            segments: vec![],
         };
-        for step in &plan.steps {
+        let mut bytes = vec![];
+        for step in &plan.steps[..known] {
+            bytes.push(match step {
+                Step::Launch { kernel, .. } => {
+                    let cost = &plan.kernels[*kernel].cost;
+                    let moved = cost.bytes_read.clone() + cost.bytes_written.clone();
+                    numbers.value(&moved).map_or(u64::MAX >> 16, |n| n as u64)
+                }
+                Step::Copy { bytes, .. } => numbers.count(bytes, "the size of a copy")? as u64,
+                Step::External(_) => 0,
+            });
             let step = this.step(plan, step, &numbers)?;
             this.steps.push(step);
         }
+        this.segments = segments(plan, &this, &bytes);
         Ok(this)
     }
 
@@ -196,9 +242,11 @@ impl Instance {
                 );
                 Ok(ReadyStep::Copy { src, dst, bytes })
             }
+            Step::External(_) => Ok(ReadyStep::External),
             Step::Launch { kernel: id, args } => {
                 let kernel = &plan.kernels[*id];
                 let first = self.words.len();
+                let first_pointer = self.pointers.len();
                 for arg in args {
                     let (word, kind) = self.arg(arg, numbers)?;
                     self.words.push(word);
@@ -216,6 +264,7 @@ impl Instance {
                 Ok(ReadyStep::Launch {
                     kernel: id.index(),
                     words,
+                    pointers: first_pointer..self.pointers.len(),
                     grids,
                     maps,
                 })
@@ -305,7 +354,7 @@ fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec
                     "output {index} is an input and does not say so"
                 );
             }
-            Home::Output(_) | Home::Constant => {}
+            Home::Output(_) | Home::Constant | Home::Host | Home::Later => {}
         }
         let (shape, strides) = (numbers.values(&spec.shape)?, numbers.values(&spec.strides)?);
         let offset = numbers.value(&spec.offset)?;
@@ -344,6 +393,36 @@ fn check_overlap(plan: &Plan, buffers: &[Buffer]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How many steps can be evaluated: all up to the first that binds a symbol without a number.
+fn known_steps(plan: &Plan, symbols: &[(Symbol, i64)]) -> usize {
+    let missing = plan.symbols.iter().filter_map(|binding| {
+        let known = symbols.iter().any(|(symbol, _)| *symbol == binding.symbol);
+        match binding.source {
+            SymbolSource::Step(step) if !known => Some(step as usize + 1),
+            SymbolSource::Step(_) | SymbolSource::Extent { .. } | SymbolSource::Given => None,
+        }
+    });
+    missing.min().unwrap_or(plan.steps.len())
+}
+
+/// The arena that the first `known` steps need.
+fn known_arena(plan: &Plan, numbers: &Numbers<'_>, known: usize) -> usize {
+    let ends = plan.buffers.values().filter_map(|buffer| {
+        let BufferHome::Arena { offset } = &buffer.home else {
+            return None;
+        };
+        if buffer.first_step as usize >= known {
+            return None;
+        }
+        let (offset, bytes) = (
+            numbers.value(offset).ok()?,
+            numbers.value(&buffer.bytes).ok()?,
+        );
+        usize::try_from(offset.checked_add(bytes)?).ok()
+    });
+    ends.max().unwrap_or(0)
 }
 
 /// Up to three axes; more are folded into the last, since only their product matters to a processor's workers.

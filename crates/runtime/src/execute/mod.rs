@@ -15,7 +15,10 @@
 //! Inputs are checked against the plan (type, shape, strides, alignment, device) and borrowed for the time of the
 //! call: an input that the plan writes must not overlap another one, nor be in use elsewhere.
 
+mod hosted;
 mod instance;
+
+pub use hosted::{Host, LATER};
 
 use crate::device::{Device, Launch, LoadedKernel, Stream};
 use crate::storage::Storage;
@@ -23,8 +26,9 @@ use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
 use instance::{Home, Input, Instance, ReadyStep};
 use oxyfuel_base::{Result, Symbol, ensure, err};
-use oxyfuel_plan::{BufferHome, Plan, Step};
+use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -113,7 +117,10 @@ impl Program {
                 device.copy_in(bytes, &storage, 0)?;
                 Ok(Some(storage))
             }
-            BufferHome::Input(_) | BufferHome::Output(_) | BufferHome::Arena { .. } => Ok(None),
+            BufferHome::Input(_)
+            | BufferHome::Output(_)
+            | BufferHome::Arena { .. }
+            | BufferHome::Host => Ok(None),
         });
         let constants = constants.collect::<Result<Vec<_>>>()?;
         let only = if plan.symbols.is_empty() {
@@ -185,6 +192,7 @@ impl Program {
             let name = match &self.plan.steps[step] {
                 Step::Launch { kernel, .. } => self.plan.kernels[*kernel].name.clone(),
                 Step::Copy { .. } => "copy".to_string(),
+                Step::External(step) => step.call.name.clone(),
             };
             Ok(StepTime {
                 step,
@@ -227,7 +235,7 @@ impl Program {
                         (None, None) => 0,
                     };
                 }
-                Home::Arena { .. } | Home::Constant => {}
+                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => {}
             }
         }
         // SAFETY: every input was checked to hold its buffer's bytes and is borrowed; outputs and arena were allocated
@@ -275,7 +283,7 @@ impl Program {
             match buffer.home {
                 Home::Input(input) => *address = inputs[input],
                 Home::Output(output) => *address = outputs[output],
-                Home::Arena { .. } | Home::Constant => {}
+                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => {}
             }
         }
         // SAFETY: promised by the caller.
@@ -307,7 +315,11 @@ impl Program {
                 match buffer.home {
                     Home::Output(owner) if owner == index => buffer.bytes,
                     Home::Constant => buffer.bytes,
-                    Home::Output(_) | Home::Input(_) | Home::Arena { .. } => 0,
+                    Home::Output(_)
+                    | Home::Input(_)
+                    | Home::Arena { .. }
+                    | Home::Host
+                    | Home::Later => 0,
                 }
             });
         Ok(bytes.collect())
@@ -321,24 +333,44 @@ impl Program {
         workspace: &mut Workspace,
         between: Between<'_>,
     ) -> Result<()> {
+        between(0, workspace.stream)?;
+        // SAFETY: promised by the caller.
+        unsafe { self.run_steps(instance, 0..instance.steps.len(), workspace, between) }
+    }
+
+    /// # Safety
+    /// As [`Self::run`], for the buffers that these steps touch.
+    unsafe fn run_steps(
+        &self,
+        instance: &Instance,
+        steps: Range<usize>,
+        workspace: &mut Workspace,
+        between: Between<'_>,
+    ) -> Result<()> {
         let Workspace {
             addresses,
             words,
             stream,
             ..
         } = workspace;
-        for pointer in &instance.pointers {
-            words[pointer.word] = addresses[pointer.buffer] + pointer.offset;
-        }
-        between(0, *stream)?;
-        for (number, step) in instance.steps.iter().enumerate() {
-            match step {
+        for number in steps {
+            match &instance.steps[number] {
+                ReadyStep::External => {
+                    return Err(err!(
+                        HostCall,
+                        "step {number} of the plan is an operator of the host"
+                    ));
+                }
                 ReadyStep::Launch {
                     kernel,
                     words: range,
+                    pointers,
                     grids,
                     maps,
                 } => {
+                    for pointer in &instance.pointers[pointers.clone()] {
+                        words[pointer.word] = addresses[pointer.buffer] + pointer.offset;
+                    }
                     let kinds = &instance.kinds[range.clone()];
                     let launch = Launch {
                         words: &words[range.clone()],
@@ -375,20 +407,20 @@ impl Program {
         if let Some(only) = &self.only {
             return Ok(only.clone());
         }
-        let symbols = self.plan.symbols.iter().map(|binding| {
-            let shape = inputs
-                .get(binding.input as usize)
-                .map(|input| input.shape());
-            let extent = shape.and_then(|shape| shape.get(binding.dim as usize));
-            extent.copied().ok_or_else(|| {
-                err!(
-                    RankMismatch,
-                    "input {} has no dim {}",
-                    binding.input,
-                    binding.dim
-                )
-            })
-        });
+        let symbols = self
+            .plan
+            .symbols
+            .iter()
+            .map(|binding| match binding.source {
+                SymbolSource::Extent { input, dim } => {
+                    let shape = inputs.get(input as usize).map(|input| input.shape());
+                    let extent = shape.and_then(|shape| shape.get(dim as usize));
+                    extent
+                        .copied()
+                        .ok_or_else(|| err!(RankMismatch, "input {input} has no dim {dim}"))
+                }
+                SymbolSource::Given | SymbolSource::Step(_) => Ok(LATER),
+            });
         self.ready(&symbols.collect::<Result<Vec<_>>>()?)
     }
 
@@ -413,10 +445,12 @@ impl Program {
         {
             return Ok(ready.clone());
         }
+        self.check_numbers(values)?;
         let symbols: Vec<(Symbol, i64)> = bindings
             .iter()
             .map(|binding| binding.symbol)
             .zip(values.iter().copied())
+            .filter(|(_, value)| *value != LATER)
             .collect();
         let ready = Arc::new(Ready::new(&self.plan, &symbols)?);
         let mut instances = self
@@ -448,7 +482,7 @@ impl Program {
             .map(|(buffer, constant)| match buffer.home {
                 Home::Arena { offset } => arena.address() + offset as u64,
                 Home::Constant => constant.as_ref().map_or(0, |storage| storage.address()),
-                Home::Input(_) | Home::Output(_) => 0,
+                Home::Input(_) | Home::Output(_) | Home::Host | Home::Later => 0,
             });
         let addresses = addresses.collect();
         Ok(Box::new(Workspace {
@@ -467,7 +501,12 @@ impl Program {
     ) -> Result<Vec<Option<Storage>>> {
         let storages = instance.buffers.iter().map(|buffer| match buffer.home {
             Home::Output(output) if wanted(output) => self.device.allocate(buffer.bytes).map(Some),
-            Home::Output(_) | Home::Input(_) | Home::Arena { .. } | Home::Constant => Ok(None),
+            Home::Output(_)
+            | Home::Input(_)
+            | Home::Arena { .. }
+            | Home::Constant
+            | Home::Host
+            | Home::Later => Ok(None),
         });
         storages.collect()
     }
@@ -496,7 +535,7 @@ impl Program {
                 (inputs[input].storage().clone(), start / to)
             }
             Home::Constant => (self.copy_of_constant(output.buffer)?, 0),
-            Home::Output(_) | Home::Arena { .. } => {
+            Home::Output(_) | Home::Arena { .. } | Home::Host | Home::Later => {
                 let storage = fresh[output.buffer].clone();
                 (
                     storage.ok_or_else(|| err!(InvalidPlan, "an output without memory"))?,
@@ -617,7 +656,7 @@ impl<'a> Borrowed<'a> {
         (0..self.inputs.len()).filter(move |other| *other != index && self.specs[*other].written)
     }
 
-    fn range(&self, index: usize) -> std::ops::Range<u64> {
+    fn range(&self, index: usize) -> Range<u64> {
         let begin = self.inputs[index].address();
         begin..begin + self.specs[index].bytes as u64
     }

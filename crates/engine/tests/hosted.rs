@@ -1,0 +1,130 @@
+//! Plans with calls of a host: the host owns what crosses between its operators and our kernels.
+
+use oxyfuel_base::{Id, Result, err};
+use oxyfuel_engine::{Options, Target, compile};
+use oxyfuel_graph::parse;
+use oxyfuel_plan::{Plan, Step};
+use oxyfuel_runtime::device::Stream;
+use oxyfuel_runtime::execute::{Host, LATER, Program};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A host with two operators on f32 vectors: `double`, and `positive`, which keeps what is above zero.
+struct Vectors<'a> {
+    plan: &'a Plan,
+    inputs: Vec<Vec<f32>>,
+    held: BTreeMap<usize, Vec<f32>>,
+    /// Buffers that are held at once, at most.
+    most: usize,
+    calls: Vec<String>,
+}
+
+impl Vectors<'_> {
+    fn read(&self, buffer: usize) -> Vec<f32> {
+        match self.plan.buffers.values().nth(buffer).map(|b| &b.home) {
+            Some(oxyfuel_plan::BufferHome::Input(i)) => self.inputs[*i as usize].clone(),
+            _ => self.held[&buffer].clone(),
+        }
+    }
+}
+
+impl Host for Vectors<'_> {
+    fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
+        let memory = self
+            .held
+            .entry(buffer)
+            .or_insert_with(|| vec![f32::NAN; bytes / 4]);
+        let address = memory.as_ptr() as u64;
+        self.most = self.most.max(self.held.len());
+        Ok(address)
+    }
+
+    fn external(&mut self, step: usize, addresses: &mut [u64], numbers: &mut [i64]) -> Result<()> {
+        let Step::External(step) = &self.plan.steps[step] else {
+            return Err(err!(Internal, "no external step"));
+        };
+        self.calls.push(step.call.name.clone());
+        let x = self.read(step.operands[0].buffer.index());
+        let y: Vec<f32> = match step.call.name.as_str() {
+            "double" => x.iter().map(|v| v * 2.0).collect(),
+            "positive" => x.into_iter().filter(|v| *v > 0.0).collect(),
+            name => return Err(err!(HostCall, "no operator {name}")),
+        };
+        for bind in &step.call.binds {
+            let at = self
+                .plan
+                .symbols
+                .iter()
+                .position(|s| s.symbol == bind.symbol);
+            numbers[at.expect("a symbol of the plan")] = y.len() as i64;
+        }
+        let result = step.results[0].index();
+        addresses[result] = y.as_ptr() as u64;
+        self.held.insert(result, y);
+        self.most = self.most.max(self.held.len());
+        Ok(())
+    }
+
+    fn release(&mut self, buffer: usize) {
+        self.held.remove(&buffer);
+    }
+
+    fn compute(&mut self, _: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
+        work()
+    }
+}
+
+fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
+    let graph = parse("test", text).unwrap();
+    let target = Target::host(&Options::default()).unwrap();
+    let compiled = compile(&graph, &target, &Options::default(), false).unwrap();
+    let plan = Arc::new(compiled.plan);
+    let program = Program::new(plan.clone(), target.device(&Options::default()).unwrap()).unwrap();
+    let mut host = Vectors {
+        plan: &plan,
+        inputs: inputs.to_vec(),
+        held: BTreeMap::new(),
+        most: 0,
+        calls: vec![],
+    };
+    let addresses: Vec<u64> = inputs.iter().map(|x| x.as_ptr() as u64).collect();
+    let mut numbers = program.numbers();
+    assert!(numbers.iter().all(|n| *n == LATER));
+    // SAFETY: the inputs are vectors of the sizes in the text and live until the end; the processor is done when the call returns.
+    unsafe { program.call_hosted(&mut numbers, &addresses, &mut host, Stream::default()) }.unwrap();
+    let outputs = plan.outputs.iter().map(|out| host.read(out.buffer.index()));
+    (outputs.collect(), host.most, host.calls)
+}
+
+#[test]
+fn kernels_and_calls_of_the_host_alternate() {
+    let text = r#"graph @f(%x: f32[4] cpu) {
+  %1: f32[4] = relu %x
+  %2: f32[4] = external %1, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"4\"],\"strides\":[\"1\"]}}]}"
+  %3: f32[4] = neg %2
+  %4: f32[4] = external %3, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"4\"],\"strides\":[\"1\"]}}]}"
+  %5: f32[4] = add %4, %x
+  return %5, %2
+}"#;
+    let (outputs, most, calls) = run(text, &[vec![-1.0, 2.0, -3.0, 4.0]]);
+    assert_eq!(outputs[0], [-1.0, -6.0, -3.0, -12.0]);
+    assert_eq!(outputs[1], [0.0, 4.0, 0.0, 8.0]);
+    assert_eq!(calls, ["double", "double"]);
+    assert!(most <= 3, "{most} buffers at once");
+}
+
+#[test]
+fn a_size_that_the_host_tells_is_a_symbol_of_the_steps_behind() {
+    let text = r#"sym s0: 0..
+graph @f(%x: f32[6] cpu) {
+  %1: f32[6] = neg %x
+  %2: f32[s0] = external %1, call="{\"name\":\"positive\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"s0\"],\"strides\":[\"1\"]}}],\"binds\":[{\"symbol\":0,\"result\":0,\"dim\":0}]}"
+  %3: f32[s0] = external %2, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"s0\"],\"strides\":[\"1\"]}}]}"
+  %4: f32[6] = exp %1
+  return %3, %4
+}"#;
+    let (outputs, _, calls) = run(text, &[vec![1.0, -2.0, 3.0, -4.0, 0.0, -5.0]]);
+    assert_eq!(outputs[0], [4.0, 8.0, 10.0]);
+    assert_eq!(outputs[1].len(), 6);
+    assert_eq!(calls, ["positive", "double"]);
+}

@@ -1,0 +1,215 @@
+//! Running plans for a host: whoever brought the program owns its tensors and runs the operators that we did not compile.
+//!
+//! ```text
+//!   steps     k k k | x | k k | x | k          k: our kernels and copies, x: a call of the host
+//!   segments  [   ]   [ ] [  ]  [ ] [ ]        before a segment the host makes the buffers it first touches,
+//!                                              after it the host forgets those it touched last
+//! ```
+//!
+//! A call of the host may give symbols their numbers (a size that depends on data). The steps after it then belong to another
+//! instance; nothing in the arena lives across such a step.
+
+use super::Program;
+use super::instance::{Home, Instance, ReadyStep};
+use crate::device::Stream;
+use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_plan::{Plan, Step, SymbolSource};
+use std::ops::Range;
+
+/// A symbol whose number is not known yet, in a list of numbers.
+pub const LATER: i64 = i64::MIN;
+
+/// What a plan needs of whoever brought the program. Buffers and steps are named by their number in the plan.
+pub trait Host {
+    /// Makes the tensor of a buffer (see [`oxyfuel_plan::Buffer::tensor`]) and tells its address.
+    fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64>;
+    /// Runs an external step: its results are the host's from now on, their addresses are put into `addresses`. The numbers that
+    /// the step gives to symbols go into `numbers`, which has one place for each symbol of the plan.
+    fn external(&mut self, step: usize, addresses: &mut [u64], numbers: &mut [i64]) -> Result<()>;
+    /// Nobody needs the buffer any more.
+    fn release(&mut self, buffer: usize);
+    /// Runs our kernels, which move about so many bytes: a host that holds a lock lets it go meanwhile.
+    fn compute(&mut self, bytes: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()>;
+}
+
+/// Steps that run without the host, or one call of it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub steps: Range<usize>,
+    pub external: bool,
+    /// Buffers the host makes before.
+    pub allocate: Vec<usize>,
+    /// Buffers the host forgets after.
+    pub release: Vec<usize>,
+    /// What the kernels move.
+    pub bytes: u64,
+}
+
+/// Cuts the steps that an instance knows into segments.
+pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = vec![];
+    for (number, step) in instance.steps.iter().enumerate() {
+        let external = matches!(step, ReadyStep::External);
+        match segments.last_mut() {
+            Some(last) if !external && !last.external => {
+                last.steps.end = number + 1;
+                last.bytes += bytes[number];
+            }
+            _ => segments.push(Segment {
+                steps: number..number + 1,
+                external,
+                allocate: vec![],
+                release: vec![],
+                bytes: bytes[number],
+            }),
+        }
+    }
+    let at = |step: usize| segments.partition_point(|s| s.steps.end <= step);
+    let mut allocate: Vec<(usize, usize)> = vec![];
+    let mut release: Vec<(usize, usize)> = vec![];
+    for (id, spec) in plan.buffers.values().enumerate() {
+        let (first, last) = (spec.first_step as usize, spec.last_step as usize);
+        let (first_segment, last_segment) = (at(first), at(last));
+        match instance.buffers[id].home {
+            // What the host's own call returns is there already.
+            Home::Host | Home::Output(_) => {
+                if segments.get(first_segment).is_some_and(|s| !s.external) {
+                    allocate.push((first_segment, id));
+                }
+                if instance.buffers[id].home == Home::Host {
+                    release.push((last_segment, id));
+                }
+            }
+            Home::Input(_) | Home::Arena { .. } | Home::Constant | Home::Later => {}
+        }
+    }
+    for (segment, id) in allocate {
+        segments[segment].allocate.push(id);
+    }
+    for (segment, id) in release {
+        // A buffer that lives to the end is the caller's.
+        if let Some(segment) = segments.get_mut(segment) {
+            segment.release.push(id);
+        }
+    }
+    segments
+}
+
+impl Program {
+    /// The numbers that a caller gives: one place for each symbol, [`LATER`] for those that a step of the plan binds.
+    pub fn numbers(&self) -> Vec<i64> {
+        vec![LATER; self.plan.symbols.len()]
+    }
+
+    /// Runs the plan with the memory and the operators of a host. `inputs` has the address of each input; outputs are in the
+    /// host's hands when this returns. `numbers` has one place for each symbol of the plan, in its order; those that a step binds are
+    /// filled in.
+    ///
+    /// # Safety
+    /// The inputs are as the plan's [`oxyfuel_plan::InputSpec`]s say for these numbers, on the program's device; nobody writes
+    /// them until the device is done. What the host allocates and returns is as large as the plan says.
+    pub unsafe fn call_hosted(
+        &self,
+        numbers: &mut [i64],
+        inputs: &[u64],
+        host: &mut dyn Host,
+        stream: Stream,
+    ) -> Result<()> {
+        let mut ready = self.ready(numbers)?;
+        ensure!(
+            inputs.len() == ready.instance.inputs.len(),
+            ArityMismatch,
+            "{} inputs for a plan with {}",
+            inputs.len(),
+            ready.instance.inputs.len()
+        );
+        let mut workspace = self.workspace(&ready, stream)?;
+        for (address, buffer) in workspace.addresses.iter_mut().zip(&ready.instance.buffers) {
+            if let Home::Input(input) = buffer.home {
+                *address = inputs[input];
+            }
+        }
+        let mut segment = 0;
+        let ran = loop {
+            let Some(now) = ready.instance.segments.get(segment) else {
+                break Ok(());
+            };
+            segment += 1;
+            if now.external {
+                let step = now.steps.start;
+                if let Err(error) = host.external(step, &mut workspace.addresses, numbers) {
+                    break Err(error);
+                }
+                if self.binds(step) {
+                    // More sizes are known now: go on with the instance that knows them, at the same place.
+                    let next = match self.ready(numbers) {
+                        Ok(next) => next,
+                        Err(error) => break Err(error),
+                    };
+                    let mut other = match self.workspace(&next, stream) {
+                        Ok(other) => other,
+                        Err(error) => break Err(error),
+                    };
+                    for (index, buffer) in next.instance.buffers.iter().enumerate() {
+                        if !matches!(buffer.home, Home::Arena { .. } | Home::Constant) {
+                            other.addresses[index] = workspace.addresses[index];
+                        }
+                    }
+                    for &buffer in &now.release {
+                        host.release(buffer);
+                    }
+                    ready.put(std::mem::replace(&mut workspace, other));
+                    ready = next;
+                    continue;
+                }
+            } else {
+                let made = now.allocate.iter().try_for_each(|&buffer| {
+                    let bytes = ready.instance.buffers[buffer].bytes;
+                    workspace.addresses[buffer] = host.allocate(buffer, bytes)?;
+                    Ok(())
+                });
+                let ran = made.and_then(|()| {
+                    host.compute(now.bytes, &mut || {
+                        // SAFETY: promised by the caller; arena and constants are the program's own.
+                        unsafe {
+                            self.run_steps(
+                                &ready.instance,
+                                now.steps.clone(),
+                                &mut workspace,
+                                &mut |_, _| Ok(()),
+                            )
+                        }
+                    })
+                });
+                if let Err(error) = ran {
+                    break Err(error);
+                }
+            }
+            for &buffer in &now.release {
+                host.release(buffer);
+            }
+        };
+        ready.put(workspace);
+        ran
+    }
+
+    /// Whether a step of the plan gives symbols their numbers.
+    fn binds(&self, step: usize) -> bool {
+        matches!(&self.plan.steps[step], Step::External(step) if !step.call.binds.is_empty())
+    }
+
+    /// The numbers of symbols that are known before any step ran must be there.
+    pub(super) fn check_numbers(&self, values: &[i64]) -> Result<()> {
+        let mut bindings = self.plan.symbols.iter().zip(values);
+        match bindings.find(|(binding, value)| {
+            **value == LATER && !matches!(binding.source, SymbolSource::Step(_))
+        }) {
+            None => Ok(()),
+            Some((binding, _)) => Err(err!(
+                UnboundSymbol,
+                "nobody says what {} is",
+                binding.symbol
+            )),
+        }
+    }
+}
