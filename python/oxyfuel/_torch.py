@@ -1,0 +1,89 @@
+"""Every private name of PyTorch that this package uses, and the versions for which they were checked.
+
+Nothing else in the package may import a name of torch that begins with an underscore or lives in a private module. A version outside of
+the range is an error with a code, not a crash somewhere later.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from .errors import UNSUPPORTED_TORCH, OxyfuelError
+
+# First version that works, and the first that was not tried.
+SUPPORTED = ((2, 11), (2, 16))
+
+
+def check_version(version: str) -> None:
+    """An error unless the version is one whose private names are known."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    pair = (int(found[1]), int(found[2])) if found else (0, 0)
+    low, high = SUPPORTED
+    if not low <= pair < high:
+        raise OxyfuelError(
+            UNSUPPORTED_TORCH,
+            f"torch {version} is not supported",
+            f"install torch {low[0]}.{low[1]} to {high[0]}.{high[1] - 1}",
+        )
+
+
+check_version(torch.__version__)
+
+import sympy  # noqa: E402  (torch depends on it)
+from torch._decomp import core_aten_decompositions  # noqa: E402, F401
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
+from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: E402, F401
+from torch._guards import TracingContext  # noqa: E402
+from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
+from torch.utils._sympy.numbers import int_oo  # noqa: E402
+
+# Makes a CPU tensor from sizes, strides and dtype, without the dispatcher's detours.
+empty_strided_cpu = torch._C._dynamo.guards._empty_strided_cpu
+
+
+def is_ordinary(value: torch.Tensor) -> bool:
+    """Whether a traced value stands for a plain tensor, not for somebody's subclass."""
+    return type(value) in (FakeTensor, torch.Tensor, torch.nn.Parameter)
+
+
+def shape_env_of(gm: torch.fx.GraphModule) -> Any:
+    """The environment that owns the graph's symbols, if it has any."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            return value.node.shape_env
+        if isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
+            return value.fake_mode.shape_env
+    return None
+
+
+def range_of(shape_env: Any, symbol: Any) -> dict[str, int | None]:
+    """What is known of a symbol: smallest and largest value (none: unbounded), and the value it had while tracing."""
+    known = shape_env.var_to_range.get(symbol)
+    low = 0 if known is None or not known.lower.is_Integer else int(known.lower)
+    high = None if known is None or known.upper in (int_oo, sympy.oo) or not known.upper.is_Integer else int(known.upper)
+    values = getattr(shape_env, "backed_var_to_val", None) or getattr(shape_env, "var_to_val", {})
+    hint = values.get(symbol)
+    return {"min": low, "max": high, "hint": None if hint is None else int(hint)}
+
+
+def is_impure(node: torch.fx.Node) -> bool:
+    """Whether a call has effects; drawing random numbers is one."""
+    return bool(node.is_impure(impure_random=True))
+
+
+def report_output_strides(strides: list[tuple[Any, ...] | None]) -> None:
+    """Tells AOTAutograd how the outputs of a forward graph are laid out, before it compiles the backward."""
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides is not None:
+        context.output_strides.clear()
+        context.output_strides.extend(strides)
+
+
+def serialisable(output_code: type, compiler: Any) -> Any:
+    """The compiler as AOTAutograd's cache wants it."""
+    return compiler

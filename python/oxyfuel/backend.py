@@ -1,0 +1,92 @@
+"""The backend that `torch.compile(model, backend="oxyfuel")` calls.
+
+    Dynamo's graph ─▶ AOTAutograd ─▶ forward, backward or inference graph in ATen ─▶ describe ─▶ Rust ─▶ a boxed callable
+
+A graph that we fail to compile runs as it is, with one warning that names the cause; `options={"fallback": "error"}` makes it an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import _torch, config, decompositions
+from .compiled import OutputCode, compile_graph
+from .errors import OxyfuelError, OxyfuelWarning
+from .options import Options, resolve
+from .partition import partition
+
+log = logging.getLogger("oxyfuel")
+
+
+def backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """Compiles a graph of Dynamo's. `mode` and `options` are those of `torch.compile`."""
+    kwargs.pop("name", None)
+    if kwargs:
+        raise TypeError(f"backend() got unexpected arguments: {', '.join(kwargs)}")
+    chosen = resolve(config.current(), mode, options)
+    if chosen.disable:
+        return gm.forward
+    return _aot(chosen)(gm, example_inputs)
+
+
+def _aot(options: Options) -> Callable[..., Any]:
+    compiler = functools.partial(_compile, options=options)
+    return _torch.aot_autograd(
+        fw_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="forward")),
+        bw_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="backward")),
+        inference_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="inference")),
+        partition_fn=functools.partial(partition, options=options),
+        decompositions=decompositions.table(options.fallback_random),
+        keep_inference_input_mutations=True,
+    )
+
+
+def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options, role: str) -> OutputCode:
+    started = time.perf_counter()
+    try:
+        code = compile_graph(gm, options, role)
+    except Exception as error:
+        if options.fallback == "error" or isinstance(error, (KeyboardInterrupt, MemoryError)):
+            raise
+        _warn(role, error)
+        code = OutputCode.eager(gm)
+    if role == "forward":
+        _torch.report_output_strides(_strides(gm))
+    log.debug("%s: compiled in %.1f ms", role, 1e3 * (time.perf_counter() - started))
+    return code
+
+
+def _strides(gm: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
+    """Outputs are laid out as the graph says, always."""
+    (outputs,) = gm.graph.output_node().args
+    values = [getattr(output, "meta", {}).get("val") for output in outputs]
+    return [tuple(value.stride()) if isinstance(value, torch.Tensor) and value.layout == torch.strided else None for value in values]
+
+
+_warned: set[str] = set()
+
+
+def _warn(role: str, error: Exception) -> None:
+    """One warning for one cause."""
+    cause = str(error) if isinstance(error, OxyfuelError) else f"{type(error).__name__}: {error}"
+    if cause in _warned:
+        return
+    _warned.add(cause)
+    warnings.warn(
+        f"oxyfuel could not compile the {role} graph, which runs uncompiled: {cause}", OxyfuelWarning, stacklevel=2
+    )
+    log.debug("the cause in full", exc_info=error)

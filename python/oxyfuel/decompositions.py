@@ -1,0 +1,58 @@
+"""Which operators AOTAutograd takes apart before we see them.
+
+PyTorch's own table down to core ATen, less what stays whole: operators that torch runs faster or more exactly than their parts, and
+operators whose random numbers must be eager's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import _torch
+
+# Kept whole, and why.
+WHOLE: dict[str, tuple[str, ...]] = {
+    "one fused kernel in torch, many passes over memory in parts": (
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "embedding_dense_backward",
+        "col2im",
+        "im2col",
+        "max_unpool2d",
+        "max_unpool3d",
+        "upsample_linear1d",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d",
+        "_upsample_nearest_exact3d",
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "reflection_pad3d",
+        "reflection_pad1d_backward",
+        "reflection_pad2d_backward",
+        "reflection_pad3d_backward",
+        "replication_pad1d",
+        "replication_pad2d",
+        "replication_pad3d",
+    ),
+}
+
+# Whole where the numbers must be those that eager draws.
+RANDOM = ("bernoulli", "rrelu", "rrelu_with_noise", "native_dropout", "normal", "uniform")
+
+
+@functools.lru_cache(maxsize=None)
+def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
+    """Operator to its parts. The table is shared: nobody may change it."""
+    parts = dict(_torch.core_aten_decompositions())
+    names = [name for group in WHOLE.values() for name in group]
+    for name in [*names, *(RANDOM if fallback_random else ())]:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            parts.pop(getattr(packet, overload), None)
+    return parts

@@ -1,0 +1,378 @@
+"""An FX graph as plain data.
+
+`describe` walks an ATen graph of AOTAutograd once and says it in JSON: symbols, inputs, nodes, outputs and write-backs. No rule and no
+lowering lives here: what a node means is the Rust side's table. What cannot be said as data (subgraphs of higher-order operators,
+generators, constants) goes into a list of objects beside the text, and the text names it by number.
+
+    {"name": "add", "target": "aten.add.Tensor", "args": [{"node": "x"}, 1], "results": [{"kind": "tensor", "type": {...}}], ...}
+
+- Sizes are expressions over symbols s0, s1, ..., renamed from sympy's; nodes that only compute sizes disappear into them.
+- `getitem` disappears into `{"node": "split", "index": 1}`.
+- A `copy_` into a graph input that nothing reads afterwards becomes a mutation.
+- A value that is no plain tensor on the CPU is of kind `object`: only torch's own operators touch it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import _torch, errors
+from .errors import OxyfuelError
+from .expressions import Inexpressible, Symbols
+
+# Element types that the Rust side has; any other makes a tensor an object.
+DTYPES: dict[torch.dtype, str] = {
+    getattr(torch, name): name
+    for name in (
+        "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
+    ).split()
+    if hasattr(torch, name)
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Description:
+    """The text, and what the text names by number."""
+
+    text: str
+    objects: list[Any]
+
+
+class Call:
+    """A call whose arguments have a form that the text does not know (dictionaries, slices): one object that takes the nodes in them
+    one after the other."""
+
+    def __init__(self, target: Any, args: Any, kwargs: Any) -> None:
+        self.target, self.args, self.kwargs = target, args, kwargs
+
+    def __call__(self, *values: Any) -> Any:
+        args, kwargs = fx.node.map_aggregate((self.args, self.kwargs), lambda a: values[a.index] if isinstance(a, _Place) else a)
+        return self.target(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    index: int
+
+
+class Evaluate:
+    """A size that the text cannot say, computed by sympy when the graph runs."""
+
+    def __init__(self, expression: Any, symbols: list[Any]) -> None:
+        self.expression, self.symbols = expression, symbols
+
+    def __call__(self, *values: int) -> int:
+        return int(self.expression.xreplace(dict(zip(self.symbols, map(_torch.sympy.Integer, values)))))
+
+
+def describe(gm: fx.GraphModule, name: str) -> Description:
+    """Says the graph as data, or raises an `OxyfuelError` that names what cannot be said."""
+    return _Describer(gm).run(name)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a tensor that kernels of ours may read."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and value.dtype in DTYPES
+        and not value.is_conj()
+        and not value.is_neg()
+        and not value._is_zerotensor()
+        and _torch.is_ordinary(value)
+    )
+
+
+class _Describer:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.symbols = Symbols(_torch.shape_env_of(gm))
+        self.objects: list[Any] = []
+        self.object_of: dict[int, int] = {}
+        self.nodes: list[dict[str, Any]] = []
+        # What a use of an FX node becomes.
+        self.uses: dict[fx.Node, Any] = {}
+        self.results: dict[fx.Node, list[dict[str, Any]]] = {}
+
+    def run(self, name: str) -> Description:
+        inputs: list[dict[str, Any]] = []
+        outputs: list[Any] = []
+        write_backs = self.write_backs()
+        mutations: list[dict[str, Any]] = []
+        placeholders: dict[fx.Node, int] = {}
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                placeholders[node] = len(inputs)
+                inputs.append(self.input(node))
+            elif node.op == "get_attr":
+                self.uses[node] = self.object(_attribute(self.gm, node.target))
+            elif node in write_backs:
+                target, source = node.args[0], node.args[1]
+                mutations.append({"input": placeholders[target], "value": self.arg(source)})
+                self.uses[node] = self.uses[target]
+            elif node.op == "call_function":
+                self.call(node)
+            elif node.op == "output":
+                outputs = [self.arg(value) for value in node.args[0]]
+            else:
+                raise _unsupported(f"node {node.name} is a {node.op}")
+        description = {
+            "version": 1,
+            "name": name,
+            "symbols": self.symbols.described(),
+            "inputs": inputs,
+            "nodes": self.nodes,
+            "outputs": outputs,
+            "mutations": mutations,
+            "objects": len(self.objects),
+        }
+        return Description(json.dumps(description), self.objects)
+
+    def write_backs(self) -> set[fx.Node]:
+        """The `copy_` nodes into graph inputs; nothing may read the input afterwards."""
+        found: set[fx.Node] = set()
+        written: set[fx.Node] = set()
+        for node in self.gm.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+                if not isinstance(node.args[1], fx.Node) or node.args[0] in written:
+                    raise _unsupported(f"node {node.name} writes {node.args[0]} in a way that is not known")
+                same = is_plain(node.args[0].meta.get("val")) and is_plain(node.args[1].meta.get("val"))
+                if not same:
+                    raise _unsupported(f"node {node.name} writes an input that is no plain tensor")
+                found.add(node)
+                written.add(node.args[0])
+                continue
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                raise _unsupported(f"node {node.name} ({node.target}) writes its arguments")
+            late = [value.name for value in node.all_input_nodes if value in written]
+            if late:
+                raise _unsupported(f"node {node.name} reads input {late[0]} after it was written")
+        return found
+
+    def input(self, node: fx.Node) -> dict[str, Any]:
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            said = self.int(value)
+            self.uses[node] = {"expr": said}
+            return {"name": node.name, "kind": "int", "value": said}
+        self.uses[node] = {"node": node.name}
+        return {"name": node.name, **self.result(value)}
+
+    def call(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and not node.meta.get("unbacked_bindings"):
+            self.uses[node] = {"expr": self.int(value)}
+            return
+        if node.target is operator.getitem and self.fold(node):
+            return
+        sequence = isinstance(value, (list, tuple))
+        results = [self.result(item) for item in value] if sequence else [self.result(value)]
+        target = _target_name(node.target)
+        try:
+            if target is None:
+                raise Inexpressible
+            args: list[Any] = [self.arg(arg) for arg in node.args]
+            kwargs = {key: self.arg(arg) for key, arg in node.kwargs.items()}
+        except Inexpressible:
+            target, args, kwargs = self.wrapped(node)
+        said: dict[str, Any] = {
+            "name": node.name,
+            "target": target,
+            "args": args,
+            "kwargs": kwargs,
+            "results": results,
+            "sequence": sequence,
+            "ordered": _is_ordered(node),
+            "tags": sorted(tag.name for tag in getattr(node.target, "tags", ())),
+        }
+        place = _place(node)
+        if place:
+            said["at"] = place
+        self.nodes.append(said)
+        self.uses[node] = {"node": node.name}
+        self.results[node] = results
+
+    def fold(self, node: fx.Node) -> bool:
+        """A part of a sequence of results is said where it is used."""
+        source, index = node.args
+        results = self.results.get(source)
+        if results is None or not isinstance(index, int) or "index" in self.uses[source]:
+            return False
+        if not isinstance(source.meta.get("val"), (list, tuple)):
+            return False
+        index = range(len(results))[index]
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            self.uses[node] = {"expr": self.int(value)}
+        else:
+            self.uses[node] = {"node": source.name, "index": index}
+        return True
+
+    def wrapped(self, node: fx.Node) -> tuple[str, list[Any], dict[str, Any]]:
+        """The call as an object that takes the nodes in its arguments in order."""
+        found: list[Any] = []
+
+        def place(value: Any) -> Any:
+            if not isinstance(value, (fx.Node, torch.SymInt)):
+                return value
+            said = self.arg(value)
+            if "object" in said:
+                return self.objects[said["object"]]
+            found.append(said)
+            return _Place(len(found) - 1)
+
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), place)
+        number = self.object(Call(node.target, args, kwargs))["object"]
+        return f"object.{number}", found, {}
+
+    def result(self, value: Any) -> dict[str, Any]:
+        if value is None:
+            return {"kind": "none"}
+        if isinstance(value, torch.SymInt):
+            said = self.int(value)
+            # Only a symbol of its own can be bound by a call.
+            return {"kind": "int", "value": said} if re.fullmatch(r"s\d+", str(said)) else {"kind": "object"}
+        if not is_plain(value):
+            return {"kind": "object"}
+        return {
+            "kind": "tensor",
+            "type": {
+                "dtype": DTYPES[value.dtype],
+                "shape": [self.int(n) for n in value.shape],
+                "strides": [self.int(n) for n in value.stride()],
+                "device": "cpu",
+                "requires_grad": value.requires_grad,
+            },
+        }
+
+    def int(self, value: int | torch.SymInt) -> int | str:
+        """A size as a number or as text."""
+        if not isinstance(value, torch.SymInt):
+            return int(value)
+        expression = value.node.expr
+        try:
+            return self.symbols.text(expression)
+        except Inexpressible:
+            return self.evaluated(expression)
+
+    def evaluated(self, expression: Any) -> str:
+        """A new symbol for a size that the text cannot say; a call computes it."""
+        known = self.symbols.evaluated.get(expression)
+        if known is None:
+            free = sorted(expression.free_symbols, key=str)
+            args = [{"expr": self.symbols.text(symbol)} for symbol in free]
+            known = self.symbols.evaluated[expression] = self.symbols.fresh()
+            number = self.object(Evaluate(expression, free))["object"]
+            self.nodes.append(
+                {
+                    "name": f"size_{known}",
+                    "target": f"object.{number}",
+                    "args": args,
+                    "kwargs": {},
+                    "results": [{"kind": "int", "value": known}],
+                    "sequence": False,
+                    "ordered": False,
+                    "tags": [],
+                }
+            )
+        return known
+
+    def object(self, value: Any) -> dict[str, int]:
+        """A value that the text names by number."""
+        number = self.object_of.get(id(value))
+        if number is None:
+            number = self.object_of[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return {"object": number}
+
+    def arg(self, value: Any) -> Any:
+        """An argument as data."""
+        match value:
+            case fx.Node():
+                return self.uses[value]
+            case None | bool() | str():
+                return value
+            case torch.SymInt():
+                return {"expr": self.int(value)}
+            case int():
+                return value
+            case float():
+                return value if math.isfinite(value) else {"float": str(value)}
+            case torch.dtype():
+                return {"dtype": str(value).removeprefix("torch.")}
+            case torch.device():
+                return {"device": str(value)}
+            case torch.layout():
+                return {"layout": str(value).removeprefix("torch.")}
+            case torch.memory_format():
+                return {"memory_format": str(value).removeprefix("torch.")}
+            case list():
+                return [self.arg(item) for item in value]
+            case tuple():
+                return {"tuple": [self.arg(item) for item in value]}
+            case _ if _has_nodes(value):
+                raise Inexpressible
+            case _:
+                return self.object(value)
+
+
+def _has_nodes(value: Any) -> bool:
+    found = False
+
+    def see(item: Any) -> Any:
+        nonlocal found
+        found = found or isinstance(item, (fx.Node, torch.SymInt))
+        return item
+
+    fx.node.map_aggregate(value, see)
+    return found
+
+
+def _attribute(gm: fx.GraphModule, path: str) -> Any:
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _target_name(target: Any) -> str | None:
+    """The name by which the run side finds the callable; none where it has no name."""
+    if isinstance(target, _torch.OpOverload):
+        return str(target)
+    if isinstance(target, _torch.HigherOrderOperator):
+        name = target.name()
+        return f"higher_order.{name}" if getattr(torch.ops.higher_order, name, None) is target else None
+    name = getattr(target, "__name__", "")
+    return f"operator.{name}" if getattr(operator, name, None) is target else None
+
+
+def _is_ordered(node: fx.Node) -> bool:
+    """Whether a call has effects, so that it keeps its place among the others that have."""
+    if isinstance(node.target, _torch.HigherOrderOperator) or _torch.is_impure(node):
+        return True
+    return isinstance(node.target, _torch.OpOverload) and node.target.namespace in ("_c10d_functional", "c10d_functional")
+
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def _place(node: fx.Node) -> dict[str, Any] | None:
+    trace = node.meta.get("stack_trace")
+    frames = _FRAME.findall(trace) if trace else None
+    return {"file": frames[-1][0], "line": int(frames[-1][1])} if frames else None
+
+
+def _unsupported(message: str) -> OxyfuelError:
+    return OxyfuelError(errors.UNSUPPORTED_GRAPH, message)

@@ -1,0 +1,105 @@
+"""Options: checked where they are given, with errors that say what is allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import oxyfuel
+import pytest
+import torch
+from oxyfuel import OxyfuelError, _torch
+from oxyfuel.options import KEYS, MODES, Options, resolve
+
+
+def one(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def compile_error(**kwargs: object) -> OxyfuelError:
+    with pytest.raises(Exception) as raised:
+        torch.compile(one, backend="oxyfuel", **kwargs)(torch.ones(3))
+    error = raised.value
+    while not isinstance(error, OxyfuelError):
+        assert error.__cause__ is not None or error.__context__ is not None, repr(error)
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def test_an_unknown_key_lists_the_keys() -> None:
+    error = compile_error(options={"modes": "x"})
+    assert error.code == "E0401"
+    assert all(key in str(error) for key in KEYS)
+
+
+def test_a_wrong_value_says_what_is_allowed() -> None:
+    error = compile_error(options={"numerics": "exact"})
+    assert error.code == "E0402"
+    assert "eager" in str(error)
+
+
+def test_an_unknown_mode_lists_the_modes() -> None:
+    error = compile_error(mode="fastest")
+    assert error.code == "E0402"
+    assert all(mode in str(error) for mode in MODES)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_works_both_ways(mode: str) -> None:
+    x = torch.randn(4)
+    torch.testing.assert_close(torch.compile(one, backend="oxyfuel", mode=mode)(x), x + 1)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(one, backend="oxyfuel", options={"mode": mode})(x), x + 1)
+
+
+def test_mode_and_options_must_agree() -> None:
+    with pytest.raises(OxyfuelError) as raised:
+        resolve(Options(), "default", {"mode": "max-autotune"})
+    assert raised.value.code == "E0403"
+
+
+def test_config_is_patched_for_a_block() -> None:
+    before = oxyfuel.config.numerics
+    with oxyfuel.config.patch(numerics="fast", threads=2):
+        assert (oxyfuel.config.numerics, oxyfuel.config.threads) == ("fast", 2)
+        assert resolve(oxyfuel.config.current(), None, {"threads": 3}).threads == 3
+    assert oxyfuel.config.numerics == before
+
+
+def test_config_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(OxyfuelError, match="E0401"):
+        oxyfuel.config.speed = 1
+    with pytest.raises(OxyfuelError, match="E0402"):
+        oxyfuel.config.threads = -1
+    with pytest.raises(OxyfuelError, match="E0401"), oxyfuel.config.patch(speed=1):
+        pass
+
+
+def test_disabled_runs_the_graph_as_it_is() -> None:
+    code = (
+        "import torch, oxyfuel, oxyfuel.backend as b\n"
+        "b._aot = None\n"
+        "x = torch.randn(3)\n"
+        "assert torch.equal(torch.compile(lambda x: x + 1, backend='oxyfuel')(x), x + 1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"OXYFUEL_DISABLE": "1", "PATH": ""})
+
+
+def test_a_wrong_variable_is_named() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import oxyfuel"], env={"OXYFUEL_VERIFY": "maybe", "PATH": ""}, capture_output=True, text=True
+    )
+    assert run.returncode != 0
+    assert "E0402" in run.stderr and "OXYFUEL_VERIFY" in run.stderr
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.16.0", "3.0.0+cu132", "nightly"])
+def test_a_torch_that_is_not_known_is_refused(version: str) -> None:
+    with pytest.raises(OxyfuelError) as raised:
+        _torch.check_version(version)
+    assert raised.value.code == "E0710"
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.15.0+cu132", "2.13.1"])
+def test_supported_versions_pass(version: str) -> None:
+    _torch.check_version(version)
