@@ -127,6 +127,7 @@ codes! {
     NoExecutableMemory "E0707" Machine  "The system does not let this process map executable memory.";
     ThreadFailed       "E0708" Machine  "A worker thread cannot be started.";
     HostCall           "E0709" User     "An operator of the host framework failed, or the plan needs a host and has none.";
+    UnsupportedHost    "E0710" Machine  "The installed version of the host framework is not one that is known.";
 
     Internal           "E0801" Internal "An invariant of the compiler itself is broken.";
     InvalidLowering    "E0802" Internal "A pass of ours produced IR that its verifier refuses.";
