@@ -29,6 +29,7 @@ fn memory(plan: &Plan) -> String {
             BufferHome::Output(i) => format!("output {i}"),
             BufferHome::Arena { offset } => format!("arena at {offset}"),
             BufferHome::Constant(bytes) => format!("constant of {} bytes", bytes.len()),
+            BufferHome::Host => "host".to_owned(),
         };
         text += &format!(
             "{id} {}: {home}, {} bytes, steps {}..={}\n",

@@ -139,6 +139,7 @@ fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> 
             align: 64,
             first_step: 0,
             last_step: 0,
+            tensor: None,
         });
         args.push(ArgRef::Buffer {
             buffer,

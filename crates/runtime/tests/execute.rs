@@ -156,6 +156,7 @@ fn build(n: Expr, symbols: Vec<SymbolBinding>, machine_code: bool) -> Build {
             align: 64,
             first_step,
             last_step,
+            tensor: None,
         })
     };
     let a = buffer("a", BufferHome::Input(0), 0, 1);
