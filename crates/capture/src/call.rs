@@ -286,9 +286,7 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn float(&self, position: usize, name: &str, default: f64) -> Result<f64> {
-        Ok(self
-            .number(position, name)?
-            .map_or(default, |n| n.as_f64()))
+        Ok(self.number(position, name)?.map_or(default, |n| n.as_f64()))
     }
 
     pub(crate) fn text(&self, position: usize, name: &str) -> Result<Option<&'a str>> {
@@ -327,9 +325,7 @@ impl<'a> Call<'a> {
             Factor::Value(v) => self.b.cast(*v, dtype),
             Factor::Number(n) => self.b.full(*n, vec![], dtype, Device::Cpu),
             Factor::Symbolic(e) if dtype.is_bool() => {
-                let wide = self
-                    .b
-                    .scalar_tensor(e.clone(), DType::I64, Device::Cpu)?;
+                let wide = self.b.scalar_tensor(e.clone(), DType::I64, Device::Cpu)?;
                 self.b.cast(wide, dtype)
             }
             Factor::Symbolic(e) => self.b.scalar_tensor(e.clone(), dtype, Device::Cpu),

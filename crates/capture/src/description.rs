@@ -155,10 +155,7 @@ pub enum Value {
     None,
     Number(Scalar),
     Str(String),
-    Node {
-        name: String,
-        index: Option<usize>,
-    },
+    Node { name: String, index: Option<usize> },
     Expr(Expr),
     DType(String),
     Device(String),
@@ -257,7 +254,9 @@ fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Valu
             let mut out: Vec<(String, Value)> = vec![];
             while let Some((key, value)) = map.next_entry::<String, Value>()? {
                 if out.iter().any(|(have, _)| *have == key) {
-                    return Err(de::Error::custom(format!("argument `{key}` is given twice")));
+                    return Err(de::Error::custom(format!(
+                        "argument `{key}` is given twice"
+                    )));
                 }
                 out.push((key, value));
             }

@@ -3,8 +3,10 @@
 use crate::call::{Env, Slot};
 use crate::description::{Item, Node, Value};
 use crate::import::tensor_type;
-use oxyfuel_base::{Arg, Expr, External, ExternalResult, Result, Scalar, ensure, err};
+use oxyfuel_base::external::Bind;
+use oxyfuel_base::{Arg, Expr, External, ExternalResult, Result, Scalar, Symbol, ensure, err};
 use oxyfuel_graph::{Builder, Op, ValueId};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The operands of a call, each once, with the strides the host gives them.
@@ -16,8 +18,8 @@ struct Operands {
 
 impl Operands {
     fn add(&mut self, id: ValueId, strides: &Option<Vec<Expr>>) -> Arg {
-        let found = (0..self.values.len())
-            .find(|&i| self.values[i] == id && self.strides[i] == *strides);
+        let found =
+            (0..self.values.len()).find(|&i| self.values[i] == id && self.strides[i] == *strides);
         let at = found.unwrap_or_else(|| {
             self.values.push(id);
             self.strides.push(strides.clone());
@@ -27,12 +29,13 @@ impl Operands {
     }
 }
 
-/// The call of a node, and its operands.
+/// The call of a node, and its operands. Symbols that nothing has bound before are bound by its results.
 pub(crate) fn call(
     env: &Env<'_>,
     node: &Node,
     reason: String,
     objects: u32,
+    bound: &mut HashSet<Symbol>,
 ) -> Result<(External, Vec<ValueId>)> {
     let mut operands = Operands::default();
     let mut args = vec![];
@@ -47,6 +50,7 @@ pub(crate) fn call(
     if results.is_empty() {
         results.push(ExternalResult::Nothing);
     }
+    let binds = binds(node, bound);
     let call = External {
         name: node.target.clone(),
         args,
@@ -54,7 +58,9 @@ pub(crate) fn call(
         operand_strides: operands.strides,
         results,
         sequence: node.sequence,
-        ordered: node.ordered,
+        // Sizes depend on what the call says, though no value may.
+        ordered: node.ordered || !binds.is_empty(),
+        binds,
         reason,
     };
     Ok((call, operands.values))
@@ -70,14 +76,38 @@ fn result(item: &Item) -> ExternalResult {
             },
             None => ExternalResult::Opaque,
         },
-        // An integer that other symbols already say needs no binding.
-        Item::Int { value } => match value.as_symbol() {
-            Some(symbol) => ExternalResult::Symbol(symbol),
-            None => ExternalResult::Nothing,
-        },
-        Item::Object => ExternalResult::Opaque,
+        Item::Int { .. } | Item::Object => ExternalResult::Opaque,
         Item::None => ExternalResult::Nothing,
     }
+}
+
+/// Which results tell a symbol that has no number yet.
+fn binds(node: &Node, bound: &mut HashSet<Symbol>) -> Vec<Bind> {
+    let mut binds = vec![];
+    let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let mut bind = |e: &Expr, result: usize, dim: Option<usize>| {
+        if let Some(symbol) = e.as_symbol()
+            && bound.insert(symbol)
+        {
+            binds.push(Bind {
+                symbol,
+                result: narrow(result),
+                dim: dim.map(narrow),
+            });
+        }
+    };
+    for (i, item) in node.results.iter().enumerate() {
+        match item {
+            Item::Int { value } => bind(value, i, None),
+            Item::Tensor { ty } => {
+                for (d, size) in ty.shape.iter().enumerate() {
+                    bind(size, i, Some(d));
+                }
+            }
+            Item::Object | Item::None => {}
+        }
+    }
+    binds
 }
 
 fn argument(env: &Env<'_>, value: &Value, objects: u32, operands: &mut Operands) -> Result<Arg> {
@@ -152,6 +182,7 @@ pub(crate) fn write(b: &mut Builder, target: ValueId, source: ValueId) -> Result
         operand_strides: vec![None, None],
         results: vec![ExternalResult::Nothing],
         sequence: false,
+        binds: vec![],
         ordered: true,
         reason: "writes over a tensor only the host understands".to_owned(),
     };

@@ -91,7 +91,6 @@ pub fn import(description: &Description, options: &ImportOptions) -> Result<Impo
         externals: vec![],
         signature: Signature::default(),
         input_positions: vec![],
-        ordinal: 0,
         bound: HashSet::new(),
     };
     importer.symbols(description)?;
@@ -139,8 +138,7 @@ struct Importer<'d> {
     signature: Signature,
     /// For each parameter of the description its position among the graph's inputs.
     input_positions: Vec<Option<usize>>,
-    ordinal: usize,
-    /// Symbols that have a value by now.
+    /// Symbols that have a number by now.
     bound: HashSet<Symbol>,
 }
 
@@ -187,9 +185,9 @@ impl<'d> Importer<'d> {
                 return self.define(&input.name, false, vec![Slot::Nothing]);
             }
         };
+        let object = value.ty.device == Device::Host;
         self.bound
             .extend(value.ty.shape.iter().flat_map(Expr::symbols));
-        let object = value.ty.device == Device::Host;
         let position = self.b.graph().inputs.len();
         let id = self.b.input_value(Value {
             name: Some(input.name.clone()),
@@ -215,7 +213,6 @@ impl<'d> Importer<'d> {
     }
 
     fn node(&mut self, node: &'d Node, description: &Description) -> Result<()> {
-        self.ordinal += 1;
         self.b.set_origin(Some(origin(node)));
         let slots = match self.compiled(node)? {
             Ok(slots) => slots,
@@ -299,18 +296,13 @@ impl<'d> Importer<'d> {
         reason: String,
         description: &Description,
     ) -> Result<Vec<Slot>> {
-        let (call, operands) = host::call(&self.env, node, reason, description.objects)?;
-        for result in &call.results {
-            match result {
-                oxyfuel_base::ExternalResult::Tensor { shape, .. } => self
-                    .bound
-                    .extend(shape.iter().filter_map(Expr::as_symbol)),
-                oxyfuel_base::ExternalResult::Symbol(symbol) => {
-                    self.bound.insert(*symbol);
-                }
-                oxyfuel_base::ExternalResult::Opaque | oxyfuel_base::ExternalResult::Nothing => {}
-            }
-        }
+        let (call, operands) = host::call(
+            &self.env,
+            node,
+            reason,
+            description.objects,
+            &mut self.bound,
+        )?;
         let values = self.b.node(
             Op::External {
                 call: std::sync::Arc::new(call),
@@ -452,7 +444,9 @@ pub(crate) fn is_dense(shape: &[Expr], strides: &[Expr]) -> bool {
 
 /// The dimensions from the slowest to the fastest (those of size 1 left out), when the strides are dense.
 pub(crate) fn order_of(shape: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
-    let mut left: Vec<usize> = (0..shape.len()).filter(|&d| !shape[d].is_const(1)).collect();
+    let mut left: Vec<usize> = (0..shape.len())
+        .filter(|&d| !shape[d].is_const(1))
+        .collect();
     let mut order = vec![];
     let mut expected = Expr::ONE;
     while !left.is_empty() {

@@ -14,8 +14,14 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.elu.default", Compiled(elu)),
     ("aten.softplus.default", Compiled(softplus)),
     ("aten.mish.default", Compiled(|c| float_function(c, mish))),
-    ("aten.hardsigmoid.default", Compiled(|c| float_function(c, hardsigmoid))),
-    ("aten.hardswish.default", Compiled(|c| float_function(c, hardswish))),
+    (
+        "aten.hardsigmoid.default",
+        Compiled(|c| float_function(c, hardsigmoid)),
+    ),
+    (
+        "aten.hardswish.default",
+        Compiled(|c| float_function(c, hardswish)),
+    ),
     ("aten.threshold.default", Compiled(threshold)),
 ];
 

@@ -9,20 +9,38 @@ use oxyfuel_graph::{Binary, Compare, Op, Reduce, Unary, ValueId};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
 pub(super) const ROWS: &[Row] = &[
-    ("aten.sigmoid_backward.default", Compiled(|c| of_two(c, sigmoid))),
+    (
+        "aten.sigmoid_backward.default",
+        Compiled(|c| of_two(c, sigmoid)),
+    ),
     ("aten.tanh_backward.default", Compiled(|c| of_two(c, tanh))),
     ("aten.silu_backward.default", Compiled(|c| of_two(c, silu))),
-    ("aten.hardsigmoid_backward.default", Compiled(|c| of_two(c, hardsigmoid))),
-    ("aten.hardswish_backward.default", Compiled(|c| of_two(c, hardswish))),
+    (
+        "aten.hardsigmoid_backward.default",
+        Compiled(|c| of_two(c, hardsigmoid)),
+    ),
+    (
+        "aten.hardswish_backward.default",
+        Compiled(|c| of_two(c, hardswish)),
+    ),
     ("aten.gelu_backward.default", Compiled(gelu)),
     ("aten.threshold_backward.default", Compiled(threshold)),
     ("aten.leaky_relu_backward.default", Compiled(leaky_relu)),
     ("aten.hardtanh_backward.default", Compiled(hardtanh)),
     ("aten.elu_backward.default", Compiled(elu)),
     ("aten.softplus_backward.default", Compiled(softplus)),
-    ("aten._softmax_backward_data.default", Compiled(|c| softmax(c, false))),
-    ("aten._log_softmax_backward_data.default", Compiled(|c| softmax(c, true))),
-    ("aten.native_layer_norm_backward.default", Compiled(layer_norm)),
+    (
+        "aten._softmax_backward_data.default",
+        Compiled(|c| softmax(c, false)),
+    ),
+    (
+        "aten._log_softmax_backward_data.default",
+        Compiled(|c| softmax(c, true)),
+    ),
+    (
+        "aten.native_layer_norm_backward.default",
+        Compiled(layer_norm),
+    ),
 ];
 
 /// The first two tensors in the wide dtype, that dtype, and the dtype of the result.
@@ -68,12 +86,7 @@ fn silu(s: &mut Steps<'_, '_>, grad: ValueId, x: ValueId) -> Result<ValueId> {
 }
 
 /// `a` where `low < x < high`, else 0.
-fn inside(
-    s: &mut Steps<'_, '_>,
-    x: ValueId,
-    [low, high]: [f64; 2],
-    a: ValueId,
-) -> Result<ValueId> {
+fn inside(s: &mut Steps<'_, '_>, x: ValueId, [low, high]: [f64; 2], a: ValueId) -> Result<ValueId> {
     let above = s.is(Compare::Gt, x, low)?;
     let below = s.is(Compare::Lt, x, high)?;
     let both = s.binary(Binary::BitwiseAnd, above, below)?;
@@ -269,9 +282,7 @@ fn layer_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
             Some(w) => s.mul(grad, w)?,
             None => grad,
         };
-        let n = s
-            .c
-            .value_of(&crate::call::Factor::Symbolic(count), dtype)?;
+        let n = s.c.value_of(&crate::call::Factor::Symbolic(count), dtype)?;
         let sum = s.c.b.reduce(Reduce::Sum, g, &inner, true)?;
         let product = s.mul(g, hat)?;
         let product = s.c.b.reduce(Reduce::Sum, product, &inner, true)?;

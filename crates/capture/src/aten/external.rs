@@ -20,9 +20,18 @@ const SAMPLE: &str = "interpolation is not in the vocabulary yet";
 pub(super) const ROWS: &[Row] = &[
     ("aten.convolution.default", External(LIBRARY)),
     ("aten.convolution_backward.default", External(LIBRARY)),
-    ("aten._scaled_dot_product_flash_attention_for_cpu.default", External(ATTENTION)),
-    ("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", External(ATTENTION)),
-    ("aten.scaled_dot_product_attention.default", External(ATTENTION)),
+    (
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        External(ATTENTION),
+    ),
+    (
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        External(ATTENTION),
+    ),
+    (
+        "aten.scaled_dot_product_attention.default",
+        External(ATTENTION),
+    ),
     ("aten._adaptive_avg_pool2d.default", External(POOL)),
     ("aten._adaptive_avg_pool2d_backward.default", External(POOL)),
     ("aten._adaptive_avg_pool3d.default", External(POOL)),
@@ -31,11 +40,17 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.avg_pool2d_backward.default", External(POOL)),
     ("aten.avg_pool3d.default", External(POOL)),
     ("aten.max_pool2d_with_indices.default", External(POOL)),
-    ("aten.max_pool2d_with_indices_backward.default", External(POOL)),
+    (
+        "aten.max_pool2d_with_indices_backward.default",
+        External(POOL),
+    ),
     ("aten.max_pool3d_with_indices.default", External(POOL)),
     ("aten.col2im.default", External(POOL)),
     ("aten.im2col.default", External(POOL)),
-    ("aten.native_group_norm_backward.default", External("sums of four shapes; the host's kernel is one pass")),
+    (
+        "aten.native_group_norm_backward.default",
+        External("sums of four shapes; the host's kernel is one pass"),
+    ),
     ("aten._native_batch_norm_legit.default", External(MUTATES)),
     ("aten.embedding_dense_backward.default", External(SCATTER)),
     ("aten._embedding_bag.default", External(SCATTER)),
@@ -59,7 +74,10 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.randn.default", External(RANDOM)),
     ("aten.randperm.default", External(RANDOM)),
     ("aten.nonzero.default", External(DATA)),
-    ("aten._local_scalar_dense.default", External("its value is a size or a number of the host's program")),
+    (
+        "aten._local_scalar_dense.default",
+        External("its value is a size or a number of the host's program"),
+    ),
     ("aten.acos.default", External(MATHS)),
     ("aten.asin.default", External(MATHS)),
     ("aten.atan.default", External(MATHS)),

@@ -96,9 +96,14 @@ fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
 fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "self")?;
     let indices = c.optional_tensors(1, "indices")?;
-    let at: Vec<usize> = (0..indices.len()).filter(|&d| indices[d].is_some()).collect();
+    let at: Vec<usize> = (0..indices.len())
+        .filter(|&d| indices[d].is_some())
+        .collect();
     let picked: Vec<ValueId> = indices.iter().flatten().copied().collect();
-    if picked.iter().any(|&i| !matches!(c.dtype(i), DType::I64 | DType::I32)) {
+    if picked
+        .iter()
+        .any(|&i| !matches!(c.dtype(i), DType::I64 | DType::I32))
+    {
         return refuse("a mask picks a number of elements that only the data says");
     }
     let (Some(&first), Some(&last)) = (at.first(), at.last()) else {

@@ -21,13 +21,25 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.square.default", Compiled(square)),
     ("aten.frac.default", Compiled(|c| float_function(c, frac))),
     ("aten.isfinite.default", Compiled(isfinite)),
-    ("aten.isposinf.default", Compiled(|c| is_this(c, f64::INFINITY))),
-    ("aten.isneginf.default", Compiled(|c| is_this(c, f64::NEG_INFINITY))),
+    (
+        "aten.isposinf.default",
+        Compiled(|c| is_this(c, f64::INFINITY)),
+    ),
+    (
+        "aten.isneginf.default",
+        Compiled(|c| is_this(c, f64::NEG_INFINITY)),
+    ),
     ("aten.signbit.default", Compiled(signbit)),
     ("aten.copysign.Tensor", Compiled(copysign)),
     ("aten.copysign.Scalar", Compiled(copysign)),
-    ("aten.fmax.default", Compiled(|c| number_wins(c, Binary::Maximum))),
-    ("aten.fmin.default", Compiled(|c| number_wins(c, Binary::Minimum))),
+    (
+        "aten.fmax.default",
+        Compiled(|c| number_wins(c, Binary::Maximum)),
+    ),
+    (
+        "aten.fmin.default",
+        Compiled(|c| number_wins(c, Binary::Minimum)),
+    ),
     ("aten.addcmul.default", Compiled(|c| addc(c, Binary::Mul))),
     ("aten.addcdiv.default", Compiled(|c| addc(c, Binary::Div))),
     ("aten.lerp.Scalar", Compiled(lerp)),
@@ -47,7 +59,8 @@ pub(super) struct Steps<'c, 'a> {
 
 impl Steps<'_, '_> {
     pub fn number(&mut self, value: f64) -> Result<ValueId> {
-        self.c.value_of(&Factor::Number(Scalar::F(value)), self.dtype)
+        self.c
+            .value_of(&Factor::Number(Scalar::F(value)), self.dtype)
     }
 
     pub fn unary(&mut self, f: Unary, x: ValueId) -> Result<ValueId> {

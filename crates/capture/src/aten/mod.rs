@@ -67,5 +67,8 @@ pub fn rows() -> impl Iterator<Item = Row> {
 /// The row of a target.
 pub fn find(target: &str) -> Option<Import> {
     static BY_NAME: OnceLock<FxHashMap<&'static str, Import>> = OnceLock::new();
-    BY_NAME.get_or_init(|| rows().collect()).get(target).copied()
+    BY_NAME
+        .get_or_init(|| rows().collect())
+        .get(target)
+        .copied()
 }

@@ -8,12 +8,21 @@ use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten._softmax.default", Compiled(|c| softmax(c, false))),
-    ("aten._safe_softmax.default", super::Import::External("rows without any finite element are zero, not NaN")),
+    (
+        "aten._safe_softmax.default",
+        super::Import::External("rows without any finite element are zero, not NaN"),
+    ),
     ("aten._log_softmax.default", Compiled(|c| softmax(c, true))),
     ("aten.native_layer_norm.default", Compiled(layer_norm)),
     ("aten.native_group_norm.default", Compiled(group_norm)),
-    ("aten._native_batch_norm_legit_no_training.default", Compiled(batch_norm_inference)),
-    ("aten._native_batch_norm_legit.no_stats", Compiled(batch_norm_own)),
+    (
+        "aten._native_batch_norm_legit_no_training.default",
+        Compiled(batch_norm_inference),
+    ),
+    (
+        "aten._native_batch_norm_legit.no_stats",
+        Compiled(batch_norm_own),
+    ),
 ];
 
 fn softmax(c: &mut Call<'_>, log: bool) -> Result<Vec<ValueId>> {
@@ -44,10 +53,7 @@ fn layer_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let bias = c.optional_tensor(3, "bias")?;
     let eps = c.float(4, "eps", 1e-5)?;
     let out = c.dtype(x);
-    let one_dtype = [weight, bias]
-        .iter()
-        .flatten()
-        .all(|&p| c.dtype(p) == out);
+    let one_dtype = [weight, bias].iter().flatten().all(|&p| c.dtype(p) == out);
     let dtype = if one_dtype { out } else { statistics(out) };
     let x = c.b.cast(x, dtype)?;
     let mut cast = |p: Option<ValueId>| p.map(|p| c.b.cast(p, dtype)).transpose();
@@ -99,7 +105,10 @@ fn affine(
 /// A layer norm of each group of channels, then scale and shift a channel.
 fn group_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "input")?;
-    let (weight, bias) = (c.optional_tensor(1, "weight")?, c.optional_tensor(2, "bias")?);
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
     let (n, channels, area) = (c.expr(3, "N")?, c.expr(4, "C")?, c.expr(5, "HxW")?);
     let (Some(n), Some(channels), Some(area)) = (n, channels, area) else {
         return refuse("sizes are left out");
@@ -127,7 +136,10 @@ fn group_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 /// With given statistics: scale and shift are those of eager, so that each element costs one product and one sum.
 fn batch_norm_inference(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "input")?;
-    let (weight, bias) = (c.optional_tensor(1, "weight")?, c.optional_tensor(2, "bias")?);
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
     let (mean, var) = (c.tensor(3, "running_mean")?, c.tensor(4, "running_var")?);
     let eps = c.float(6, "eps", 1e-5)?;
     let (rank, dtype) = (c.rank(x), statistics(c.dtype(x)));
@@ -165,7 +177,10 @@ fn batch_norm_inference(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 /// With the batch's own statistics, which are results too.
 fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "input")?;
-    let (weight, bias) = (c.optional_tensor(1, "weight")?, c.optional_tensor(2, "bias")?);
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
     if !c.flag(3, "training", true)? {
         return refuse("without statistics");
     }

@@ -8,12 +8,30 @@ use oxyfuel_graph::{Binary, Device, Op, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.constant_pad_nd.default", Compiled(constant)),
-    ("aten.reflection_pad1d.default", Compiled(|c| indexed(c, mirrored))),
-    ("aten.reflection_pad2d.default", Compiled(|c| indexed(c, mirrored))),
-    ("aten.reflection_pad3d.default", Compiled(|c| indexed(c, mirrored))),
-    ("aten.replication_pad1d.default", Compiled(|c| indexed(c, clamped))),
-    ("aten.replication_pad2d.default", Compiled(|c| indexed(c, clamped))),
-    ("aten.replication_pad3d.default", Compiled(|c| indexed(c, clamped))),
+    (
+        "aten.reflection_pad1d.default",
+        Compiled(|c| indexed(c, mirrored)),
+    ),
+    (
+        "aten.reflection_pad2d.default",
+        Compiled(|c| indexed(c, mirrored)),
+    ),
+    (
+        "aten.reflection_pad3d.default",
+        Compiled(|c| indexed(c, mirrored)),
+    ),
+    (
+        "aten.replication_pad1d.default",
+        Compiled(|c| indexed(c, clamped)),
+    ),
+    (
+        "aten.replication_pad2d.default",
+        Compiled(|c| indexed(c, clamped)),
+    ),
+    (
+        "aten.replication_pad3d.default",
+        Compiled(|c| indexed(c, clamped)),
+    ),
 ];
 
 /// (dimension, before, after), the last dimension first, as PyTorch lists them.
@@ -94,7 +112,8 @@ fn indexed(
         let position = c.b.emit(Op::Binary(Binary::Sub), &[count, before])?;
         let last = integer(c, size - 1)?;
         let index = place(c, position, last)?;
-        x = c.b.index_select(x, i64::try_from(dim).unwrap_or(0), index)?;
+        x =
+            c.b.index_select(x, i64::try_from(dim).unwrap_or(0), index)?;
     }
     Ok(vec![x])
 }

@@ -7,22 +7,70 @@ use oxyfuel_base::{DType, Result, Scalar};
 use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
-    ("aten.sum.default", Compiled(|c| added(c, Reduce::Sum, Over::All))),
-    ("aten.sum.dim_IntList", Compiled(|c| added(c, Reduce::Sum, Over::Dims))),
-    ("aten.mean.default", Compiled(|c| added(c, Reduce::Mean, Over::All))),
-    ("aten.mean.dim", Compiled(|c| added(c, Reduce::Mean, Over::Dims))),
-    ("aten.prod.default", Compiled(|c| added(c, Reduce::Prod, Over::All))),
-    ("aten.prod.dim_int", Compiled(|c| added(c, Reduce::Prod, Over::Dims))),
-    ("aten.amax.default", Compiled(|c| picked(c, Reduce::Amax, Over::Dims))),
-    ("aten.amin.default", Compiled(|c| picked(c, Reduce::Amin, Over::Dims))),
-    ("aten.max.default", Compiled(|c| picked(c, Reduce::Amax, Over::All))),
-    ("aten.min.default", Compiled(|c| picked(c, Reduce::Amin, Over::All))),
-    ("aten.any.default", Compiled(|c| picked(c, Reduce::Any, Over::All))),
-    ("aten.any.dim", Compiled(|c| picked(c, Reduce::Any, Over::Dims))),
-    ("aten.any.dims", Compiled(|c| picked(c, Reduce::Any, Over::NamedDims))),
-    ("aten.all.default", Compiled(|c| picked(c, Reduce::All, Over::All))),
-    ("aten.all.dim", Compiled(|c| picked(c, Reduce::All, Over::Dims))),
-    ("aten.all.dims", Compiled(|c| picked(c, Reduce::All, Over::NamedDims))),
+    (
+        "aten.sum.default",
+        Compiled(|c| added(c, Reduce::Sum, Over::All)),
+    ),
+    (
+        "aten.sum.dim_IntList",
+        Compiled(|c| added(c, Reduce::Sum, Over::Dims)),
+    ),
+    (
+        "aten.mean.default",
+        Compiled(|c| added(c, Reduce::Mean, Over::All)),
+    ),
+    (
+        "aten.mean.dim",
+        Compiled(|c| added(c, Reduce::Mean, Over::Dims)),
+    ),
+    (
+        "aten.prod.default",
+        Compiled(|c| added(c, Reduce::Prod, Over::All)),
+    ),
+    (
+        "aten.prod.dim_int",
+        Compiled(|c| added(c, Reduce::Prod, Over::Dims)),
+    ),
+    (
+        "aten.amax.default",
+        Compiled(|c| picked(c, Reduce::Amax, Over::Dims)),
+    ),
+    (
+        "aten.amin.default",
+        Compiled(|c| picked(c, Reduce::Amin, Over::Dims)),
+    ),
+    (
+        "aten.max.default",
+        Compiled(|c| picked(c, Reduce::Amax, Over::All)),
+    ),
+    (
+        "aten.min.default",
+        Compiled(|c| picked(c, Reduce::Amin, Over::All)),
+    ),
+    (
+        "aten.any.default",
+        Compiled(|c| picked(c, Reduce::Any, Over::All)),
+    ),
+    (
+        "aten.any.dim",
+        Compiled(|c| picked(c, Reduce::Any, Over::Dims)),
+    ),
+    (
+        "aten.any.dims",
+        Compiled(|c| picked(c, Reduce::Any, Over::NamedDims)),
+    ),
+    (
+        "aten.all.default",
+        Compiled(|c| picked(c, Reduce::All, Over::All)),
+    ),
+    (
+        "aten.all.dim",
+        Compiled(|c| picked(c, Reduce::All, Over::Dims)),
+    ),
+    (
+        "aten.all.dims",
+        Compiled(|c| picked(c, Reduce::All, Over::NamedDims)),
+    ),
     ("aten.var.correction", Compiled(|c| variance(c, false))),
     ("aten.var.dim", Compiled(var_dim)),
     ("aten.std.correction", Compiled(|c| variance(c, true))),
@@ -131,7 +179,12 @@ fn variance(c: &mut Call<'_>, root: bool) -> Result<Vec<ValueId>> {
 fn var_dim(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let unbiased = c.flag(2, "unbiased", true)?;
     let keepdim = c.flag(3, "keepdim", false)?;
-    Ok(vec![spread(c, f64::from(u8::from(unbiased)), keepdim, false)?])
+    Ok(vec![spread(
+        c,
+        f64::from(u8::from(unbiased)),
+        keepdim,
+        false,
+    )?])
 }
 
 fn var_mean(c: &mut Call<'_>) -> Result<Vec<ValueId>> {

@@ -6,9 +6,18 @@ use oxyfuel_base::{Result, Scalar};
 use oxyfuel_graph::{Binary, Device, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
-    ("aten.full.default", Compiled(|c| filled_with(c, 1, "fill_value"))),
-    ("aten.full_like.default", Compiled(|c| filled_with(c, 1, "fill_value"))),
-    ("aten.new_full.default", Compiled(|c| filled_with(c, 2, "fill_value"))),
+    (
+        "aten.full.default",
+        Compiled(|c| filled_with(c, 1, "fill_value")),
+    ),
+    (
+        "aten.full_like.default",
+        Compiled(|c| filled_with(c, 1, "fill_value")),
+    ),
+    (
+        "aten.new_full.default",
+        Compiled(|c| filled_with(c, 2, "fill_value")),
+    ),
     ("aten.zeros.default", Compiled(|c| filled(c, 0))),
     ("aten.zeros_like.default", Compiled(|c| filled(c, 0))),
     ("aten.new_zeros.default", Compiled(|c| filled(c, 0))),
@@ -21,16 +30,33 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.empty_permuted.default", Compiled(|c| filled(c, 0))),
     ("aten.new_empty.default", Compiled(|c| filled(c, 0))),
     ("aten.new_empty_strided.default", Compiled(|c| filled(c, 0))),
-    ("aten.scalar_tensor.default", Compiled(|c| filled_with(c, 0, "s"))),
-    ("aten.arange.default", Compiled(|c| arange(c, None, Some(0), None))),
-    ("aten.arange.start", Compiled(|c| arange(c, Some(0), Some(1), None))),
-    ("aten.arange.start_step", Compiled(|c| arange(c, Some(0), Some(1), Some(2)))),
+    (
+        "aten.scalar_tensor.default",
+        Compiled(|c| filled_with(c, 0, "s")),
+    ),
+    (
+        "aten.arange.default",
+        Compiled(|c| arange(c, None, Some(0), None)),
+    ),
+    (
+        "aten.arange.start",
+        Compiled(|c| arange(c, Some(0), Some(1), None)),
+    ),
+    (
+        "aten.arange.start_step",
+        Compiled(|c| arange(c, Some(0), Some(1), Some(2))),
+    ),
     ("prims.iota.default", Compiled(iota)),
 ];
 
 fn filled(c: &mut Call<'_>, value: i64) -> Result<Vec<ValueId>> {
     let ty = c.out(0)?;
-    Ok(vec![c.b.full(Scalar::I(value), ty.shape, ty.dtype, Device::Cpu)?])
+    Ok(vec![c.b.full(
+        Scalar::I(value),
+        ty.shape,
+        ty.dtype,
+        Device::Cpu,
+    )?])
 }
 
 fn filled_with(c: &mut Call<'_>, position: usize, name: &str) -> Result<Vec<ValueId>> {

@@ -72,12 +72,7 @@ fn as_strided(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 }
 
 /// The elements one after another as they lie in memory.
-fn in_memory_order(
-    c: &mut Call<'_>,
-    x: ValueId,
-    order: &[usize],
-    count: &Expr,
-) -> Result<ValueId> {
+fn in_memory_order(c: &mut Call<'_>, x: ValueId, order: &[usize], count: &Expr) -> Result<ValueId> {
     let rank = c.rank(x);
     let ones = (0..rank).filter(|d| !order.contains(d));
     let dims: Vec<usize> = ones.chain(order.iter().copied()).collect();

@@ -29,7 +29,10 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.split.Tensor", View(|c| split(c, 2))),
     ("aten.split.sizes", View(|c| split(c, 2))),
     ("aten.unsafe_split.Tensor", View(|c| split(c, 2))),
-    ("aten.unsafe_split_with_sizes.default", View(|c| split(c, 2))),
+    (
+        "aten.unsafe_split_with_sizes.default",
+        View(|c| split(c, 2)),
+    ),
     ("aten.chunk.default", View(|c| split(c, 2))),
     ("aten.unbind.int", View(unbind)),
     ("aten.view_copy.default", Compiled(reshape)),
@@ -224,7 +227,11 @@ fn roll(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         let Some(size) = c.shape(x)[d].as_const() else {
             return refuse("a dimension of unknown size");
         };
-        let cut = if size == 0 { 0 } else { (-shift).rem_euclid(size) };
+        let cut = if size == 0 {
+            0
+        } else {
+            (-shift).rem_euclid(size)
+        };
         if cut != 0 {
             let (head, tail) = (
                 c.b.slice(x, dim, 0, cut, 1)?,
