@@ -70,7 +70,7 @@ pub fn lower_group(
     target: &TargetDesc,
     name: &str,
 ) -> Result<Lowered> {
-    let mut work = build::build(graph, &schedule.placements, group, name)?;
+    let mut work = build::build(graph, schedule, group, name)?;
     let mut arguments: Vec<Argument> = work
         .buffers
         .iter()
@@ -79,7 +79,7 @@ pub fn lower_group(
     let (logical, mapped, workspaces) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
-            let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
+            let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
             let nest = &work.nests[0];
             if strategy == Strategy::PackedProduct && target.is_simt() {
                 let (program, maps) =

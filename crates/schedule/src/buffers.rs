@@ -96,17 +96,17 @@ pub fn plan_buffers(
             shape: data.ty.shape.clone(),
             strides: schedule.placements.of(value).strides.clone(),
         });
-        let (bytes, align) = match home {
-            BufferHome::Input(_) => (span(graph, schedule, value), data.align),
+        let align = match home {
+            BufferHome::Input(_) => data.align,
             BufferHome::Output(_)
             | BufferHome::Arena { .. }
             | BufferHome::Constant(_)
-            | BufferHome::Host => (data.ty.numel() * data.ty.dtype.size(), ALIGN),
+            | BufferHome::Host => ALIGN,
         };
         Buffer {
             name: name(value),
             home,
-            bytes,
+            bytes: span(graph, schedule, value),
             align,
             first_step: first,
             last_step: last,
@@ -116,6 +116,9 @@ pub fn plan_buffers(
     for (i, &input) in graph.inputs.iter().enumerate() {
         let home = BufferHome::Input(u32::try_from(i).unwrap_or(u32::MAX));
         of_value.insert(input, buffers.push(buffer(input, home, 0, last_step)));
+    }
+    for (value, owner) in schedule.overwrites.iter() {
+        of_value.insert(value, of_value[&owner]);
     }
     for (_, node) in graph.nodes.iter() {
         if let Op::Constant { id, .. } = &node.op {
@@ -140,6 +143,9 @@ pub fn plan_buffers(
     for (step, group) in schedule.groups.iter().enumerate() {
         let first = u32::try_from(step).unwrap_or(u32::MAX);
         for &value in &group.outputs {
+            if schedule.overwrites.contains(value) {
+                continue;
+            }
             if let Some(&id) = of_value.get(&value) {
                 buffers[id].first_step = buffers[id].first_step.max(first);
                 continue;
@@ -206,13 +212,16 @@ pub fn plan_buffers(
     ))
 }
 
-/// What lies between the first and the last element of an input: its strides may leave gaps, or stay in place.
+/// What lies between the first and the last element: strides may leave gaps, or stay in place.
 fn span(graph: &Graph, schedule: &Schedule, value: ValueId) -> Expr {
     let ty = &graph.values[value].ty;
+    let strides = &schedule.placements.of(value).strides;
+    if *strides == ty.contiguous_strides() {
+        return ty.numel() * ty.dtype.size();
+    }
     if ty.shape.iter().any(|extent| extent.is_const(0)) {
         return Expr::ZERO;
     }
-    let strides = &schedule.placements.of(value).strides;
     let steps = ty
         .shape
         .iter()
