@@ -246,6 +246,11 @@ fn provenance(graph: &Graph, group: &Group) -> Provenance {
                 provenance.lines.push(line);
             }
         }
+        if let Some(source) = &node.origin.source
+            && provenance.sources.last() != Some(source)
+        {
+            provenance.sources.push(source.clone());
+        }
     }
     provenance
 }
