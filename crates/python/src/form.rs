@@ -279,7 +279,9 @@ impl Maker<'_, '_> {
             outputs.push(match kind {
                 OutputKind::None => Output::Constant(self.py.None()),
                 OutputKind::Int(expr) => match self.number(expr) {
-                    Some(value) => Output::Constant(value.into_pyobject(self.py)?.into_any().unbind()),
+                    Some(value) => {
+                        Output::Constant(value.into_pyobject(self.py)?.into_any().unbind())
+                    }
                     None => return Ok(None),
                 },
                 OutputKind::Constant(arg) => match self.value(arg)? {
@@ -324,7 +326,8 @@ impl Maker<'_, '_> {
             .values()
             .nth(buffer)
             .is_some_and(|buffer| {
-                buffer.tensor.is_none() && !matches!(buffer.home, oxyfuel_plan::BufferHome::Constant(_))
+                buffer.tensor.is_none()
+                    && !matches!(buffer.home, oxyfuel_plan::BufferHome::Constant(_))
             })
     }
 }

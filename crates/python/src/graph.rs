@@ -55,11 +55,7 @@ pub struct Target {
 }
 
 impl Graph {
-    pub fn new(
-        py: Python<'_>,
-        compiled: Compiled,
-        objects: Py<PyList>,
-    ) -> PyResult<Self> {
+    pub fn new(py: Python<'_>, compiled: Compiled, objects: Py<PyList>) -> PyResult<Self> {
         let Compiled {
             executable,
             signature,
@@ -71,8 +67,12 @@ impl Graph {
         for step in &plan.steps {
             targets.push(match step {
                 Step::External(step) => {
-                    let names: Vec<&str> =
-                        step.call.kwargs.iter().map(|(name, _)| name.as_str()).collect();
+                    let names: Vec<&str> = step
+                        .call
+                        .kwargs
+                        .iter()
+                        .map(|(name, _)| name.as_str())
+                        .collect();
                     Some(Target {
                         callable: torch.resolve(py, &step.call.name, objects.as_any())?,
                         names: if names.is_empty() {
@@ -96,7 +96,9 @@ impl Graph {
         }
         let written = (0..plan.inputs.len()).map(|input| {
             let input = u32::try_from(input).unwrap_or(u32::MAX);
-            plan.outputs.iter().any(|output| output.alias == Some(input))
+            plan.outputs
+                .iter()
+                .any(|output| output.alias == Some(input))
         });
         let mut inner = Inner {
             written: written.collect(),
@@ -195,9 +197,8 @@ impl Inner {
             if let SymbolSource::Extent { input, dim } = binding.source {
                 let view = views.iter().find(|(index, ..)| *index == input as usize);
                 let extent = view.and_then(|(_, _, view)| view.shape.get(dim as usize));
-                numbers[place] = *extent.ok_or_else(|| {
-                    raise(err!(RankMismatch, "input {input} has no dim {dim}"))
-                })?;
+                numbers[place] = *extent
+                    .ok_or_else(|| raise(err!(RankMismatch, "input {input} has no dim {dim}")))?;
             }
         }
         let forms = self.forms(py, &numbers)?;
@@ -205,7 +206,11 @@ impl Inner {
         for (input, item, view) in views {
             let spec = &plan.inputs[input];
             let Some(form) = &forms.inputs[input] else {
-                return Err(raise(err!(UnboundSymbol, "input {} has no form", spec.name)));
+                return Err(raise(err!(
+                    UnboundSymbol,
+                    "input {} has no form",
+                    spec.name
+                )));
             };
             let item = match check(form, &view, spec.align, &spec.name).map_err(raise)? {
                 true => {

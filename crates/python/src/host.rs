@@ -78,15 +78,13 @@ impl<'py> Caller<'_, 'py> {
     }
 
     /// Runs a step; whether it gave symbols their numbers.
-    fn run(
-        &mut self,
-        number: usize,
-        addresses: &mut [u64],
-        numbers: &mut [i64],
-    ) -> PyResult<bool> {
+    fn run(&mut self, number: usize, addresses: &mut [u64], numbers: &mut [i64]) -> PyResult<bool> {
         let graph = self.graph;
         let Step::External(step) = &graph.plan().steps[number] else {
-            return Err(crate::errors::raise(err!(Internal, "step {number} is no call")));
+            return Err(crate::errors::raise(err!(
+                Internal,
+                "step {number} is no call"
+            )));
         };
         let forms = self.forms.clone();
         let (Some(call), Some(target)) = (&forms.calls[number], &graph.targets[number]) else {
@@ -113,7 +111,11 @@ impl<'py> Caller<'_, 'py> {
                     self.view.shape[dim as usize]
                 }
             };
-            let place = graph.plan().symbols.iter().position(|s| s.symbol == bind.symbol);
+            let place = graph
+                .plan()
+                .symbols
+                .iter()
+                .position(|s| s.symbol == bind.symbol);
             if let Some(place) = place {
                 numbers[place] = value;
             }

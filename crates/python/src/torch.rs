@@ -56,11 +56,7 @@ impl Torch {
         strides: &Py<PyTuple>,
         dtype: DType,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let args = [
-            shape.as_ptr(),
-            strides.as_ptr(),
-            self.dtype(dtype).as_ptr(),
-        ];
+        let args = [shape.as_ptr(), strides.as_ptr(), self.dtype(dtype).as_ptr()];
         vectorcall(py, &self.empty_strided, &args, None)
     }
 
@@ -84,12 +80,7 @@ impl Torch {
     }
 
     /// What the name of a call stands for.
-    pub fn resolve(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        objects: &Py<PyAny>,
-    ) -> PyResult<Py<PyAny>> {
+    pub fn resolve(&self, py: Python<'_>, name: &str, objects: &Py<PyAny>) -> PyResult<Py<PyAny>> {
         self.resolve.call1(py, (name, objects))
     }
 
@@ -124,12 +115,8 @@ pub fn vectorcall<'py>(
     // SAFETY: every argument is a live object that the caller holds; the names are a tuple of strings, one for each of the last arguments; the GIL is held.
     // A null result has its exception set.
     unsafe {
-        let result = PyObject_Vectorcall(
-            callable.as_ptr(),
-            args.as_ptr(),
-            args.len() - named,
-            names,
-        );
+        let result =
+            PyObject_Vectorcall(callable.as_ptr(), args.as_ptr(), args.len() - named, names);
         Bound::from_owned_ptr_or_err(py, result)
     }
 }
