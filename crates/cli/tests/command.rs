@@ -181,7 +181,6 @@ fn every_stage_of_every_target_is_text() {
             "graph",
             "decomposed",
             "simplified",
-            "settled",
             "schedule",
             "logical",
             "mapped",

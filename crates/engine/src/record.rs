@@ -16,8 +16,6 @@ pub enum Stage {
     Decomposed,
     /// After the rules.
     Simplified,
-    /// With what the borders demand: strides, clones, mutations.
-    Settled,
     /// Groups.
     Schedule,
     /// Tile programs without layouts.
@@ -31,11 +29,10 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Graph,
         Self::Decomposed,
         Self::Simplified,
-        Self::Settled,
         Self::Schedule,
         Self::Logical,
         Self::Mapped,
@@ -48,7 +45,6 @@ impl Stage {
             Self::Graph => "graph",
             Self::Decomposed => "decomposed",
             Self::Simplified => "simplified",
-            Self::Settled => "settled",
             Self::Schedule => "schedule",
             Self::Logical => "logical",
             Self::Mapped => "mapped",

@@ -5,8 +5,12 @@
 //! in order.
 
 use crate::builder::Builder;
-use crate::ir::{Graph, GraphOutput, Node, NodeId, Origin, TensorType, ValueId};
-use oxyfuel_base::{Arena, Code, Digest, Error, Id, Ranges, Result, digest_of};
+use crate::ir::{Graph, GraphOutput, Node, NodeId, Origin, SymbolInfo, TensorType, ValueId};
+use oxyfuel_base::{Arena, Code, Digest, Error, Id, Ranges, Result, Symbol, digest_of};
+use std::collections::BTreeMap;
+
+/// What a size is taken for where nobody says what it is likely to be.
+const LIKELY: i64 = 64;
 
 /// Who reads each value.
 #[derive(Clone, Debug)]
@@ -44,6 +48,12 @@ impl Graph {
             ranges.set(s.symbol, s.min, s.max);
         }
         ranges
+    }
+
+    /// What each symbol is likely to be: its hint, or a middling size within its range. For decisions about speed.
+    pub fn guesses(&self) -> BTreeMap<Symbol, i64> {
+        let guess = |s: &SymbolInfo| s.hint.unwrap_or(LIKELY).max(s.min).min(s.max);
+        self.symbols.iter().map(|s| (s.symbol, guess(s))).collect()
     }
 
     /// A digest of all that decides what the graph computes and how its values are laid out; where nodes came from does not count.

@@ -154,8 +154,6 @@ pub struct Origin {
     pub at: Option<Place>,
     /// Names of the source operators it stands for.
     pub ops: Vec<String>,
-    /// The node of the imported program that it computes, by that program's name for it.
-    pub source: Option<String>,
 }
 
 impl Origin {
@@ -164,7 +162,6 @@ impl Origin {
         let mut out = Origin::default();
         for origin in origins {
             out.at = out.at.or_else(|| origin.at.clone());
-            out.source = out.source.or_else(|| origin.source.clone());
             for op in &origin.ops {
                 if !out.ops.contains(op) {
                     out.ops.push(op.clone());
@@ -175,7 +172,7 @@ impl Origin {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.at.is_none() && self.ops.is_empty() && self.source.is_none()
+        self.at.is_none() && self.ops.is_empty()
     }
 }
 
@@ -213,6 +210,9 @@ pub struct SymbolInfo {
     pub max: i64,
     /// What the user calls it.
     pub name: Option<String>,
+    /// A value that it is likely to have: good for speed, never for meaning.
+    #[serde(default)]
+    pub hint: Option<i64>,
 }
 
 /// A tensor that belongs to the graph: row-major bytes, as in [`crate::HostTensor`].

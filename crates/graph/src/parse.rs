@@ -372,7 +372,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `s0: 1..4096 "batch"`, the word `sym` already read.
+    /// `s0: 1..4096 "batch" hint 8`, the word `sym` already read.
     fn symbol(&mut self) -> Result<()> {
         let c = &mut self.cursor;
         c.skip_space();
@@ -413,11 +413,17 @@ impl<'a> Parser<'a> {
         } else {
             None
         };
+        let hint = if c.keyword("hint") {
+            Some(c.number("a likely value")?)
+        } else {
+            None
+        };
         self.graph.symbols.push(SymbolInfo {
             symbol,
             min,
             max,
             name,
+            hint,
         });
         Ok(())
     }

@@ -81,8 +81,9 @@ impl Default for Limits {
     }
 }
 
-/// The range of every symbol in a random graph.
-const SYMBOL: (i64, i64) = (0, 6);
+/// The ranges of the symbols of a random graph, and those of one with large sizes.
+const SYMBOLS: [(&str, i64, i64); 2] = [("a", 0, 6), ("b", 0, 6)];
+const LARGE_SYMBOLS: [(&str, i64, i64); 2] = [("a", 0, 520), ("b", 0, 6)];
 
 /// Sizes that several vectors and several tiles do not divide.
 const LONG: [i64; 4] = [127, 130, 257, 520];
@@ -92,8 +93,9 @@ pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
     let mut b = Builder::new("random");
     let mut sizes: Vec<Expr> = [2, 3, 1, 4, 0].map(Expr::from).to_vec();
     if limits.symbols {
-        for name in ["a", "b"] {
-            sizes.push(b.symbol(name, SYMBOL.0, SYMBOL.1));
+        let symbols = if limits.large { LARGE_SYMBOLS } else { SYMBOLS };
+        for (name, min, max) in symbols {
+            sizes.push(b.symbol(name, min, max));
         }
     }
     if limits.large {
@@ -164,12 +166,21 @@ pub fn inputs(graph: &Graph, choices: &mut Choices<'_>) -> Result<Vec<HostTensor
         .iter()
         .map(|s| s.min + choices.below(4) as i64)
         .collect();
+    inputs_of(graph, &values, choices)
+}
+
+/// Random inputs for a graph whose symbols have these values, in the order of their declaration.
+pub fn inputs_of(
+    graph: &Graph,
+    values: &[i64],
+    choices: &mut Choices<'_>,
+) -> Result<Vec<HostTensor>> {
     let of = |symbol| {
         graph
             .symbols
             .iter()
             .position(|s| s.symbol == symbol)
-            .map(|i| values[i])
+            .and_then(|i| values.get(i).copied())
     };
     let mut tensors = vec![];
     for &v in &graph.inputs {

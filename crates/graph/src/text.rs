@@ -1,7 +1,7 @@
 //! The text of a graph. `parse` reads it back to an equal graph.
 //!
 //! ```text
-//! sym s0: 1..4096 "batch"
+//! sym s0: 1..4096 "batch" hint 8
 //! graph @f(%x: f32[s0, 8] cpu required[8, 1] align 64, %b: f32[8] cpu) {
 //!   const @half: f32[1] = [0.5]
 //!   %2: f32[s0, 8] = add %x, %b
@@ -43,10 +43,13 @@ fn write_graph(out: &mut String, graph: &Graph, origins: bool) -> fmt::Result {
         if s.max != i64::MAX {
             write!(out, "{}", s.max)?;
         }
-        match &s.name {
-            Some(name) => writeln!(out, " {}", quote(name))?,
-            None => out.push('\n'),
+        if let Some(name) = &s.name {
+            write!(out, " {}", quote(name))?;
         }
+        if let Some(hint) = s.hint {
+            write!(out, " hint {hint}")?;
+        }
+        out.push('\n');
     }
     write!(out, "graph @{}(", graph.name)?;
     for (i, &v) in graph.inputs.iter().enumerate() {

@@ -1,14 +1,16 @@
 //! From a group of the schedule to nests: views become strides, ops become values over the domain.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
 use oxyfuel_kernel::ir::BinaryOp;
-use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
+use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, view_dims};
 
 use crate::nest::{Nest, NestBuffer, NestOp, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
+use crate::size::Known;
 
 /// A group as nests over shared buffers. Nests run one after the other.
 #[derive(Debug)]
@@ -19,8 +21,8 @@ pub struct Work {
 }
 
 /// Builds the nests of a group. For a contraction the nest is the work on its result, whose first value is [`NestOp::Given`] in `acc` dtype.
-pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> Result<Work> {
-    let mut builder = Builder::new(graph, schedule, group, name)?;
+pub fn build(graph: &Graph, placements: &Placements, group: &Group, name: &str) -> Result<Work> {
+    let mut builder = Builder::new(graph, placements, group, name)?;
     let nests = match group.kind {
         GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
@@ -32,22 +34,24 @@ pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> R
     })
 }
 
-/// The number behind a dim that this stage needs to know.
-pub fn known(expr: &Expr) -> Result<i64> {
-    expr.check()?.as_const().ok_or_else(|| {
-        Error::new(Code::NoLowering, format!("the size {expr} is symbolic"))
-            .help("compile with concrete sizes; symbolic sizes are not lowered yet")
-    })
+/// A size that has a meaning.
+pub fn checked(expr: &Expr) -> Result<Expr> {
+    expr.check().cloned()
+}
+
+/// The number behind a size where only a number will do.
+pub fn constant(expr: &Expr) -> Result<i64> {
+    expr.check()?
+        .as_const()
+        .ok_or_else(|| Error::new(Code::NoLowering, format!("the size {expr} is symbolic")))
 }
 
 struct Builder<'a> {
     graph: &'a Graph,
-    /// Who computes a value.
     placements: &'a Placements,
-    /// Where it lies.
-    memory: &'a Placements,
     group: &'a Group,
     name: String,
+    known: Rc<Known>,
     producer: BTreeMap<ValueId, NodeId>,
     roots: Vec<ValueId>,
     buffers: Vec<NestBuffer>,
@@ -57,44 +61,37 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, schedule: &'a Schedule, group: &'a Group, name: &str) -> Result<Self> {
-        let memory = &schedule.memory;
+    fn new(
+        graph: &'a Graph,
+        placements: &'a Placements,
+        group: &'a Group,
+        name: &str,
+    ) -> Result<Self> {
         let producer = graph
             .nodes
             .iter()
             .flat_map(|(id, node)| node.outputs.iter().map(move |&v| (v, id)))
             .collect();
-        let of = |values: &[ValueId]| values.iter().map(|&v| memory.root(v)).collect::<Vec<_>>();
-        let (read, written) = (of(&group.inputs), of(&group.outputs));
-        let mut roots: Vec<ValueId> = Vec::new();
-        for &root in read.iter().chain(&written) {
-            if !roots.contains(&root) {
-                roots.push(root);
-            }
-        }
+        let mut roots: Vec<ValueId> = group.inputs.clone();
+        roots.extend(group.outputs.iter().filter(|v| !group.inputs.contains(v)));
+        let known = Rc::new(Known::of(graph));
+        let ranges = &known.ranges;
         let buffers = roots
             .iter()
             .map(|&root| {
                 let data = &graph.values[root];
-                let place = memory.of(root);
-                let mut len = 1;
-                for (extent, stride) in data.ty.shape.iter().zip(&place.strides) {
-                    len += (known(extent)? - 1).max(0) * known(stride)?;
-                }
-                if data
-                    .ty
-                    .shape
-                    .iter()
-                    .any(|extent| extent.as_const() == Some(0))
-                {
-                    len = 0;
-                }
+                let place = placements.of(root);
+                let len = checked(&oxyfuel_schedule::span(
+                    &data.ty.shape,
+                    &place.strides,
+                    ranges,
+                ))?;
                 let computed = !graph.inputs.contains(&root);
                 let align = if computed { 64 } else { data.align.max(1) };
                 Ok(NestBuffer {
                     dtype: data.ty.dtype,
-                    read: read.contains(&root),
-                    written: written.contains(&root),
+                    read: group.inputs.contains(&root),
+                    written: group.outputs.contains(&root),
                     len,
                     align,
                 })
@@ -102,10 +99,10 @@ impl<'a> Builder<'a> {
             .collect::<Result<_>>()?;
         Ok(Self {
             graph,
-            placements: &schedule.placements,
-            memory,
+            placements,
             group,
             name: name.to_owned(),
+            known,
             producer,
             roots,
             buffers,
@@ -121,9 +118,9 @@ impl<'a> Builder<'a> {
             .group
             .dims
             .iter()
-            .map(known)
+            .map(checked)
             .collect::<Result<Vec<_>>>()?;
-        let mut nest = Nest::new(self.name.clone(), dims);
+        let mut nest = Nest::new(self.name.clone(), dims, &self.known);
         nest.buffers = self.buffers.clone();
         for &dim in &self.group.reduced {
             nest.reduced = nest.reduced.with(dim);
@@ -153,7 +150,7 @@ impl<'a> Builder<'a> {
             } else {
                 self.window(
                     &nest,
-                    self.memory.of(out),
+                    self.placements.of(out),
                     &self.group.maps[&out],
                     &self.graph.values[out].ty.shape,
                 )?
@@ -211,11 +208,8 @@ impl<'a> Builder<'a> {
                 let input = node.inputs[0];
                 let x = self.operand(nest, input, &self.group.operand_maps[&id].clone())?;
                 let shape = &self.graph.values[input].ty.shape;
-                let count = dims
-                    .iter()
-                    .map(|&d| known(&shape[d]))
-                    .product::<Result<i64>>()?;
-                Writer { nest }.reduce(*op, x, count, out)
+                let count: Expr = dims.iter().map(|&d| shape[d].clone()).product();
+                Writer { nest }.reduce(*op, x, &checked(&count)?, out)
             }
             Op::View { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Slice { .. } => {
                 self.operand(nest, node.inputs[0], &self.group.operand_maps[&id].clone())
@@ -325,7 +319,7 @@ impl<'a> Builder<'a> {
         {
             return self.repeat_source(nest, node, value, map);
         }
-        let window = self.window(nest, self.memory.of(value), map, shape)?;
+        let window = self.window(nest, self.placements.of(value), map, shape)?;
         if let Some((_, node)) = self.loads.iter().find(|(seen, _)| *seen == window) {
             return Ok(*node);
         }
@@ -345,17 +339,17 @@ impl<'a> Builder<'a> {
         shape: &[Expr],
     ) -> Result<Window> {
         let buffer = self.buffer(place.root)?;
-        let mut strides = vec![0; nest.rank()];
+        let mut strides = vec![Expr::ZERO; nest.rank()];
         for ((dim, stride), extent) in map.iter().zip(&place.strides).zip(shape) {
             if let Some(dim) = dim
                 && *extent != Expr::constant(1)
             {
-                strides[*dim] += known(stride)?;
+                strides[*dim] = checked(&(&strides[*dim] + stride))?;
             }
         }
         Ok(Window {
             buffer,
-            base: known(&place.offset)?,
+            base: checked(&place.offset)?,
             strides,
         })
     }
@@ -379,22 +373,22 @@ impl<'a> Builder<'a> {
         index: Node,
         along: &[Option<usize>],
     ) -> Result<Node> {
-        let place = self.memory.of(table).clone();
+        let place = self.placements.of(table).clone();
         let ty = &self.graph.values[table].ty;
-        let mut strides = vec![0; nest.rank()];
+        let mut strides = vec![Expr::ZERO; nest.rank()];
         for (d, &result_dim) in along.iter().enumerate() {
             if d != dim
                 && let Some(domain) = result_dim.and_then(|r| map[r])
             {
-                strides[domain] += known(&place.strides[d])?;
+                strides[domain] = checked(&(&strides[domain] + &place.strides[d]))?;
             }
         }
         let window = Window {
             buffer: self.buffer(place.root)?,
-            base: known(&place.offset)?,
+            base: checked(&place.offset)?,
             strides,
         };
-        let (stride, extent) = (known(&place.strides[dim])?, known(&ty.shape[dim])?);
+        let (stride, extent) = (checked(&place.strides[dim])?, checked(&ty.shape[dim])?);
         let index = Writer { nest }.cast(index, DType::I64)?;
         nest.push(
             NestOp::LoadAt {
@@ -413,48 +407,15 @@ impl<'a> Builder<'a> {
         let dtype = self.graph.values[node.out()].ty.dtype;
         match &node.op {
             Op::Full { value, .. } => Writer { nest }.constant(dtype, *value),
-            Op::ScalarTensor { value, .. } => {
-                let value = known(value)?;
-                Writer { nest }.constant(dtype, value)
+            Op::ScalarTensor { value, .. } => Writer { nest }.size(&checked(value)?, dtype),
+            Op::Arange { start, step, .. } => {
+                let walk = Walk {
+                    dim: map.first().copied().flatten(),
+                    stride: Expr::ONE,
+                    offset: Expr::ZERO,
+                };
+                arange(nest, (*start, *step), walk, dtype)
             }
-            Op::Arange { start, step, .. } => match (start, step, map.first().copied().flatten()) {
-                (_, _, None) => Writer { nest }.constant(dtype, *start),
-                (Scalar::I(start), Scalar::I(step), Some(dim)) => {
-                    let c = nest.push(
-                        NestOp::Coordinate {
-                            dim,
-                            scale: *step,
-                            offset: *start,
-                        },
-                        DType::I64,
-                    )?;
-                    Writer { nest }.cast(c, dtype)
-                }
-                (_, _, Some(dim)) => {
-                    // start + i * step, rounded once: computed in f64.
-                    let c = nest.push(
-                        NestOp::Coordinate {
-                            dim,
-                            scale: 1,
-                            offset: 0,
-                        },
-                        DType::I64,
-                    )?;
-                    let mut w = Writer { nest };
-                    let i = w.cast(c, DType::F64)?;
-                    let (start, step) = (
-                        w.constant(DType::F64, start.as_f64())?,
-                        w.constant(DType::F64, step.as_f64())?,
-                    );
-                    let scaled = w
-                        .nest
-                        .push(NestOp::Binary(BinaryOp::Mul, i, step), DType::F64)?;
-                    let sum = w
-                        .nest
-                        .push(NestOp::Binary(BinaryOp::Add, scaled, start), DType::F64)?;
-                    w.cast(sum, dtype)
-                }
-            },
             _ => Err(internal(node)),
         }
     }
@@ -471,83 +432,65 @@ impl<'a> Builder<'a> {
             return self.source(nest, node, map);
         };
         let place = self.placements.of(value);
-        let shape = &self.graph.values[value].ty.shape;
-        let mut moving = None;
-        for (d, stride) in place.strides.iter().enumerate() {
-            if shape[d] != Expr::constant(1) && known(stride)? != 0 {
-                if moving.is_some() {
-                    return Err(Error::new(
-                        Code::NoLowering,
-                        "an arange reshaped to several dims inside a kernel",
-                    ));
-                }
-                moving = Some((d, known(stride)?));
-            }
-        }
-        let offset = known(&place.offset)?;
-        let (start, step) = match (start, step) {
-            (Scalar::I(start), Scalar::I(step)) => (
-                Scalar::I(start + offset * step),
-                Scalar::I(step * moving.map_or(1, |m| m.1)),
-            ),
-            (start, step) => {
-                let (start, step) = (start.as_f64(), step.as_f64());
-                (
-                    Scalar::F(start + offset as f64 * step),
-                    Scalar::F(step * moving.map_or(1.0, |m| m.1 as f64)),
-                )
-            }
+        let ty = &self.graph.values[value].ty;
+        let mut walk = Walk {
+            dim: None,
+            stride: Expr::ONE,
+            offset: checked(&place.offset)?,
         };
-        let mut moved = node.clone();
-        if let Op::Arange {
-            start: s, step: t, ..
-        } = &mut moved.op
-        {
-            (*s, *t) = (start, step);
+        let mut moving = 0;
+        for (d, stride) in place.strides.iter().enumerate() {
+            if !ty.shape[d].is_const(1) && !stride.is_const(0) {
+                moving += 1;
+                walk.dim = map[d];
+                walk.stride = checked(stride)?;
+            }
         }
-        let map = moving.map_or_else(Vec::new, |(d, _)| vec![map[d]]);
-        self.source(nest, &moved, &map)
+        if moving > 1 {
+            return Err(Error::new(
+                Code::NoLowering,
+                "an arange reshaped to several dims inside a kernel",
+            ));
+        }
+        arange(nest, (*start, *step), walk, ty.dtype)
     }
 
     // ---- writes into parts ------------------------------------------------------------------------------------------------------
 
     fn writes(&mut self, node: &GraphNode) -> Result<Vec<Nest>> {
         let out = node.out();
-        let place = self.memory.of(out).clone();
-        let mut parts: Vec<(ValueId, i64, usize, i64)> = Vec::new();
+        let place = self.placements.of(out).clone();
+        let mut parts: Vec<(ValueId, Expr, usize, i64)> = Vec::new();
         match &node.op {
             Op::Cat { dim } => {
-                let mut at = 0;
+                let mut at = Expr::ZERO;
                 for &operand in &node.inputs {
-                    parts.push((operand, at, *dim, 1));
-                    at += known(&self.graph.values[operand].ty.shape[*dim])?;
+                    parts.push((operand, at.clone(), *dim, 1));
+                    at += &self.graph.values[operand].ty.shape[*dim];
                 }
             }
             Op::SliceScatter {
                 dim, start, step, ..
             } => {
-                let there = self.memory.of(node.inputs[0]);
-                if (there.root, &there.offset) != (place.root, &place.offset) {
-                    parts.push((node.inputs[0], 0, *dim, 1));
-                }
-                parts.push((node.inputs[1], known(start)?, *dim, *step));
+                parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
+                parts.push((node.inputs[1], start.clone(), *dim, *step));
             }
             _ => return Err(internal(node)),
         }
         let mut nests = Vec::new();
         for (i, (operand, at, dim, step)) in parts.into_iter().enumerate() {
             let shape = self.graph.values[operand].ty.shape.clone();
-            let extents = shape.iter().map(known).collect::<Result<Vec<_>>>()?;
-            if extents.contains(&0) {
+            let extents = shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
+            if extents.contains(&Expr::ZERO) {
                 continue;
             }
-            let mut nest = Nest::new(format!("{}_part{i}", self.name), extents);
+            let mut nest = Nest::new(format!("{}_part{i}", self.name), extents, &self.known);
             nest.buffers = self.buffers.clone();
             let map: DimMap = (0..shape.len()).map(Some).collect();
-            let source = self.window(&nest, self.memory.of(operand), &map, &shape)?;
+            let source = self.window(&nest, self.placements.of(operand), &map, &shape)?;
             let mut into = self.window(&nest, &place, &map, &self.graph.values[out].ty.shape)?;
-            into.base += at * known(&place.strides[dim])?;
-            into.strides[dim] = known(&place.strides[dim])? * step;
+            into.base = checked(&(&into.base + at * &place.strides[dim]))?;
+            into.strides[dim] = checked(&(&place.strides[dim] * step))?;
             let value = nest.push(NestOp::Load(source), self.graph.values[operand].ty.dtype)?;
             nest.stores.push(NestStore {
                 value,
@@ -557,6 +500,51 @@ impl<'a> Builder<'a> {
         }
         Ok(nests)
     }
+}
+
+/// Which positions of an arange are read: `stride * c + offset` along a domain dim, or `offset` alone.
+struct Walk {
+    dim: Option<usize>,
+    stride: Expr,
+    offset: Expr,
+}
+
+/// `start + position * step` for the positions that are read.
+fn arange(
+    nest: &mut Nest,
+    (start, step): (Scalar, Scalar),
+    walk: Walk,
+    dtype: DType,
+) -> Result<Node> {
+    let position = |nest: &mut Nest, scale: Expr, offset: Expr| {
+        let (scale, offset) = (checked(&scale)?, checked(&offset)?);
+        match walk.dim {
+            Some(dim) => {
+                let op = NestOp::Coordinate { dim, scale, offset };
+                nest.push(op, DType::I64)
+            }
+            None => Writer { nest }.size(&offset, DType::I64),
+        }
+    };
+    if let (Scalar::I(start), Scalar::I(step)) = (start, step) {
+        let c = position(nest, &walk.stride * step, &walk.offset * step + start)?;
+        return Writer { nest }.cast(c, dtype);
+    }
+    // Rounded once: computed in f64.
+    let c = position(nest, walk.stride.clone(), walk.offset.clone())?;
+    let mut w = Writer { nest };
+    let i = w.cast(c, DType::F64)?;
+    let (start, step) = (
+        w.constant(DType::F64, start.as_f64())?,
+        w.constant(DType::F64, step.as_f64())?,
+    );
+    let scaled = w
+        .nest
+        .push(NestOp::Binary(BinaryOp::Mul, i, step), DType::F64)?;
+    let sum = w
+        .nest
+        .push(NestOp::Binary(BinaryOp::Add, scaled, start), DType::F64)?;
+    w.cast(sum, dtype)
 }
 
 /// The dtype in which products of this dtype are summed.

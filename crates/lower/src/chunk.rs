@@ -4,24 +4,28 @@
 //! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it.
 
 use oxyfuel_base::Expr;
-use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, Order, ReduceOp};
 
-use crate::nest::{Nest, NestOp, Node};
+use crate::nest::{Dims, Nest, NestOp, Node};
 use crate::rows::{Blocks, Frame};
+use crate::size::Params;
 use crate::tile::Tiling;
 
 /// Adds the phase that computes `nest`, walking reduced dim `along` in chunks of its block. The other reduced dims lie whole inside a tile.
-pub fn emit_chunked(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tiling, along: usize) {
-    let mut whole = tiling.clone();
-    whole.block[along] = nest.dims[along];
-    let blocks = Blocks::new(nest, &whole);
+pub fn emit_chunked(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    tiling: &Tiling,
+    along: usize,
+) {
+    let blocks = Blocks::new(nest, tiling, Dims::default().with(along));
     let grid: Vec<Expr> = blocks.grid.clone();
     let layers = layers(nest);
     let deepest = layers.iter().copied().max().unwrap_or(0);
     k.phase_ordered(grid, Order::Plain, |k| {
-        let mut outer = Frame::new(k, mems, nest, tiling, &blocks);
-        outer.chunk_along(along);
+        let mut outer = Frame::new(k, params, nest, tiling, &blocks);
         for layer in 0..=deepest {
             for (node, value) in nest.values.iter().enumerate() {
                 let sums = matches!(value.op, NestOp::Reduce(..));
@@ -45,8 +49,9 @@ pub fn emit_chunked(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tilin
                 .map(|&(_, f, operand)| outer.identity_tile(f, operand))
                 .collect();
             let step = tiling.block[along];
-            let totals = k.for_range_vec(0, nest.dims[along], step, inits, |k, at, carried| {
-                let mut inner = outer.at_chunk(k, along, &at);
+            let end = params.sizes.index(&nest.dims[along]);
+            let totals = k.for_range_vec(0, end, step, inits, |_, at, carried| {
+                let mut inner = outer.at_chunk(along, &at, step, false);
                 needed(nest, sums.iter().map(|s| s.2))
                     .into_iter()
                     .for_each(|node| inner.value(node));
@@ -69,33 +74,28 @@ pub fn emit_chunked(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tilin
             outer.store(store.value, &store.window);
         }
         if !big.is_empty() {
-            k.for_range_vec(
-                0,
-                nest.dims[along],
-                tiling.block[along],
-                Vec::new(),
-                |k, at, _| {
-                    let mut inner = outer.at_chunk(k, along, &at);
-                    needed(nest, big.iter().map(|store| store.value))
-                        .into_iter()
-                        .for_each(|node| inner.value(node));
-                    for store in &big {
-                        inner.store(store.value, &store.window);
-                    }
-                    Vec::new()
-                },
-            );
+            let (end, step) = (params.sizes.index(&nest.dims[along]), tiling.block[along]);
+            k.for_range_vec(0, end, step, Vec::new(), |_, at, _| {
+                let mut inner = outer.at_chunk(along, &at, step, false);
+                needed(nest, big.iter().map(|store| store.value))
+                    .into_iter()
+                    .for_each(|node| inner.value(node));
+                for store in &big {
+                    inner.store(store.value, &store.window);
+                }
+                Vec::new()
+            });
         }
     });
 }
 
 /// Whether a value is the same for the whole row.
-fn is_small(nest: &Nest, node: Node) -> bool {
+pub fn is_small(nest: &Nest, node: Node) -> bool {
     nest.values[node].support.minus(nest.reduced) == nest.values[node].support
 }
 
 /// How many reductions lie one after the other before each value.
-fn layers(nest: &Nest) -> Vec<usize> {
+pub fn layers(nest: &Nest) -> Vec<usize> {
     let mut layers: Vec<usize> = Vec::with_capacity(nest.values.len());
     for value in &nest.values {
         let below = value
@@ -111,7 +111,7 @@ fn layers(nest: &Nest) -> Vec<usize> {
 }
 
 /// Everything that `roots` are computed from inside a chunk, in order; what is the same for the whole row is there already.
-fn needed(nest: &Nest, roots: impl Iterator<Item = Node>) -> Vec<Node> {
+pub fn needed(nest: &Nest, roots: impl Iterator<Item = Node>) -> Vec<Node> {
     let mut want = vec![false; nest.values.len()];
     for root in roots {
         want[root] = true;
@@ -128,7 +128,7 @@ fn needed(nest: &Nest, roots: impl Iterator<Item = Node>) -> Vec<Node> {
     (0..nest.values.len()).filter(|&node| want[node]).collect()
 }
 
-fn combine(f: ReduceOp, a: &Tile, b: &Tile) -> Tile {
+pub fn combine(f: ReduceOp, a: &Tile, b: &Tile) -> Tile {
     let op = match f {
         ReduceOp::Sum => BinaryOp::Add,
         ReduceOp::Prod => BinaryOp::Mul,

@@ -3,36 +3,61 @@
 //! The nest gets the depth as one more dim, before the columns, so that one row of `b` after the other is added into a row of results; nothing is copied. It is the fallback
 //! where no matrix unit or packed kernel applies, and the way of products too small to be worth a copy.
 
-use oxyfuel_base::{Code, DType, Error, Result};
+use oxyfuel_base::{Code, DType, Error, Expr, Result};
 use oxyfuel_graph::{Graph, Node as GraphNode, Op, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{Group, Placements};
 
-use crate::build::{accumulator, known};
+use crate::build::{accumulator, checked, constant};
 use crate::nest::{Dims, Nest, NestOp, NestStore, Window};
 use crate::pointwise::Writer;
 
 /// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, with element strides in this order of dims.
 #[derive(Clone, Debug)]
-pub struct Product {
-    pub batch: i64,
-    pub m: i64,
-    pub n: i64,
-    pub k: i64,
-    pub a: Operand,
-    pub b: Operand,
+pub struct Product<N = i64> {
+    pub batch: N,
+    pub m: N,
+    pub n: N,
+    pub k: N,
+    pub a: Operand<N>,
+    pub b: Operand<N>,
     pub acc: DType,
 }
 
 /// Where an operand lies.
 #[derive(Clone, Debug)]
-pub struct Operand {
+pub struct Operand<N = i64> {
     pub buffer: usize,
     pub dtype: DType,
-    pub base: i64,
-    pub batch_stride: i64,
+    pub base: N,
+    pub batch_stride: N,
     /// Along the product's own dims: `[m, k]` for `a`, `[k, n]` for `b`.
-    pub strides: [i64; 2],
+    pub strides: [N; 2],
+}
+
+impl Product<Expr> {
+    /// The product in numbers, for kernels that are made for one size.
+    pub fn fixed(&self) -> Result<Product> {
+        let operand = |operand: &Operand<Expr>| -> Result<Operand> {
+            let [first, second] = &operand.strides;
+            Ok(Operand {
+                buffer: operand.buffer,
+                dtype: operand.dtype,
+                base: constant(&operand.base)?,
+                batch_stride: constant(&operand.batch_stride)?,
+                strides: [constant(first)?, constant(second)?],
+            })
+        };
+        Ok(Product {
+            batch: constant(&self.batch)?,
+            m: constant(&self.m)?,
+            n: constant(&self.n)?,
+            k: constant(&self.k)?,
+            a: operand(&self.a)?,
+            b: operand(&self.b)?,
+            acc: self.acc,
+        })
+    }
 }
 
 /// Reads the product that a contraction node stands for. `buffers` are the roots in argument order.
@@ -41,7 +66,7 @@ pub fn product(
     placements: &Placements,
     node: &GraphNode,
     buffers: &[ValueId],
-) -> Result<Product> {
+) -> Result<Product<Expr>> {
     let (a, b) = match node.op {
         Op::Mm | Op::Bmm => (node.inputs[0], node.inputs[1]),
         Op::Addmm { .. } => (node.inputs[1], node.inputs[2]),
@@ -52,12 +77,12 @@ pub fn product(
             ));
         }
     };
-    let operand = |value: ValueId| -> Result<Operand> {
+    let operand = |value: ValueId| -> Result<Operand<Expr>> {
         let place = placements.of(value);
         let strides = place
             .strides
             .iter()
-            .map(known)
+            .map(checked)
             .collect::<Result<Vec<_>>>()?;
         let rank = strides.len();
         let buffer = buffers
@@ -67,20 +92,24 @@ pub fn product(
         Ok(Operand {
             buffer,
             dtype: graph.values[value].ty.dtype,
-            base: known(&place.offset)?,
-            batch_stride: if rank == 3 { strides[0] } else { 0 },
-            strides: [strides[rank - 2], strides[rank - 1]],
+            base: checked(&place.offset)?,
+            batch_stride: if rank == 3 {
+                strides[0].clone()
+            } else {
+                Expr::ZERO
+            },
+            strides: [strides[rank - 2].clone(), strides[rank - 1].clone()],
         })
     };
     let extent = |value: ValueId, from_end: usize| {
         let shape = &graph.values[value].ty.shape;
-        known(&shape[shape.len() - from_end])
+        checked(&shape[shape.len() - from_end])
     };
     let out = &graph.values[node.out()].ty;
     let batch = if out.rank() == 3 {
-        known(&out.shape[0])?
+        checked(&out.shape[0])?
     } else {
-        1
+        Expr::ONE
     };
     Ok(Product {
         batch,
@@ -94,71 +123,57 @@ pub fn product(
 }
 
 /// Puts the product in place of the nest's given value, which is its first.
-pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product) -> Result<Nest> {
+pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>) -> Result<Nest> {
     let map = &group.maps[&out];
     let columns = map[map.len() - 1];
     let depth = columns.unwrap_or(nest.rank());
     let shift = |d: usize| if d >= depth { d + 1 } else { d };
     let widen = |window: &Window| {
         let mut strides = window.strides.clone();
-        strides.insert(depth, 0);
+        strides.insert(depth, Expr::ZERO);
         Window {
             buffer: window.buffer,
-            base: window.base,
+            base: window.base.clone(),
             strides,
         }
     };
     let mut dims = nest.dims.clone();
-    dims.insert(depth, product.k);
-    let mut new = Nest::new(nest.name.clone(), dims);
+    dims.insert(depth, product.k.clone());
+    let mut new = Nest::new(nest.name.clone(), dims, &nest.known);
     new.buffers = nest.buffers.clone();
     new.reduced = Dims::default().with(depth);
     let rows = map[map.len() - 2].map(shift);
     let batch = (map.len() == 3).then(|| map[0].map(shift)).flatten();
     let columns = columns.map(shift);
-    let window = |operand: &Operand, own: Option<usize>, own_stride: i64, depth_stride: i64| {
-        let mut strides = vec![0; nest.rank() + 1];
-        strides[depth] = depth_stride;
-        if let Some(d) = own {
-            strides[d] = own_stride;
+    // `own` is the position of the operand's own stride; the other one runs along the depth.
+    let window = |operand: &Operand<Expr>, dim: Option<usize>, own: usize| {
+        let mut strides = vec![Expr::ZERO; nest.rank() + 1];
+        strides[depth] = operand.strides[1 - own].clone();
+        if let Some(d) = dim {
+            strides[d] = operand.strides[own].clone();
         }
         if let Some(d) = batch {
-            strides[d] = operand.batch_stride;
+            strides[d] = operand.batch_stride.clone();
         }
         Window {
             buffer: operand.buffer,
-            base: operand.base,
+            base: operand.base.clone(),
             strides,
         }
     };
-    let a = new.push(
-        NestOp::Load(window(
-            &product.a,
-            rows,
-            product.a.strides[0],
-            product.a.strides[1],
-        )),
-        product.a.dtype,
-    )?;
-    let b = new.push(
-        NestOp::Load(window(
-            &product.b,
-            columns,
-            product.b.strides[1],
-            product.b.strides[0],
-        )),
-        product.b.dtype,
-    )?;
+    let (of_a, of_b) = (window(&product.a, rows, 0), window(&product.b, columns, 1));
+    let a = new.push(NestOp::Load(of_a), product.a.dtype)?;
+    let b = new.push(NestOp::Load(of_b), product.b.dtype)?;
     let (a, b) = (
         Writer { nest: &mut new }.cast(a, product.acc)?,
         Writer { nest: &mut new }.cast(b, product.acc)?,
     );
     let mut term = new.push(NestOp::Binary(BinaryOp::Mul, a, b), product.acc)?;
-    if product.k == 0 {
+    if product.k.is_const(0) {
         // Nothing to add up: the sum is 0 whatever the operands are.
         term = Writer { nest: &mut new }.constant(product.acc, 0)?;
     }
-    let sum = if product.k <= 1 {
+    let sum = if product.k.as_const().is_some_and(|k| k <= 1) {
         term
     } else {
         new.push(NestOp::Reduce(ReduceOp::Sum, term), product.acc)?
@@ -175,14 +190,15 @@ pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product) -> Re
             } => NestOp::LoadAt {
                 window: widen(window),
                 index: map[*index],
-                stride: *stride,
-                extent: *extent,
+                stride: stride.clone(),
+                extent: extent.clone(),
             },
             NestOp::Coordinate { dim, scale, offset } => NestOp::Coordinate {
                 dim: shift(*dim),
-                scale: *scale,
-                offset: *offset,
+                scale: scale.clone(),
+                offset: offset.clone(),
             },
+            NestOp::Size(size) => NestOp::Size(size.clone()),
             NestOp::Given | NestOp::Reduce(..) => {
                 return Err(Error::new(
                     Code::Internal,

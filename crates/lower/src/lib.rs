@@ -5,7 +5,8 @@
 //! | `build.rs`, `pointwise.rs` | a group as nests: values over one iteration domain |
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
-//! | `rows.rs`, `chunk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, cut reductions |
+//! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
+//! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `map.rs` | layouts for every tile |
@@ -23,19 +24,22 @@ mod nest;
 mod packed;
 mod pointwise;
 mod rows;
+mod size;
 mod split;
 mod tile;
+mod walk;
 mod warps;
 
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::{Graph, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
-use oxyfuel_kernel::ir::{BufferMode, Phase};
+use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
 use crate::nest::{Nest, NestBuffer};
+use crate::size::{Known, Params, Sizes};
 
 /// What a kernel's parameter stands for, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +47,9 @@ pub enum Argument {
     /// The buffer of a root value.
     Value(ValueId),
     /// Scratch of so many bytes.
-    Workspace(u64),
+    Workspace(Expr),
+    /// A number from the symbols.
+    Size(Expr),
     /// A tensor map over an earlier buffer parameter.
     TensorMap,
 }
@@ -70,27 +76,14 @@ pub fn lower_group(
     target: &TargetDesc,
     name: &str,
 ) -> Result<Lowered> {
-    let mut work = build::build(graph, schedule, group, name)?;
-    let mut arguments: Vec<Argument> = work
-        .buffers
-        .iter()
-        .map(|&root| Argument::Value(root))
-        .collect();
-    let (logical, mapped, workspaces) = match group.kind {
+    let mut work = build::build(graph, &schedule.placements, group, name)?;
+    let known = Known::of(graph);
+    let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
-            let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
-            let nest = &work.nests[0];
-            if strategy == Strategy::PackedProduct && target.is_simt() {
-                let (program, maps) =
-                    warps::warps(nest, |k| parameters(k, nest), &product, target)?;
-                arguments.extend((0..maps).map(|_| Argument::TensorMap));
-                let mapped = expanded(program.clone())?;
-                (program, mapped, Vec::new())
-            } else if strategy == Strategy::PackedProduct {
-                let made = packed::packed(nest, |k| parameters(k, nest), &product, target)?;
-                let mapped = expanded(made.program.clone())?;
-                (made.program, mapped, made.workspaces)
+            let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
+            if strategy == Strategy::PackedProduct {
+                contraction(&work.nests[0], &product.fixed()?, target)?
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
                 loops(&mut work.nests, strategy, target, name)?
@@ -100,17 +93,16 @@ pub fn lower_group(
             loops(&mut work.nests, strategy, target, name)?
         }
     };
-    arguments.extend(workspaces.into_iter().map(Argument::Workspace));
-    let elements: i64 = work
-        .nests
-        .iter()
-        .map(|nest| nest.dims.iter().product::<i64>())
-        .max()
-        .unwrap_or(1);
+    let arguments = arguments(&mapped, &work.buffers, &sizes);
+    let elements = |nest: &Nest| {
+        let extents = (0..nest.rank()).map(|d| nest.guess(d));
+        extents.fold(1, i64::saturating_mul)
+    };
+    let elements = work.nests.iter().map(elements).max().unwrap_or(1);
     let min_chunk = mapped
         .phases
         .iter()
-        .map(|phase| min_chunk(phase, elements))
+        .map(|phase| min_chunk(phase, elements, &known))
         .collect();
     Ok(Lowered {
         logical,
@@ -118,6 +110,38 @@ pub fn lower_group(
         arguments,
         min_chunk,
     })
+}
+
+/// What the parameters of a program stand for: roots in order, then scratch, sizes and tensor maps as the program lists them.
+fn arguments(program: &Program, roots: &[ValueId], sizes: &[Expr]) -> Vec<Argument> {
+    let (mut roots, mut sizes) = (roots.iter(), sizes.iter());
+    let argument = |kind: &ParamKind| match kind {
+        ParamKind::Buffer(buffer) if buffer.mode == BufferMode::Workspace => {
+            let len = buffer.len.clone().unwrap_or_default();
+            Some(Argument::Workspace(len * buffer.dtype.size()))
+        }
+        ParamKind::Buffer(_) => roots.next().map(|&root| Argument::Value(root)),
+        ParamKind::Scalar { .. } => sizes.next().map(|size| Argument::Size(size.clone())),
+        ParamKind::TensorMap(_) => Some(Argument::TensorMap),
+    };
+    let kinds = program.params.iter().map(|param| &param.kind);
+    kinds.filter_map(argument).collect()
+}
+
+/// A matrix product on the units that a machine has for it.
+fn contraction(
+    nest: &Nest,
+    product: &direct::Product,
+    target: &TargetDesc,
+) -> Result<(Program, Program, Vec<Expr>)> {
+    let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
+    let program = if target.is_simt() {
+        warps::warps(nest, params, product, target)?
+    } else {
+        packed::packed(nest, params, product, target)?
+    };
+    let mapped = expanded(program.clone())?;
+    Ok((program, mapped, Vec::new()))
 }
 
 /// Transcendental functions as arithmetic that every target has. What has no expansion stays: targets without it leave the kernel to the interpreter.
@@ -131,72 +155,68 @@ pub fn place(logical: &Program, target: &TargetDesc) -> Result<Program> {
 }
 
 /// Instances that make a thread worth waking, if all of them share `elements`.
-fn min_chunk(phase: &Phase, elements: i64) -> u64 {
-    let extents = phase
-        .grid
-        .iter()
-        .map(|extent| extent.as_const().unwrap_or(1));
-    let instances = extents.product::<i64>().max(1);
-    let chunk = tile::ceil_div(WORTH_A_THREAD * instances, elements.max(1)).max(1);
-    u64::try_from(chunk).unwrap_or(1)
+fn min_chunk(phase: &Phase, elements: i64, known: &Known) -> u64 {
+    let extents = phase.grid.iter().map(|extent| known.guess(extent));
+    let instances = extents.fold(1, i64::saturating_mul).max(1);
+    let work = WORTH_A_THREAD.saturating_mul(instances);
+    u64::try_from(work)
+        .unwrap_or(1)
+        .div_ceil(u64::try_from(elements).unwrap_or(1).max(1))
+        .max(1)
 }
 
-/// One parameter a buffer of the nest.
-fn parameters(k: &KernelBuilder, nest: &Nest) -> Vec<Mem> {
-    let parameter = |(i, buffer): (usize, &NestBuffer)| {
+/// One parameter a buffer of the nests, and one a symbol of their extents.
+fn parameters(k: &KernelBuilder, nests: &[Nest]) -> Params {
+    let parameter = |(i, buffer): (usize, &NestBuffer)| -> Mem {
         let mode = match (buffer.read, buffer.written) {
             (true, true) => BufferMode::ReadWrite,
             (_, true) => BufferMode::Write,
             (_, false) => BufferMode::Read,
         };
-        k.buffer(
-            format!("p{i}"),
-            buffer.dtype,
-            mode,
-            Expr::constant(buffer.len),
-        )
-        .aligned(buffer.align.max(buffer.dtype.size() as u32))
+        k.buffer(format!("p{i}"), buffer.dtype, mode, buffer.len.clone())
+            .aligned(buffer.align.max(buffer.dtype.size() as u32))
     };
-    nest.buffers.iter().enumerate().map(parameter).collect()
+    let buffers = nests.first().map_or(&[][..], |nest| &nest.buffers);
+    Params {
+        mems: buffers.iter().enumerate().map(parameter).collect(),
+        sizes: Sizes::new(k, nests.iter().flat_map(Nest::extents)),
+    }
 }
 
-/// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut.
+/// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut. Returns both forms and what the program's sizes stand for.
 fn loops(
     nests: &mut [Nest],
     strategy: Strategy,
     target: &TargetDesc,
     name: &str,
-) -> Result<(Program, Program, Vec<u64>)> {
+) -> Result<(Program, Program, Vec<Expr>)> {
     let k = KernelBuilder::new(name);
-    let mems = nests
-        .first()
-        .map(|nest| parameters(&k, nest))
-        .unwrap_or_default();
-    let mut workspaces = Vec::new();
+    let params = parameters(&k, nests);
     for nest in nests {
         nest.collapse();
+        if let Some(walk) = walk::plan(nest, target) {
+            walk::emit_walk(&k, &params, nest, &walk);
+            continue;
+        }
         let tiling = tile::choose(nest, target);
         match strategy {
             Strategy::SplitReduction { parts } if split::applies(nest) => {
                 let finish = |nest: &Nest| tile::choose(nest, target);
-                let made = split::emit_split(&k, &mems, nest, tiling, i64::from(parts), finish)?;
-                let bytes = |(dtype, len): (DType, i64)| {
-                    dtype.size() as u64 * u64::try_from(len).unwrap_or(0)
-                };
-                workspaces.extend(made.into_iter().map(bytes));
+                split::emit_split(&k, &params, nest, tiling, i64::from(parts), finish)?;
             }
             Strategy::Tiles
             | Strategy::SplitReduction { .. }
             | Strategy::PackedProduct
             | Strategy::DirectProduct => match tile::chunked(nest, target, &tiling) {
                 Some((tiling, along)) => {
-                    chunk::emit_chunked(&k, &mems, nest, &tiling, along);
+                    chunk::emit_chunked(&k, &params, nest, &tiling, along);
                 }
-                None => rows::emit(&k, &mems, nest, &tiling),
+                None => rows::emit(&k, &params, nest, &tiling),
             },
         }
     }
     let logical = k.finish()?;
     let mapped = map::map(expanded(logical.clone())?, target)?;
-    Ok((logical, mapped, workspaces))
+    let sizes = params.sizes.of_parameters(&mapped);
+    Ok((logical, mapped, sizes))
 }

@@ -4,10 +4,17 @@
 //! one whose support lost the reduced dims. Buffers are read and written through affine windows (a base and one stride for each dim); views are gone by now, they became strides.
 //! A nest knows no tiles and no targets: [`crate::tile`] chooses the tiles, [`crate::rows`] writes the tile program.
 //!
+//! Extents, strides and offsets are expressions over the graph's symbols. What is constant is compiled in; what is not becomes a parameter of the kernel ([`crate::size`]), and where a
+//! decision needs a number, [`Known`] has the symbols' ranges and a guess.
+//!
 //! Invariants: operands come before their users; an elementwise value's support is the union of its operands'; all reductions of a nest run over the same dims.
 
-use oxyfuel_base::{Code, DType, Error, Result, Scalar};
+use std::rc::Rc;
+
+use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+
+use crate::size::Known;
 
 /// Position of a value in [`Nest::values`].
 pub type Node = usize;
@@ -51,8 +58,8 @@ impl Dims {
 pub struct Window {
     /// Which buffer of [`Nest::buffers`].
     pub buffer: usize,
-    pub base: i64,
-    pub strides: Vec<i64>,
+    pub base: Expr,
+    pub strides: Vec<Expr>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -63,17 +70,19 @@ pub enum NestOp {
     LoadAt {
         window: Window,
         index: Node,
-        stride: i64,
-        extent: i64,
+        stride: Expr,
+        extent: Expr,
     },
     /// A value that the surrounding program provides, such as a product's accumulator. Varies over the whole domain.
     Given,
     Const(Scalar),
+    /// A size, in i64.
+    Size(Expr),
     /// The coordinate along a dim, as `scale * c + offset`.
     Coordinate {
         dim: usize,
-        scale: i64,
-        offset: i64,
+        scale: Expr,
+        offset: Expr,
     },
     Unary(UnaryOp, Node),
     Binary(BinaryOp, Node, Node),
@@ -87,7 +96,11 @@ impl NestOp {
     /// The values that it reads.
     pub fn operands(&self) -> Vec<Node> {
         match self {
-            Self::Load(_) | Self::Given | Self::Const(_) | Self::Coordinate { .. } => Vec::new(),
+            Self::Load(_)
+            | Self::Given
+            | Self::Const(_)
+            | Self::Size(_)
+            | Self::Coordinate { .. } => Vec::new(),
             Self::LoadAt { index, .. } => vec![*index],
             Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) => vec![*a],
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
@@ -116,14 +129,15 @@ pub struct NestBuffer {
     pub read: bool,
     pub written: bool,
     /// Elements reachable behind the pointer.
-    pub len: i64,
+    pub len: Expr,
     pub align: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nest {
     pub name: String,
-    pub dims: Vec<i64>,
+    pub dims: Vec<Expr>,
+    pub known: Rc<Known>,
     /// The dims that reductions run over.
     pub reduced: Dims,
     pub buffers: Vec<NestBuffer>,
@@ -132,10 +146,11 @@ pub struct Nest {
 }
 
 impl Nest {
-    pub fn new(name: impl Into<String>, dims: Vec<i64>) -> Self {
+    pub fn new(name: impl Into<String>, dims: Vec<Expr>, known: &Rc<Known>) -> Self {
         Self {
             name: name.into(),
             dims,
+            known: Rc::clone(known),
             reduced: Dims::default(),
             buffers: Vec::new(),
             values: Vec::new(),
@@ -155,7 +170,7 @@ impl Nest {
                 .window_support(window)
                 .union(self.values[*index].support),
             NestOp::Given => Dims::all(self.rank()),
-            NestOp::Const(_) => Dims::default(),
+            NestOp::Const(_) | NestOp::Size(_) => Dims::default(),
             NestOp::Coordinate { dim, .. } => Dims::default().with(*dim),
             NestOp::Unary(_, a) | NestOp::Cast(a) => self.values[*a].support,
             NestOp::Binary(_, a, b) | NestOp::Compare(_, a, b) => {
@@ -179,14 +194,40 @@ impl Nest {
         Ok(self.values.len() - 1)
     }
 
-    fn window_support(&self, window: &Window) -> Dims {
+    /// The dims along which a window moves.
+    pub fn window_support(&self, window: &Window) -> Dims {
         let mut support = Dims::default();
-        for (d, &stride) in window.strides.iter().enumerate() {
-            if stride != 0 && self.dims[d] != 1 {
+        for (d, stride) in window.strides.iter().enumerate() {
+            if !stride.is_const(0) && !self.dims[d].is_const(1) {
                 support = support.with(d);
             }
         }
         support
+    }
+
+    /// The extent of a dim, or a guess.
+    pub fn guess(&self, dim: usize) -> i64 {
+        self.known.guess(&self.dims[dim])
+    }
+
+    /// The most that a dim can have; `i64::MAX` when nothing is known.
+    pub fn most(&self, dim: usize) -> i64 {
+        self.dims[dim].bounds(&self.known.ranges).hi
+    }
+
+    /// Whether blocks of this size cover a dim exactly.
+    pub fn divides(&self, block: i64, dim: usize) -> bool {
+        block == 1 || self.dims[dim].is_divisible_by(block, &self.known.ranges)
+    }
+
+    /// Every expression that the kernel's grids and lengths are made of.
+    pub fn extents(&self) -> impl Iterator<Item = &Expr> {
+        let tables = self.values.iter().filter_map(|value| match &value.op {
+            NestOp::LoadAt { extent, .. } => Some(extent),
+            _ => None,
+        });
+        let lengths = self.buffers.iter().map(|buffer| &buffer.len);
+        self.dims.iter().chain(tables).chain(lengths)
     }
 
     pub fn has_reduction(&self) -> bool {
@@ -208,7 +249,7 @@ impl Nest {
         let mut d = self.rank();
         while d > 0 {
             d -= 1;
-            if self.dims[d] == 1 {
+            if self.dims[d].is_const(1) {
                 self.drop_dim(d);
             }
         }
@@ -233,12 +274,14 @@ impl Nest {
             && self.values.iter().all(|value| both_or_none(value.support))
             && self
                 .windows()
-                .all(|window| window.strides[outer] == window.strides[inner] * self.dims[inner])
+                .all(|window| window.strides[outer] == &window.strides[inner] * &self.dims[inner])
+            && (&self.dims[outer] * &self.dims[inner]).check().is_ok()
     }
 
     fn merge(&mut self, outer: usize) {
-        self.dims[outer] *= self.dims[outer + 1];
-        let inner_strides = |window: &mut Window| window.strides[outer] = window.strides[outer + 1];
+        self.dims[outer] = &self.dims[outer] * &self.dims[outer + 1];
+        let inner_strides =
+            |window: &mut Window| window.strides[outer] = window.strides[outer + 1].clone();
         for_each_window(self, inner_strides);
         self.drop_dim(outer + 1);
     }
@@ -252,20 +295,14 @@ impl Nest {
         });
         for value in &mut self.values {
             value.support = shrink(value.support);
-            if let NestOp::Coordinate {
-                dim: d,
-                scale,
-                offset,
-            } = value.op
-            {
-                if d == dim {
-                    value.op = NestOp::Const(Scalar::I(offset));
-                } else if d > dim {
-                    value.op = NestOp::Coordinate {
-                        dim: d - 1,
-                        scale,
-                        offset,
+            if let NestOp::Coordinate { dim: d, offset, .. } = &mut value.op {
+                if *d == dim {
+                    value.op = match offset.as_const() {
+                        Some(offset) => NestOp::Const(Scalar::I(offset)),
+                        None => NestOp::Size(offset.clone()),
                     };
+                } else if *d > dim {
+                    *d -= 1;
                 }
             }
         }
@@ -286,12 +323,13 @@ fn for_each_window(nest: &mut Nest, mut f: impl FnMut(&mut Window)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxyfuel_base::Symbol;
 
     fn window(buffer: usize, strides: &[i64]) -> Window {
         Window {
             buffer,
-            base: 0,
-            strides: strides.to_vec(),
+            base: Expr::ZERO,
+            strides: strides.iter().map(|&s| s.into()).collect(),
         }
     }
 
@@ -300,14 +338,19 @@ mod tests {
             dtype: DType::F32,
             read: true,
             written: false,
-            len,
+            len: len.into(),
             align: 64,
         }
     }
 
+    fn nest(dims: &[i64]) -> Nest {
+        let dims = dims.iter().map(|&d| d.into()).collect();
+        Nest::new("n", dims, &Rc::default())
+    }
+
     #[test]
     fn contiguous_dims_become_one() {
-        let mut nest = Nest::new("n", vec![4, 1, 8, 16]);
+        let mut nest = nest(&[4, 1, 8, 16]);
         nest.buffers.push(buffer(512));
         let x = nest
             .push(NestOp::Load(window(0, &[128, 128, 16, 1])), DType::F32)
@@ -317,14 +360,14 @@ mod tests {
             window: window(0, &[128, 128, 16, 1]),
         });
         nest.collapse();
-        assert_eq!(nest.dims, [512]);
+        assert_eq!(nest.dims, [512].map(Expr::constant));
         assert_eq!(nest.values[0].support, Dims::all(1));
-        assert_eq!(nest.stores[0].window.strides, [1]);
+        assert_eq!(nest.stores[0].window.strides, [Expr::ONE]);
     }
 
     #[test]
     fn a_broadcast_operand_keeps_its_dim_apart() {
-        let mut nest = Nest::new("n", vec![4, 8, 16]);
+        let mut nest = nest(&[4, 8, 16]);
         nest.buffers.extend([buffer(512), buffer(16)]);
         let x = nest
             .push(NestOp::Load(window(0, &[128, 16, 1])), DType::F32)
@@ -340,13 +383,13 @@ mod tests {
             window: window(0, &[128, 16, 1]),
         });
         nest.collapse();
-        assert_eq!(nest.dims, [32, 16]);
+        assert_eq!(nest.dims, [32, 16].map(Expr::constant));
         assert_eq!(nest.values[b].support, Dims(0b10));
     }
 
     #[test]
     fn a_reduced_dim_is_not_merged_with_a_kept_one() {
-        let mut nest = Nest::new("n", vec![4, 8]);
+        let mut nest = nest(&[4, 8]);
         nest.reduced = Dims(0b10);
         nest.buffers.push(buffer(32));
         let x = nest
@@ -356,7 +399,36 @@ mod tests {
             .push(NestOp::Reduce(ReduceOp::Sum, x), DType::F32)
             .unwrap();
         nest.collapse();
-        assert_eq!(nest.dims, [4, 8]);
+        assert_eq!(nest.dims, [4, 8].map(Expr::constant));
         assert_eq!(nest.values[sum].support, Dims(0b01));
+    }
+
+    #[test]
+    fn symbolic_dims_merge_where_strides_prove_it() {
+        let (n, m) = (Expr::symbol(Symbol(0)), Expr::symbol(Symbol(1)));
+        let dims = vec![n.clone(), m.clone(), 8.into()];
+        let mut nest = Nest::new("n", dims, &Rc::default());
+        nest.buffers.push(buffer(0));
+        let strides = vec![&m * 8, 8.into(), 1.into()];
+        let window = |strides: Vec<Expr>| Window {
+            buffer: 0,
+            base: Expr::ZERO,
+            strides,
+        };
+        let op = NestOp::Load(window(strides.clone()));
+        let value = nest.push(op, DType::F32).unwrap();
+        let mut padded = nest.clone();
+        nest.stores.push(NestStore {
+            value,
+            window: window(strides),
+        });
+        nest.collapse();
+        assert_eq!(nest.dims, [&n * &m * 8]);
+        padded.stores.push(NestStore {
+            value,
+            window: window(vec![&m * 16, 16.into(), 1.into()]),
+        });
+        padded.collapse();
+        assert_eq!(padded.dims, [&n * &m, 8.into()]);
     }
 }

@@ -19,6 +19,7 @@ use crate::direct::{Operand, Product};
 use crate::map::{Spread, vector};
 use crate::nest::Nest;
 use crate::rows::{Frame, left};
+use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
 /// Below so many multiply-adds the copies cost more than they save.
@@ -36,24 +37,19 @@ struct Blocking {
     matrix: bool,
 }
 
-/// Workspaces in bytes, in parameter order after the buffers.
-pub struct Packed {
-    pub program: Program,
-    pub workspaces: Vec<u64>,
-}
-
 /// Builds the program, or says why this product is not for it.
 pub fn packed(
     nest: &Nest,
-    mems_of: impl Fn(&KernelBuilder) -> Vec<Mem>,
+    params_of: impl Fn(&KernelBuilder) -> Params,
     product: &Product,
     target: &TargetDesc,
-) -> Result<Packed> {
+) -> Result<Program> {
     let blocking = choose(product, target)?;
     let lanes = target.lanes(4);
     let (geometry, spread) = vector(lanes);
     let k = KernelBuilder::mapped(&nest.name, geometry);
-    let mems = mems_of(&k);
+    let params = params_of(&k);
+    let mems = &params.mems;
     let (rows, cols) = (blocking.rows, blocking.cols);
     let (row_blocks, col_blocks) = (ceil_div(product.m, rows), ceil_div(product.n, cols));
     let depth_blocks = ceil_div(product.k, blocking.depth);
@@ -133,7 +129,7 @@ pub fn packed(
         }
         finish(
             k,
-            &mems,
+            &params,
             nest,
             product,
             &blocking,
@@ -143,11 +139,7 @@ pub fn packed(
             sum,
         );
     });
-    let bytes = |len: i64, dtype: DType| u64::try_from(len).unwrap_or(0) * dtype.size() as u64;
-    Ok(Packed {
-        program: k.finish()?,
-        workspaces: vec![bytes(a_len, product.a.dtype), bytes(b_len, product.b.dtype)],
-    })
+    k.finish()
 }
 
 fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
@@ -325,7 +317,7 @@ fn pack_b(
 )]
 fn finish(
     k: &KernelBuilder,
-    mems: &[Mem],
+    params: &Params,
     nest: &Nest,
     product: &Product,
     blocking: &Blocking,
@@ -348,7 +340,7 @@ fn finish(
         rest.insert(0, None);
     }
     let tiling = Tiling { block };
-    let mut frame = Frame::place(k, mems, nest, &tiling, position, start, rest);
+    let mut frame = Frame::place(k, params, nest, &tiling, position, start, rest);
     frame.give(0, sum);
     for node in 0..nest.values.len() {
         frame.value(node);

@@ -3,7 +3,7 @@
 //! Arithmetic happens in a dtype that targets compute in: bf16, f16 and the fp8 formats compute in f32 and are rounded once for each op of the tensor IR.
 
 use oxyfuel_base::dtype::Kind;
-use oxyfuel_base::{DType, Result, Scalar};
+use oxyfuel_base::{DType, Expr, Result, Scalar};
 use oxyfuel_graph::{Binary, Compare, Reduce, Unary};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
 
@@ -40,6 +40,15 @@ impl Writer<'_> {
     pub fn constant(&mut self, dtype: DType, value: impl Into<Scalar>) -> Result<Node> {
         self.nest
             .push(NestOp::Const(value.into().cast(dtype)), dtype)
+    }
+
+    /// A size as a number of this dtype.
+    pub fn size(&mut self, size: &Expr, dtype: DType) -> Result<Node> {
+        if let Some(number) = size.as_const() {
+            return self.constant(dtype, number);
+        }
+        let size = self.nest.push(NestOp::Size(size.clone()), DType::I64)?;
+        self.cast(size, dtype)
     }
 
     fn un(&mut self, op: UnaryOp, x: Node) -> Result<Node> {
@@ -291,7 +300,7 @@ impl Writer<'_> {
     }
 
     /// A reduction over the nest's reduced dims; `count` elements go into each result.
-    pub fn reduce(&mut self, f: Reduce, x: Node, count: i64, out: DType) -> Result<Node> {
+    pub fn reduce(&mut self, f: Reduce, x: Node, count: &Expr, out: DType) -> Result<Node> {
         let (x, op) = match f {
             Reduce::Any | Reduce::All => {
                 let wide = self.cast(x, compute_dtype(self.dtype(x)))?;
@@ -330,12 +339,13 @@ impl Writer<'_> {
             }
         };
         // Of a single element nothing is left to reduce; the nest need not even name a dim for it.
-        let mut y = match count {
-            1 => x,
+        let mut y = match count.as_const() {
+            Some(1) => x,
             _ => self.nest.push(NestOp::Reduce(op, x), self.dtype(x))?,
         };
         if f == Reduce::Mean {
-            y = self.bin_const(BinaryOp::Div, y, count as f64)?;
+            let count = self.size(count, self.dtype(y))?;
+            y = self.bin(BinaryOp::Div, y, count)?;
         }
         self.cast(y, out)
     }

@@ -5,16 +5,17 @@
 
 use oxyfuel_base::{DType, Expr, Scalar};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window as TileWindow};
-use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Order, ReduceOp};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, Order, ReduceOp};
 
 use crate::nest::{Dims, Nest, NestOp, NestValue, Node, Window};
-use crate::tile::{Tiling, ceil_div};
+use crate::size::Params;
+use crate::tile::Tiling;
 
 /// Adds the phase that computes `nest`.
-pub fn emit(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tiling) {
-    let blocks = Blocks::new(nest, tiling);
+pub fn emit(k: &KernelBuilder, params: &Params, nest: &Nest, tiling: &Tiling) {
+    let blocks = Blocks::new(nest, tiling, Dims::default());
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
-        let mut frame = Frame::new(k, mems, nest, tiling, &blocks);
+        let mut frame = Frame::new(k, params, nest, tiling, &blocks);
         for node in 0..nest.values.len() {
             frame.value(node);
         }
@@ -29,16 +30,16 @@ pub fn emit(k: &KernelBuilder, mems: &[Mem], nest: &Nest, tiling: &Tiling) {
 /// The outermost reduced dim is cut by `tiling`. Returns the number of parts.
 pub fn emit_partial(
     k: &KernelBuilder,
-    mems: &[Mem],
+    params: &Params,
     nest: &Nest,
     tiling: &Tiling,
     workspaces: &[(Node, Mem)],
 ) {
-    let blocks = Blocks::new(nest, tiling);
+    let blocks = Blocks::new(nest, tiling, Dims::default());
     let cut = nest.reduced.iter().next().unwrap_or(0);
-    let parts = blocks.count[cut];
+    let parts = blocks.count[cut].clone();
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
-        let mut frame = Frame::new(k, mems, nest, tiling, &blocks);
+        let mut frame = Frame::new(k, params, nest, tiling, &blocks);
         frame.cut = Some(cut);
         for node in 0..nest.values.len() {
             let whole = nest.values[node].support.union(nest.reduced) == nest.values[node].support;
@@ -48,25 +49,25 @@ pub fn emit_partial(
             }
         }
         for (node, mem) in workspaces {
-            let window = partial_window(nest, usize::MAX, parts);
+            let window = partial_window(nest, usize::MAX, &parts);
             frame.store_partial(*node, mem, &window, cut);
         }
     });
 }
 
 /// The window of partial results: row-major over the kept dims, then the parts.
-fn partial_window(nest: &Nest, buffer: usize, parts: i64) -> Window {
-    let mut strides = vec![0; nest.rank()];
-    let mut step = parts;
+fn partial_window(nest: &Nest, buffer: usize, parts: &Expr) -> Window {
+    let mut strides = vec![Expr::ZERO; nest.rank()];
+    let mut step = parts.clone();
     for d in (0..nest.rank()).rev() {
         if !nest.reduced.contains(d) {
-            strides[d] = step;
-            step *= nest.dims[d];
+            strides[d] = step.clone();
+            step *= &nest.dims[d];
         }
     }
     Window {
         buffer,
-        base: 0,
+        base: Expr::ZERO,
         strides,
     }
 }
@@ -83,55 +84,74 @@ pub fn depends_on_reduction(nest: &Nest, node: Node) -> bool {
 
 /// The grid: how many blocks each dim has, and which axis counts them.
 pub struct Blocks {
-    pub count: Vec<i64>,
+    pub count: Vec<Expr>,
     /// Dims counted by each axis, the slowest first; several share the last axis when there are more than three.
     axes: Vec<Vec<usize>>,
     pub grid: Vec<Expr>,
+    walked: Dims,
 }
 
 /// The most instances that every machine's launch takes along any axis but the first.
 const SHORT_AXIS: i64 = 65_535;
 
 impl Blocks {
-    pub fn new(nest: &Nest, tiling: &Tiling) -> Self {
-        let count: Vec<i64> = nest
-            .dims
-            .iter()
-            .zip(&tiling.block)
-            .map(|(&n, &b)| ceil_div(n, b.max(1)))
-            .collect();
+    /// Blocks of a tiling; every instance has all of the `walked` dims.
+    pub fn new(nest: &Nest, tiling: &Tiling, walked: Dims) -> Self {
+        let blocks = |d: usize| match tiling.block[d] {
+            _ if walked.contains(d) => Expr::ONE,
+            block if block <= 1 => nest.dims[d].clone(),
+            block => nest.dims[d].ceildiv(block),
+        };
+        let count: Vec<Expr> = (0..nest.rank()).map(blocks).collect();
+        let most = |extent: &Expr| extent.bounds(&nest.known.ranges).hi;
+        let several = |d: &usize| most(&count[*d]) > 1;
         let mut axes: Vec<Vec<usize>> = Vec::new();
-        for d in (0..count.len()).rev().filter(|&d| count[d] > 1) {
+        for d in (0..count.len()).rev().filter(several) {
             if axes.len() < 3 {
                 axes.push(vec![d]);
             } else if let Some(axis) = axes.last_mut() {
                 axis.insert(0, d);
             }
         }
-        if count.contains(&0) {
+        // A table without rows has nothing to read: whoever asks for one of them is wrong, and must stay harmless.
+        let tables = nest.values.iter().filter_map(|value| match &value.op {
+            NestOp::LoadAt { extent, .. } => Some(extent.min(1).simplify(&nest.known.ranges)),
+            _ => None,
+        });
+        let some: Expr = tables.product();
+        if some.is_const(0) || count.contains(&Expr::ZERO) {
             // Nothing to do, and nobody to do it.
             return Self {
                 count,
                 axes: Vec::new(),
-                grid: vec![Expr::constant(0)],
+                grid: vec![Expr::ZERO],
+                walked,
             };
         }
-        let extent = |dims: &Vec<usize>| dims.iter().map(|&d| count[d]).product::<i64>();
-        if axes.iter().skip(1).any(|dims| extent(dims) > SHORT_AXIS) {
-            axes = vec![(0..count.len()).filter(|&d| count[d] > 1).collect()];
+        let extent =
+            |dims: &Vec<usize>| -> Expr { dims.iter().map(|&d| count[d].clone()).product() };
+        if axes
+            .iter()
+            .skip(1)
+            .any(|dims| most(&extent(dims)) > SHORT_AXIS)
+        {
+            axes = vec![(0..count.len()).filter(several).collect()];
         }
         if axes.is_empty() {
             axes.push(Vec::new());
         }
-        let grid = axes
-            .iter()
-            .map(|dims| Expr::constant(dims.iter().map(|&d| count[d]).product()))
-            .collect();
-        Self { count, axes, grid }
+        let mut grid: Vec<Expr> = axes.iter().map(extent).collect();
+        grid[0] *= some;
+        Self {
+            count,
+            axes,
+            grid,
+            walked,
+        }
     }
 
     /// The block number of every dim that has several.
-    fn positions(&self, k: &KernelBuilder) -> Vec<Option<Tile>> {
+    fn positions(&self, k: &KernelBuilder, params: &Params) -> Vec<Option<Tile>> {
         let mut positions = vec![None; self.count.len()];
         for (axis, dims) in self.axes.iter().enumerate() {
             let mut rest = if dims.is_empty() {
@@ -143,8 +163,10 @@ impl Blocks {
                 if i == 0 {
                     positions[d] = Some(rest.clone());
                 } else {
-                    positions[d] = Some(rest.binary(BinaryOp::Mod, self.count[d]));
-                    rest = rest.binary(BinaryOp::FloorDiv, self.count[d]);
+                    positions[d] = Some(params.sizes.binary(&rest, BinaryOp::Mod, &self.count[d]));
+                    rest = params
+                        .sizes
+                        .binary(&rest, BinaryOp::FloorDiv, &self.count[d]);
                 }
             }
         }
@@ -158,11 +180,12 @@ pub fn left(block: &Tile, size: i64, extent: i64) -> Option<Tile> {
 }
 
 /// Values of one program instance while they are written.
+#[derive(Clone)]
 pub struct Frame<'a> {
     k: &'a KernelBuilder,
-    mems: &'a [Mem],
+    params: &'a Params,
     nest: &'a Nest,
-    tiling: &'a Tiling,
+    block: Vec<i64>,
     /// Domain dims that are dims of the tile, in order.
     tile_dims: Vec<usize>,
     /// First coordinate of this instance along each dim; `None` where it is 0.
@@ -179,34 +202,42 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     pub fn new(
         k: &'a KernelBuilder,
-        mems: &'a [Mem],
+        params: &'a Params,
         nest: &'a Nest,
-        tiling: &'a Tiling,
+        tiling: &Tiling,
         blocks: &Blocks,
     ) -> Self {
-        let position = blocks.positions(k);
+        let position = blocks.positions(k, params);
         let start: Vec<Option<Tile>> = position
             .iter()
             .zip(&tiling.block)
             .map(|(p, &b)| p.as_ref().map(|p| if b == 1 { p.clone() } else { p * b }))
             .collect();
         let left = (0..nest.rank())
-            .map(|d| match &start[d] {
-                Some(start) if tiling.block[d] > 1 && nest.dims[d] % tiling.block[d] != 0 => {
-                    Some((start * -1 + nest.dims[d]).binary(BinaryOp::Min, tiling.block[d]))
+            .map(|d| {
+                let (block, extent) = (tiling.block[d], &nest.dims[d]);
+                let short = block > 1 && !blocks.walked.contains(d) && !nest.divides(block, d);
+                match &start[d] {
+                    Some(start) if short => Some(
+                        params
+                            .sizes
+                            .minus(extent, start)
+                            .binary(BinaryOp::Min, block),
+                    ),
+                    None if short => Some(params.sizes.tile(extent)),
+                    _ => None,
                 }
-                _ => None,
             })
             .collect();
-        Self::place(k, mems, nest, tiling, position, start, left)
+        Self::place(k, params, nest, tiling, position, start, left)
     }
 
     /// A frame at coordinates that the caller computed.
     pub fn place(
         k: &'a KernelBuilder,
-        mems: &'a [Mem],
+        params: &'a Params,
         nest: &'a Nest,
-        tiling: &'a Tiling,
+        tiling: &Tiling,
         position: Vec<Option<Tile>>,
         start: Vec<Option<Tile>>,
         left: Vec<Option<Tile>>,
@@ -217,9 +248,9 @@ impl<'a> Frame<'a> {
         }
         Self {
             k,
-            mems,
+            params,
             nest,
-            tiling,
+            block: tiling.block.clone(),
             tile_dims,
             start,
             position,
@@ -248,7 +279,7 @@ impl<'a> Frame<'a> {
             .iter()
             .map(|&d| {
                 if support.contains(d) {
-                    self.tiling.block[d]
+                    self.block[d]
                 } else {
                     1
                 }
@@ -272,26 +303,18 @@ impl<'a> Frame<'a> {
 
     /// The element that coordinate 0 of this instance's tile falls on.
     fn base(&self, window: &Window) -> Option<Tile> {
+        let sizes = &self.params.sizes;
         let mut sum = None;
-        for (d, &stride) in window.strides.iter().enumerate() {
-            if stride != 0
+        for (d, stride) in window.strides.iter().enumerate() {
+            if !stride.is_const(0)
                 && let Some(start) = &self.start[d]
             {
-                sum = self.plus(
-                    sum,
-                    if stride == 1 {
-                        start.clone()
-                    } else {
-                        start * stride
-                    },
-                );
+                sum = self.plus(sum, sizes.times(start, stride));
             }
         }
-        match (sum, window.base) {
-            (Some(sum), 0) => Some(sum),
-            (Some(sum), base) => Some(sum + base),
-            (None, 0) => None,
-            (None, base) => Some(self.k.constant(DType::I64, base)),
+        match sum {
+            Some(sum) => Some(sizes.plus(&sum, &window.base)),
+            None => (!window.base.is_const(0)).then(|| sizes.tile(&window.base)),
         }
     }
 
@@ -310,9 +333,9 @@ impl<'a> Frame<'a> {
         }
         let mut at = at.shape(&shape).strides(self.tile_dims.iter().map(|&d| {
             if support.contains(d) {
-                window.strides[d]
+                self.params.sizes.index(&window.strides[d])
             } else {
-                0
+                Index::Const(0)
             }
         }));
         for (i, &d) in self.tile_dims.iter().enumerate() {
@@ -325,6 +348,10 @@ impl<'a> Frame<'a> {
         at
     }
 
+    fn mem(&self, window: &Window) -> &'a Mem {
+        &self.params.mems[window.buffer]
+    }
+
     /// Writes one value into the program.
     pub fn value(&mut self, node: Node) {
         if self.values[node].is_some() {
@@ -333,18 +360,17 @@ impl<'a> Frame<'a> {
         let NestValue { op, dtype, support } = &self.nest.values[node];
         let k = self.k;
         let tile = match op {
-            NestOp::Load(window) => {
-                k.load(self.window(&self.mems[window.buffer], window, *support, None))
-            }
+            NestOp::Load(window) => k.load(self.window(self.mem(window), window, *support, None)),
             NestOp::LoadAt {
                 window,
                 index,
                 stride,
                 extent,
-            } => self.load_at(window, *index, *stride, *extent, *support),
+            } => self.load_at(window, *index, (stride, extent), *support),
             NestOp::Given => return,
             NestOp::Const(value) => k.constant(*dtype, *value),
-            NestOp::Coordinate { dim, scale, offset } => self.coordinate(*dim, *scale, *offset),
+            NestOp::Size(size) => self.params.sizes.tile(size),
+            NestOp::Coordinate { dim, scale, offset } => self.coordinate(*dim, scale, offset),
             NestOp::Unary(f, a) => self.get(*a).unary(*f),
             NestOp::Binary(f, a, b) => self.get(*a).binary(*f, self.get(*b)),
             NestOp::Compare(f, a, b) => self.get(*a).compare(*f, self.get(*b)),
@@ -364,7 +390,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The operand of a reduction with all of its reduced dims.
-    fn whole_operand(&self, operand: Node) -> Tile {
+    pub fn whole_operand(&self, operand: Node) -> Tile {
         let full = self.shape(self.nest.values[operand].support.union(self.nest.reduced));
         let tile = self.get(operand);
         if full.is_empty() || tile.shape() == full {
@@ -401,9 +427,7 @@ impl<'a> Frame<'a> {
 
     /// Combines a tile across its reduced dims.
     pub fn reduce_tile(&self, f: ReduceOp, tile: Tile) -> Tile {
-        if tile.shape().is_empty() {
-            return tile;
-        }
+        let shape = tile.shape();
         let axes: Vec<u8> = self
             .tile_dims
             .iter()
@@ -411,6 +435,9 @@ impl<'a> Frame<'a> {
             .filter(|(_, d)| self.nest.reduced.contains(**d))
             .map(|(i, _)| i as u8)
             .collect();
+        if shape.is_empty() || axes.iter().all(|&axis| shape[usize::from(axis)] == 1) {
+            return tile;
+        }
         tile.reduce(f, &axes)
     }
 
@@ -421,54 +448,44 @@ impl<'a> Frame<'a> {
         self.k.full(value.dtype, &shape, identity(f, value.dtype))
     }
 
-    /// This frame walks `along` in chunks: outside of a chunk nothing along it exists.
-    pub fn chunk_along(&mut self, along: usize) {
-        self.start[along] = None;
-        self.position[along] = None;
-        self.left[along] = None;
+    /// What the reduction of `operand` gives where there is nothing to reduce.
+    pub fn identity_result(&self, f: ReduceOp, operand: Node) -> Tile {
+        let value = &self.nest.values[operand];
+        let mut shape = self.shape(value.support.union(self.nest.reduced));
+        for (extent, &d) in shape.iter_mut().zip(&self.tile_dims) {
+            if self.nest.reduced.contains(d) {
+                *extent = 1;
+            }
+        }
+        self.k.full(value.dtype, &shape, identity(f, value.dtype))
     }
 
-    /// The frame of the chunk that starts at `at`, with everything computed so far.
-    pub fn at_chunk(&self, k: &'a KernelBuilder, along: usize, at: &Tile) -> Frame<'a> {
-        let block = self.tiling.block[along];
-        let (mut start, mut left) = (self.start.clone(), self.left.clone());
-        start[along] = Some(at.clone());
-        left[along] = (self.nest.dims[along] % block != 0)
-            .then(|| (at * -1 + self.nest.dims[along]).binary(BinaryOp::Min, block));
-        let mut inner = Frame::place(
-            k,
-            self.mems,
-            self.nest,
-            self.tiling,
-            self.position.clone(),
-            start,
-            left,
-        );
-        inner.values = self.values.clone();
+    /// The frame of the chunk of `block` coordinates that starts at `at`, with everything computed so far. It may end early unless it is `full`.
+    pub fn at_chunk(&self, along: usize, at: &Tile, block: i64, full: bool) -> Frame<'a> {
+        let mut inner = self.clone();
+        inner.block[along] = block;
+        inner.start[along] = Some(at.clone());
+        inner.left[along] = (!full && !self.nest.divides(block, along)).then(|| {
+            self.params
+                .sizes
+                .minus(&self.nest.dims[along], at)
+                .binary(BinaryOp::Min, block)
+        });
         inner
     }
 
-    fn coordinate(&self, dim: usize, scale: i64, offset: i64) -> Tile {
-        let k = self.k;
-        let start = self.start[dim].as_ref().map(|start| {
-            if scale == 1 {
-                start.clone()
-            } else {
-                start * scale
-            }
-        });
-        let base = match start {
-            Some(start) if offset != 0 => start + offset,
-            Some(start) => start,
-            None => k.constant(DType::I64, offset),
+    fn coordinate(&self, dim: usize, scale: &Expr, offset: &Expr) -> Tile {
+        let (k, sizes) = (self.k, &self.params.sizes);
+        let base = match &self.start[dim] {
+            Some(start) => sizes.plus(&sizes.times(start, scale), offset),
+            None => sizes.tile(offset),
         };
         let Some(axis) = self.tile_dims.iter().position(|&d| d == dim) else {
             return base;
         };
         let shape = self.shape(Dims::default().with(dim));
         let steps = k.iota(DType::I64, &shape, axis as u8);
-        let steps = if scale == 1 { steps } else { steps * scale };
-        steps + base
+        sizes.times(&steps, scale) + base
     }
 
     /// Reads at computed positions. An index is clamped to its range: memory stays safe whatever the data says.
@@ -476,29 +493,28 @@ impl<'a> Frame<'a> {
         &self,
         window: &Window,
         index: Node,
-        stride: i64,
-        extent: i64,
+        (stride, extent): (&Expr, &Expr),
         support: Dims,
     ) -> Tile {
-        let mem = &self.mems[window.buffer];
-        let index = self
-            .get(index)
-            .binary(BinaryOp::Min, extent - 1)
-            .binary(BinaryOp::Max, 0i64)
-            * stride;
+        let (mem, sizes) = (self.mem(window), &self.params.sizes);
+        let index = sizes
+            .binary(&self.get(index), BinaryOp::Min, &(extent - 1))
+            .binary(BinaryOp::Max, 0i64);
+        let index = sizes.times(&index, stride);
         if index.shape().iter().all(|&n| n == 1) {
             let scalar = if index.shape().is_empty() {
                 index
             } else {
                 index.reshape([0i64; 0])
             };
-            let own = support_of(window, self.nest);
+            let own = self.nest.window_support(window);
             return self.k.load(self.window(mem, window, own, Some(scalar)));
         }
         let mut position = index;
         for &d in &self.tile_dims {
-            if window.strides[d] != 0 && self.nest.dims[d] > 1 {
-                position = position + self.coordinate_in_tile(d) * window.strides[d];
+            if self.nest.window_support(window).contains(d) {
+                let steps = self.coordinate_in_tile(d);
+                position = position + sizes.times(&steps, &window.strides[d]);
             }
         }
         if let Some(base) = self.base(window) {
@@ -529,7 +545,7 @@ impl<'a> Frame<'a> {
 
     /// Stores a value; along dims that it does not vary over, only the first block does.
     pub fn store(&self, node: Node, window: &Window) {
-        self.store_to(node, &self.mems[window.buffer], window, None);
+        self.store_to(node, self.mem(window), window, None);
     }
 
     fn store_partial(&self, node: Node, mem: &Mem, window: &Window, cut: usize) {
@@ -537,7 +553,7 @@ impl<'a> Frame<'a> {
     }
 
     fn store_to(&self, node: Node, mem: &Mem, window: &Window, moved: Option<Tile>) {
-        let support = support_of(window, self.nest);
+        let support = self.nest.window_support(window);
         let tile = self.get(node);
         let mut first: Option<Tile> = None;
         for d in 0..self.nest.rank() {
@@ -570,16 +586,6 @@ impl<'a> Frame<'a> {
             }
         }
     }
-}
-
-fn support_of(window: &Window, nest: &Nest) -> Dims {
-    let mut support = Dims::default();
-    for (d, &stride) in window.strides.iter().enumerate() {
-        if stride != 0 && nest.dims[d] > 1 {
-            support = support.with(d);
-        }
-    }
-    support
 }
 
 /// What leaves a reduction unchanged.

@@ -2,12 +2,13 @@
 //!
 //! It applies when results are small: no store needs an element of the reduced dims, and no reduction needs another's result.
 
-use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_base::{Expr, Result};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::BufferMode;
 
 use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestStore, Node, Window};
 use crate::rows::{depends_on_reduction, emit, emit_partial};
+use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
 /// Whether the reductions of a nest can be cut.
@@ -19,24 +20,29 @@ pub fn applies(nest: &Nest) -> bool {
     let small = nest.stores.iter().all(|store| {
         nest.values[store.value].support.minus(nest.reduced) == nest.values[store.value].support
     });
-    nest.has_reduction() && !nested && small
+    let fixed = nest
+        .reduced
+        .iter()
+        .all(|d| nest.dims[d].as_const().is_some());
+    nest.has_reduction() && !nested && small && fixed
 }
 
-/// Adds both phases. Returns dtype and elements of each workspace, which are the program's last parameters.
+/// Adds both phases. Workspaces are parameters of the program.
 pub fn emit_split(
     k: &KernelBuilder,
-    mems: &[Mem],
+    params: &Params,
     nest: &Nest,
     mut tiling: Tiling,
     parts: i64,
     finish: impl Fn(&Nest) -> Tiling,
-) -> Result<Vec<(DType, i64)>> {
+) -> Result<()> {
     let cut = nest.reduced.iter().next().unwrap_or(0);
-    tiling.block[cut] = ceil_div(nest.dims[cut], parts.clamp(1, nest.dims[cut]));
-    let parts = ceil_div(nest.dims[cut], tiling.block[cut]);
-    let kept: i64 = (0..nest.rank())
+    let extent = nest.guess(cut).max(1);
+    tiling.block[cut] = ceil_div(extent, parts.clamp(1, extent));
+    let parts = ceil_div(extent, tiling.block[cut]);
+    let kept: Expr = (0..nest.rank())
         .filter(|&d| !nest.reduced.contains(d))
-        .map(|d| nest.dims[d])
+        .map(|d| nest.dims[d].clone())
         .product();
     let sums: Vec<Node> = (0..nest.values.len())
         .filter(|&n| matches!(nest.values[n].op, NestOp::Reduce(..)))
@@ -52,23 +58,21 @@ pub fn emit_split(
                     format!("partial{i}"),
                     nest.values[node].dtype,
                     BufferMode::Workspace,
-                    Expr::constant(len),
+                    len.clone(),
                 )
                 .aligned(64),
             )
         })
         .collect();
-    emit_partial(k, mems, nest, &tiling, &workspaces);
+    emit_partial(k, params, nest, &tiling, &workspaces);
 
     let second = combine(nest, parts, &sums)?;
-    let mut all: Vec<Mem> = mems.to_vec();
-    all.extend(workspaces.iter().map(|(_, mem)| mem.clone()));
+    let mut all = params.clone();
+    all.mems
+        .extend(workspaces.iter().map(|(_, mem)| mem.clone()));
     let tiling = finish(&second);
     emit(k, &all, &second, &tiling);
-    Ok(sums
-        .iter()
-        .map(|&node| (nest.values[node].dtype, len))
-        .collect())
+    Ok(())
 }
 
 /// The nest that combines the parts: kept dims, then the parts as the only reduced dim.
@@ -76,23 +80,23 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
     let kept: Vec<usize> = (0..nest.rank())
         .filter(|&d| !nest.reduced.contains(d))
         .collect();
-    let mut dims: Vec<i64> = kept.iter().map(|&d| nest.dims[d]).collect();
-    dims.push(parts);
-    let mut second = Nest::new(format!("{}_combine", nest.name), dims);
+    let mut dims: Vec<Expr> = kept.iter().map(|&d| nest.dims[d].clone()).collect();
+    dims.push(parts.into());
+    let mut second = Nest::new(format!("{}_combine", nest.name), dims, &nest.known);
     second.reduced = Dims::default().with(kept.len());
     second.buffers = nest.buffers.clone();
     let moved = |window: &Window| {
-        let mut strides: Vec<i64> = kept.iter().map(|&d| window.strides[d]).collect();
-        strides.push(0);
+        let mut strides: Vec<Expr> = kept.iter().map(|&d| window.strides[d].clone()).collect();
+        strides.push(Expr::ZERO);
         Window {
             buffer: window.buffer,
-            base: window.base,
+            base: window.base.clone(),
             strides,
         }
     };
-    let mut row_major = vec![1; kept.len() + 1];
+    let mut row_major = vec![Expr::ONE; kept.len() + 1];
     for d in (0..kept.len()).rev() {
-        row_major[d] = row_major[d + 1] * second.dims[d + 1];
+        row_major[d] = &row_major[d + 1] * &second.dims[d + 1];
     }
     let mut map: Vec<Option<Node>> = vec![None; nest.values.len()];
     for (node, value) in nest.values.iter().enumerate() {
@@ -110,12 +114,12 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
                     dtype: value.dtype,
                     read: true,
                     written: true,
-                    len: row_major[0] * second.dims[0],
+                    len: &row_major[0] * &second.dims[0],
                     align: 64,
                 });
                 let window = Window {
                     buffer: nest.buffers.len() + i,
-                    base: 0,
+                    base: Expr::ZERO,
                     strides: row_major.clone(),
                 };
                 let part = second.push(NestOp::Load(window), value.dtype)?;
@@ -130,14 +134,15 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
             } => NestOp::LoadAt {
                 window: moved(window),
                 index: get(*index),
-                stride: *stride,
-                extent: *extent,
+                stride: stride.clone(),
+                extent: extent.clone(),
             },
             NestOp::Coordinate { dim, scale, offset } => NestOp::Coordinate {
                 dim: kept.iter().position(|d| d == dim).unwrap_or(0),
-                scale: *scale,
-                offset: *offset,
+                scale: scale.clone(),
+                offset: offset.clone(),
             },
+            NestOp::Size(size) => NestOp::Size(size.clone()),
             NestOp::Given => NestOp::Given,
             NestOp::Const(value) => NestOp::Const(*value),
             NestOp::Unary(f, a) => NestOp::Unary(*f, get(*a)),

@@ -19,6 +19,8 @@ const SIMT_TILE: i64 = 4096;
 const LOOP_TILE: i64 = 8192;
 /// Elements of a tile of rows that several passes walk over.
 const LOOP_ROWS: i64 = 2048;
+/// Least block of a dim whose extent is not known.
+const SMALL_BLOCK: i64 = 64;
 /// Side of a tile that two windows walk in different directions.
 const SQUARE: i64 = 64;
 
@@ -34,23 +36,23 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     if rank == 0 {
         return Tiling { block };
     }
+    let extent: Vec<i64> = (0..rank).map(|d| nest.guess(d)).collect();
     let reduced: i64 = nest
         .reduced
         .iter()
         .filter(|&d| d < rank)
-        .map(|d| nest.dims[d])
-        .product();
+        .fold(1, |all: i64, d| all.saturating_mul(extent[d]));
     for d in nest.reduced.iter().filter(|&d| d < rank) {
-        block[d] = nest.dims[d].max(1);
+        block[d] = extent[d].max(1);
     }
     let last = rank - 1;
     if nest.has_reduction() && !nest.reduced.contains(last) {
         // Columns: enough neighbours for full cache lines and several independent accumulators.
         let lanes = i64::from(target.lanes(4)) * if target.is_simt() { 1 } else { 4 };
-        block[last] = nest.dims[last].clamp(1, lanes);
+        block[last] = block_of(nest, last, lanes);
         return Tiling { block };
     }
-    let total: i64 = nest.dims.iter().product();
+    let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
     let mut budget = if target.is_simt() {
         SIMT_TILE
@@ -66,8 +68,8 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         && !nest.has_reduction()
     {
         let side = if target.is_simt() { 32 } else { SQUARE };
-        block[last] = nest.dims[last].clamp(1, side);
-        block[other] = nest.dims[other].clamp(1, side);
+        block[last] = block_of(nest, last, side);
+        block[other] = block_of(nest, other, side);
         return Tiling { block };
     }
     // An indirect read wants its index outside the tile: then it is one scalar, and the rest is contiguous.
@@ -75,17 +77,39 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         .values
         .iter()
         .any(|value| matches!(value.op, NestOp::LoadAt { .. }));
+    let outermost = (0..rank).find(|&d| !nest.reduced.contains(d));
     for d in (0..rank).rev() {
         if nest.reduced.contains(d) {
             continue;
         }
-        block[d] = nest.dims[d].clamp(1, budget);
+        // An extent that is not known may turn out to be small: a block of its guess leaves room for rows above it, which make an instance worth its start.
+        block[d] = match nest.dims[d].as_const() {
+            None if Some(d) == outermost => budget.min(bound(nest, d)),
+            _ => block_of(nest, d, budget),
+        };
         budget /= block[d];
-        if budget <= 1 || block[d] < nest.dims[d] || (indirect && d == last) {
+        if budget <= 1 || block[d] < extent[d] || (indirect && d == last) {
             break;
         }
     }
     Tiling { block }
+}
+
+/// A block of at most `most` along a dim: the dim itself where it is small, and room for twice the guess where it is symbolic.
+pub fn block_of(nest: &Nest, dim: usize, most: i64) -> i64 {
+    match nest.dims[dim].as_const() {
+        Some(extent) => extent.clamp(1, most),
+        None => {
+            let roomy = nest.guess(dim).saturating_mul(2).max(SMALL_BLOCK);
+            roomy.min(most).min(bound(nest, dim)).max(1)
+        }
+    }
+}
+
+/// The largest block that a symbolic dim can fill.
+fn bound(nest: &Nest, dim: usize) -> i64 {
+    let most = u64::try_from(nest.most(dim)).unwrap_or(1);
+    i64::try_from(most.next_power_of_two()).unwrap_or(i64::MAX)
 }
 
 /// The most elements of one tile where tiles live in registers.
@@ -103,10 +127,10 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
         .reduced
         .iter()
         .filter(|&d| d < nest.rank())
-        .max_by_key(|&d| nest.dims[d])?;
+        .max_by_key(|&d| nest.guess(d))?;
     let rest = elements / tiling.block[along].max(1);
     let mut tiling = tiling.clone();
-    tiling.block[along] = (SIMT_CHUNK / rest.max(1)).clamp(1, nest.dims[along]);
+    tiling.block[along] = (SIMT_CHUNK / rest.max(1)).clamp(1, nest.guess(along));
     Some((tiling, along))
 }
 
@@ -117,9 +141,12 @@ fn transposed(nest: &Nest) -> Option<usize> {
         let NestOp::Load(window) = &value.op else {
             return None;
         };
-        let jumps = window.strides[last].abs() > 1;
-        jumps
-            .then(|| (0..last).find(|&d| window.strides[d].abs() == 1 && nest.dims[d] > 1))
-            .flatten()
+        let near = |d: usize, steps: i64| {
+            let stride = window.strides[d].as_const();
+            stride.is_some_and(|stride| stride.abs() <= steps)
+        };
+        let jumps = !near(last, 1);
+        let runs = |&d: &usize| near(d, 1) && !near(d, 0) && nest.most(d) > 1;
+        jumps.then(|| (0..last).find(runs)).flatten()
     })
 }

@@ -19,6 +19,7 @@ use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 use crate::direct::Product;
 use crate::nest::Nest;
 use crate::rows::{Frame, left};
+use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
 /// Bytes of a swizzled row of shared memory.
@@ -49,10 +50,10 @@ struct Shape {
 /// Builds the program, or says why this product is not for it. Tensor maps follow the buffers as parameters: `a`, `b`, and the result where it leaves by the copy engine.
 pub fn warps(
     nest: &Nest,
-    mems_of: impl Fn(&KernelBuilder) -> Vec<Mem>,
+    params_of: impl Fn(&KernelBuilder) -> Params,
     product: &Product,
     target: &TargetDesc,
-) -> Result<(Program, usize)> {
+) -> Result<Program> {
     let unit = target
         .matrix_unit(product.a.dtype, product.b.dtype, product.acc)
         .filter(|unit| {
@@ -87,7 +88,8 @@ pub fn warps(
         registers: 0,
     };
     let k = KernelBuilder::mapped(&nest.name, geometry);
-    let mems = mems_of(&k);
+    let params = params_of(&k);
+    let mems = &params.mems;
     let e = Expr::constant;
     let (a, b) = (&mems[product.a.buffer], &mems[product.b.buffer]);
     let map_a = k.tensor_map(
@@ -124,12 +126,11 @@ pub fn warps(
             "map_c",
             &mems[store.window.buffer],
             [e(product.m), e(product.n)],
-            [e(strides[0]), e(1)],
+            [strides[0].clone(), e(1)],
             [rows, depth],
             swizzle,
         )
     });
-    let maps = 2 + usize::from(map_c.is_some());
 
     let acc_layout = accumulator(cols, shape.warps);
     for small in [[rows, cols], [1, cols], [rows, 1]] {
@@ -228,7 +229,7 @@ pub fn warps(
                     let [sum] = k.mma_wait(0, [acc]);
                     let mut finish = Finish {
                         k,
-                        mems: &mems,
+                        params: &params,
                         nest,
                         product,
                         shape: &shape,
@@ -268,7 +269,7 @@ pub fn warps(
             );
         });
     });
-    Ok((k.finish()?, maps))
+    k.finish()
 }
 
 fn choose(product: &Product, unit: &MatrixUnit, target: &TargetDesc) -> Result<Shape> {
@@ -358,9 +359,11 @@ fn staged_store(nest: &Nest, size: i64) -> bool {
     let strides = &store.window.strides;
     let value = &nest.values[store.value];
     nest.rank() == 2
-        && strides[1] == 1
-        && strides[0] * size % 16 == 0
-        && store.window.base == 0
+        && strides[1].is_const(1)
+        && strides[0]
+            .as_const()
+            .is_some_and(|stride| stride * size % 16 == 0)
+        && store.window.base.is_const(0)
         && value.dtype.size() as i64 == size
 }
 
@@ -437,7 +440,7 @@ fn restricted(layout: &TileLayout, shape: &[i64]) -> TileLayout {
 /// The work on the result of one block.
 struct Finish<'a> {
     k: &'a KernelBuilder,
-    mems: &'a [Mem],
+    params: &'a Params,
     nest: &'a Nest,
     product: &'a Product,
     shape: &'a Shape,
@@ -455,7 +458,15 @@ impl Finish<'_> {
             left(row, rows, self.product.m),
             left(col, cols, self.product.n),
         ];
-        let mut frame = Frame::place(self.k, self.mems, self.nest, &tiling, position, start, rest);
+        let mut frame = Frame::place(
+            self.k,
+            self.params,
+            self.nest,
+            &tiling,
+            position,
+            start,
+            rest,
+        );
         frame.give(0, sum);
         for node in 0..self.nest.values.len() {
             frame.value(node);

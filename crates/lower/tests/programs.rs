@@ -142,9 +142,10 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
                     let ParamKind::Buffer(buffer) = &param.kind else {
                         panic!("{param:?}")
                     };
-                    buffers.push((buffer.dtype, vec![0; *bytes as usize]));
+                    let bytes = bytes.as_const().unwrap() as usize;
+                    buffers.push((buffer.dtype, vec![0; bytes]));
                 }
-                Argument::TensorMap => {}
+                Argument::Size(_) | Argument::TensorMap => {}
             }
         }
         let mut args: Vec<Arg> = buffers

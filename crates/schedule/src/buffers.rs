@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oxyfuel_base::{Arena, Code, Error, Expr, Id, Result};
+use oxyfuel_base::{Arena, Expr, Id, Ranges, Result};
 use oxyfuel_graph::{Device, Graph, Op, ValueId};
 use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lifetime, TensorSpec, plan_memory};
 
@@ -65,6 +65,12 @@ impl Uses {
         this
     }
 
+    /// How many steps have given a symbol its number before step `first`.
+    fn epoch(&self, first: u32) -> u32 {
+        let before = self.binding.iter().filter(|&&step| step < first).count();
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
     /// Lives while an external call gives a symbol its number.
     fn crosses(&self, first: u32, last: u32) -> bool {
         self.binding
@@ -77,11 +83,13 @@ impl Uses {
 pub fn plan_buffers(
     graph: &Graph,
     schedule: &Schedule,
-    workspaces: &[(u32, u64)],
+    workspaces: &[(u32, Expr)],
 ) -> Result<(BufferPlan, Vec<BufferId>)> {
     let mut buffers: Arena<BufferId, Buffer> = Arena::new();
     let mut of_value = BTreeMap::new();
     let uses = Uses::new(graph, schedule);
+    let ranges = graph.ranges();
+    let guesses = graph.guesses();
     let last_step = u32::try_from(schedule.groups.len()).unwrap_or(u32::MAX);
     let name = |value: ValueId| {
         graph.values[value]
@@ -96,17 +104,21 @@ pub fn plan_buffers(
             shape: data.ty.shape.clone(),
             strides: schedule.placements.of(value).strides.clone(),
         });
-        let align = match home {
-            BufferHome::Input(_) => data.align,
+        let (bytes, align) = match home {
+            BufferHome::Input(_) => {
+                let strides = &schedule.placements.of(value).strides;
+                let span = span(&data.ty.shape, strides, &ranges);
+                (span * data.ty.dtype.size(), data.align)
+            }
             BufferHome::Output(_)
             | BufferHome::Arena { .. }
             | BufferHome::Constant(_)
-            | BufferHome::Host => ALIGN,
+            | BufferHome::Host => (data.ty.numel() * data.ty.dtype.size(), ALIGN),
         };
         Buffer {
             name: name(value),
             home,
-            bytes: span(graph, schedule, value),
+            bytes,
             align,
             first_step: first,
             last_step: last,
@@ -116,9 +128,6 @@ pub fn plan_buffers(
     for (i, &input) in graph.inputs.iter().enumerate() {
         let home = BufferHome::Input(u32::try_from(i).unwrap_or(u32::MAX));
         of_value.insert(input, buffers.push(buffer(input, home, 0, last_step)));
-    }
-    for (value, owner) in schedule.overwrites.iter() {
-        of_value.insert(value, of_value[&owner]);
     }
     for (_, node) in graph.nodes.iter() {
         if let Op::Constant { id, .. } = &node.op {
@@ -138,14 +147,22 @@ pub fn plan_buffers(
         }
     }
 
+    let request = |buffer: &Buffer| Lifetime {
+        bytes: buffer.bytes.clone(),
+        likely: buffer
+            .bytes
+            .eval(&|symbol| guesses.get(&symbol).copied())
+            .unwrap_or(i64::MAX),
+        align: u64::from(ALIGN),
+        first: buffer.first_step,
+        last: buffer.last_step,
+        epoch: uses.epoch(buffer.first_step),
+    };
     let mut requests = Vec::new();
     let mut placed = Vec::new();
     for (step, group) in schedule.groups.iter().enumerate() {
         let first = u32::try_from(step).unwrap_or(u32::MAX);
         for &value in &group.outputs {
-            if schedule.overwrites.contains(value) {
-                continue;
-            }
             if let Some(&id) = of_value.get(&value) {
                 buffers[id].first_step = buffers[id].first_step.max(first);
                 continue;
@@ -164,86 +181,51 @@ pub fn plan_buffers(
             };
             let id = buffers.push(buffer(value, home, first, last));
             of_value.insert(value, id);
-            requests.push(Lifetime {
-                bytes: static_bytes(&buffers[id].bytes, &name(value))?,
-                align: u64::from(ALIGN),
-                first,
-                last,
-            });
+            requests.push(request(&buffers[id]));
             placed.push(id);
         }
     }
     let mut scratch = Vec::new();
-    for &(step, size) in workspaces {
+    for (step, size) in workspaces {
         let id = buffers.push(Buffer {
             name: format!("workspace{step}"),
             home: BufferHome::Arena {
                 offset: Expr::constant(0),
             },
-            bytes: Expr::constant(i64::try_from(size).unwrap_or(i64::MAX)),
+            bytes: size.clone(),
             align: ALIGN,
-            first_step: step,
-            last_step: step,
+            first_step: *step,
+            last_step: *step,
             tensor: None,
         });
-        requests.push(Lifetime {
-            bytes: size,
-            align: u64::from(ALIGN),
-            first: step,
-            last: step,
-        });
+        requests.push(request(&buffers[id]));
         placed.push(id);
         scratch.push(id);
     }
-    let plan = plan_memory(&requests);
-    for (&id, &offset) in placed.iter().zip(&plan.offsets) {
-        buffers[id].home = BufferHome::Arena {
-            offset: Expr::constant(i64::try_from(offset).unwrap_or(i64::MAX)),
-        };
+    let plan = plan_memory(&requests, &ranges)?;
+    for (&id, offset) in placed.iter().zip(plan.offsets) {
+        buffers[id].home = BufferHome::Arena { offset };
     }
-    let arena_bytes = Expr::constant(i64::try_from(plan.total).unwrap_or(i64::MAX));
     Ok((
         BufferPlan {
             buffers,
             of_value,
-            arena_bytes,
+            arena_bytes: plan.total,
         },
         scratch,
     ))
 }
 
-/// What lies between the first and the last element: strides may leave gaps, or stay in place.
-fn span(graph: &Graph, schedule: &Schedule, value: ValueId) -> Expr {
-    let ty = &graph.values[value].ty;
-    let strides = &schedule.placements.of(value).strides;
-    if *strides == ty.contiguous_strides() {
-        return ty.numel() * ty.dtype.size();
-    }
-    if ty.shape.iter().any(|extent| extent.is_const(0)) {
-        return Expr::ZERO;
-    }
-    let steps = ty
-        .shape
+/// Elements from the first to the last of a tensor: its strides may leave gaps, or stay in place. Nothing where an extent is 0.
+pub fn span(shape: &[Expr], strides: &[Expr], ranges: &Ranges) -> Expr {
+    let steps = shape
         .iter()
         .zip(strides)
-        .map(|(extent, stride)| (extent.clone() - 1) * stride.clone());
-    (steps.sum::<Expr>() + 1) * ty.dtype.size()
-}
-
-fn static_bytes(size: &Expr, name: &str) -> Result<u64> {
-    let size = size.check()?;
-    let bytes = size.as_const().ok_or_else(|| {
-        Error::new(
-            Code::NoLowering,
-            format!("the size of {name} is symbolic ({size})"),
-        )
-    });
-    bytes.and_then(|b| {
-        u64::try_from(b).map_err(|_| {
-            Error::new(
-                Code::SizeOverflow,
-                format!("the size of {name} is {b} bytes"),
-            )
-        })
-    })
+        .map(|(extent, stride)| (extent - 1) * stride);
+    let span = steps.sum::<Expr>() + 1;
+    if span == shape.iter().cloned().product::<Expr>() {
+        return span;
+    }
+    let some = shape.iter().map(|extent| extent.min(1).simplify(ranges));
+    span * some.product::<Expr>()
 }

@@ -11,10 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
-use oxyfuel_graph::overwrite::is_update;
-use oxyfuel_graph::{
-    Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId, place_views,
-};
+use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Placements, ValueId, place_views};
 use oxyfuel_plan::TargetDesc;
 
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
@@ -30,47 +27,36 @@ const REGISTER_PART: i64 = 8192;
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
     let placements = place_views(graph)?;
-    let overwrites = Overwrites::new(graph, &placements);
-    let mut fuser = Fuser::new(graph, &placements, &overwrites);
+    let mut fuser = Fuser::new(graph, &placements);
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
-        fuser.wait_for_readers(id, node);
     }
     let groups = fuser.finish(target)?;
-    let memory = overwrites.memory_of_all(&placements);
-    Ok(Schedule {
-        groups,
-        placements,
-        overwrites,
-        memory,
-    })
+    Ok(Schedule { groups, placements })
 }
 
 /// A group while it grows.
-pub(crate) struct Draft {
+struct Draft {
     kind: GroupKind,
-    pub(crate) dims: Vec<Expr>,
-    pub(crate) reduced: BTreeSet<usize>,
+    dims: Vec<Expr>,
+    reduced: BTreeSet<usize>,
     nodes: Vec<NodeId>,
-    pub(crate) deps: BTreeSet<usize>,
+    deps: BTreeSet<usize>,
     /// Merged into another group.
     dead: bool,
-    /// Writes into an input: a second run of the same element would read what the first one wrote.
-    pub(crate) overwrites: bool,
 }
 
-pub(crate) struct Fuser<'a> {
-    pub(crate) graph: &'a Graph,
-    pub(crate) placements: &'a Placements,
-    pub(crate) overwrites: &'a Overwrites,
+struct Fuser<'a> {
+    graph: &'a Graph,
+    placements: &'a Placements,
     /// Node that computes a value.
     producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
-    pub(crate) group_of: Vec<Option<usize>>,
-    pub(crate) drafts: Vec<Draft>,
-    pub(crate) maps: BTreeMap<ValueId, DimMap>,
+    group_of: Vec<Option<usize>>,
+    drafts: Vec<Draft>,
+    maps: BTreeMap<ValueId, DimMap>,
     /// Dims of what a reduction or a copied reshape reads, which its result does not show.
-    pub(crate) operand_maps: BTreeMap<NodeId, DimMap>,
+    operand_maps: BTreeMap<NodeId, DimMap>,
     /// The group of the ordered call before.
     last_ordered: Option<usize>,
 }
@@ -86,7 +72,7 @@ enum Seen {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, placements: &'a Placements, overwrites: &'a Overwrites) -> Self {
+    fn new(graph: &'a Graph, placements: &'a Placements) -> Self {
         let mut producer = vec![None; graph.values.len()];
         for (id, node) in graph.nodes.iter() {
             for &out in &node.outputs {
@@ -96,7 +82,6 @@ impl<'a> Fuser<'a> {
         Self {
             graph,
             placements,
-            overwrites,
             producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
@@ -179,8 +164,7 @@ impl<'a> Fuser<'a> {
         let joined = candidates
             .iter()
             .rev()
-            .filter_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)))
-            .find(|(g, (map, grown))| self.may_overwrite(id, node, *g, map, grown.is_empty()));
+            .find_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)));
         let Some((group, dims)) = joined else {
             return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
         };
@@ -302,8 +286,7 @@ impl<'a> Fuser<'a> {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
             return (grown.is_empty() && whole).then_some((map, grown));
         }
-        let recomputable =
-            draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES && !draft.overwrites;
+        let recomputable = draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES;
         if !grown.is_empty() && !recomputable {
             return None;
         }
@@ -370,8 +353,6 @@ impl<'a> Fuser<'a> {
         let (a, b) = (&self.drafts[from], &self.drafts[into]);
         if a.kind != GroupKind::Loops
             || b.kind != GroupKind::Loops
-            || a.overwrites
-            || b.overwrites
             || a.nodes.len() + b.nodes.len() > MAX_NODES
         {
             return;
@@ -476,7 +457,6 @@ impl<'a> Fuser<'a> {
             nodes: vec![id],
             deps,
             dead: false,
-            overwrites: false,
         });
         self.group_of[id.index()] = Some(self.drafts.len() - 1);
         if self.shape(node.out()) == shape {
@@ -543,7 +523,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether `group` needs `other` to have run before.
-    pub(crate) fn depends(&self, group: usize, other: usize) -> bool {
+    fn depends(&self, group: usize, other: usize) -> bool {
         let mut seen = BTreeSet::new();
         let mut stack = vec![group];
         while let Some(g) = stack.pop() {
@@ -571,16 +551,7 @@ impl<'a> Fuser<'a> {
             let Some(user) = self.group_of[id.index()] else {
                 continue;
             };
-            let in_place = node
-                .outputs
-                .first()
-                .filter(|&&v| self.overwrites.contains(v));
-            outputs[user].extend(in_place);
             for (i, &operand) in node.inputs.iter().enumerate() {
-                if in_place.is_some() && i == 0 && is_update(&node.op) {
-                    // What it does not replace is there already.
-                    continue;
-                }
                 let root = self.placements.root(operand);
                 let inside = self.group_behind(root) == Some(user) && !reads_memory(&node.op, i);
                 let repeated = self.producer[root.index()].is_some_and(|n| {
@@ -596,9 +567,8 @@ impl<'a> Fuser<'a> {
                 }
             }
         }
-        let order = self.order()?.into_iter();
-        let working = order.filter(|&g| !self.is_there(self.drafts[g].kind));
-        let groups = working.map(|g| {
+        let order = self.order()?;
+        let groups = order.into_iter().map(|g| {
             let draft = &self.drafts[g];
             let maps = draft
                 .nodes
@@ -698,7 +668,7 @@ fn repeatable(op: &Op) -> bool {
 }
 
 /// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.
-pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
+fn reads_memory(op: &Op, operand: usize) -> bool {
     match op.category() {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
@@ -709,13 +679,7 @@ pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
 }
 
 /// The dim of the result that dim `j` of an operand runs along: broadcasting aligns the last ones, indices have places of their own.
-pub(crate) fn result_dim(
-    op: &Op,
-    operand: usize,
-    j: usize,
-    rank: usize,
-    operand_rank: usize,
-) -> usize {
+fn result_dim(op: &Op, operand: usize, j: usize, rank: usize, operand_rank: usize) -> usize {
     match op {
         Op::IndexSelect { dim } if operand == 1 => *dim,
         Op::Embedding if operand == 1 => j,
@@ -793,6 +757,10 @@ fn strategies(group: &Group, target: &TargetDesc) -> Vec<Strategy> {
         GroupKind::Writes(_) => vec![Strategy::Tiles],
         GroupKind::External(_) => vec![],
         GroupKind::Loops if group.reduced.is_empty() => vec![Strategy::Tiles],
+        // How many parts pay depends on the size.
+        GroupKind::Loops if group.dims.iter().any(|d| d.as_const().is_none()) => {
+            vec![Strategy::Tiles]
+        }
         GroupKind::Loops => {
             let extent = |d: usize| group.dims[d].as_const().unwrap_or(1).max(1);
             let rows: i64 = (0..group.dims.len())

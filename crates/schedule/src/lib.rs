@@ -7,17 +7,15 @@
 //! |---|---|
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
-//! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod fuse;
 mod group;
-mod inplace;
 mod text;
 
-pub use buffers::{BufferPlan, plan_buffers};
+pub use buffers::{BufferPlan, plan_buffers, span};
 pub use fuse::{schedule, view_dims};
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
 pub use oxyfuel_graph::{Placement, Placements, place_views};

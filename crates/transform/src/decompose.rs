@@ -2,7 +2,7 @@
 //!
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
-use oxyfuel_base::{Code, DType, Error, Expr, Result};
+use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::{Binary, Builder, Graph, Op, Rebuild, Reduce, Unary, ValueId};
 
 /// Replaces every composite op. What comes out has primitive ops only.
@@ -171,12 +171,6 @@ fn var(
     let dtype = wide(out);
     let device = b.ty(x).device;
     let count = count_of(b, x, dims);
-    let count = count.as_const().ok_or_else(|| {
-        Error::new(
-            Code::NoLowering,
-            format!("the variance of {count} elements has a symbolic count"),
-        )
-    })?;
     let x = b.cast(x, dtype)?;
     let (_, centred) = moments(b, x, dims)?;
     let square = binary(b, Binary::Mul, centred, centred)?;
@@ -188,7 +182,23 @@ fn var(
         },
         &[square],
     )?;
-    let freedom = b.full((count as f64 - correction).max(0.0), vec![], dtype, device)?;
+    let freedom = match count.as_const() {
+        Some(count) => b.full((count as f64 - correction).max(0.0), vec![], dtype, device)?,
+        None => {
+            let count = b.emit(
+                Op::ScalarTensor {
+                    value: count,
+                    dtype,
+                    device,
+                },
+                &[],
+            )?;
+            let correction = b.full(correction, vec![], dtype, device)?;
+            let freedom = binary(b, Binary::Sub, count, correction)?;
+            let zero = b.full(0.0, vec![], dtype, device)?;
+            binary(b, Binary::Maximum, freedom, zero)?
+        }
+    };
     let y = binary(b, Binary::Div, sum, freedom)?;
     b.cast(y, out)
 }

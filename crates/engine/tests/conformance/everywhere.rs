@@ -5,6 +5,7 @@ use oxyfuel_engine::{Executable, Options, Target, agree, compile, cpu_device, sa
 use oxyfuel_graph::op::{Binary, Category, Op, Reduce, Unary};
 use oxyfuel_graph::{Graph, GraphOutput, HostTensor, Node, Rebuild, ValueId, run};
 use oxyfuel_runtime::cpu::CpuDevice;
+use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_testkit::Rng;
@@ -30,6 +31,16 @@ impl Outcome {
 
 /// Results for inputs that differ a little, which tell how much rounding may cost.
 pub type Neighbours = Vec<Vec<HostTensor>>;
+
+/// Why a case has no result.
+type Failure = (Option<Code>, String);
+
+/// A graph on one target.
+pub type Loaded = Result<(Executable, Arc<dyn Device>), Failure>;
+
+fn coded(e: oxyfuel_base::Error) -> Failure {
+    (Some(e.code), e.to_string())
+}
 
 pub struct Machines {
     options: Options,
@@ -66,6 +77,33 @@ impl Machines {
         inputs: &[HostTensor],
         neighbours: &Neighbours,
     ) -> Result<Vec<Outcome>, String> {
+        self.run_loaded(graph, &self.load(graph), inputs, neighbours)
+    }
+
+    /// The graph compiled once for every target.
+    pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
+        let load = |target: &Target| {
+            let compiled = compile(graph, target, &self.options, false).map_err(coded)?;
+            let device: Arc<dyn Device> = if target.can_interpret() {
+                self.cpu.clone()
+            } else {
+                NullDevice::new(0)
+            };
+            let executable =
+                Executable::load(compiled.plan, compiled.record, device.clone()).map_err(coded)?;
+            Ok((executable, device))
+        };
+        self.targets.iter().map(load).collect()
+    }
+
+    /// Runs what was loaded; see [`Self::run_loosely`].
+    pub fn run_loaded(
+        &self,
+        graph: &Graph,
+        loaded: &[Loaded],
+        inputs: &[HostTensor],
+        neighbours: &Neighbours,
+    ) -> Result<Vec<Outcome>, String> {
         let mut expected = vec![run(graph, inputs).map_err(|e| e.to_string())?];
         // Between the primitives of a composition eager may round, or overflow, as we do.
         if !neighbours.is_empty() {
@@ -75,9 +113,10 @@ impl Machines {
         Ok(self
             .targets
             .iter()
-            .map(|target| {
+            .zip(loaded)
+            .map(|(target, loaded)| {
                 let name = target.name().to_owned();
-                match self.run_on(target, graph, inputs, &expected, neighbours) {
+                match self.run_on(target, loaded, graph, inputs, &expected, neighbours) {
                     Ok(()) => Outcome::Agrees(name),
                     Err((Some(Code::NoLowering), why)) => Outcome::NoLowering(name, why),
                     Err((_, why)) => Outcome::Wrong(name, why),
@@ -89,20 +128,17 @@ impl Machines {
     fn run_on(
         &self,
         target: &Target,
+        loaded: &Loaded,
         graph: &Graph,
         inputs: &[HostTensor],
         expected: &[Vec<HostTensor>],
         neighbours: &Neighbours,
-    ) -> Result<(), (Option<Code>, String)> {
-        let coded = |e: oxyfuel_base::Error| (Some(e.code), e.to_string());
-        let compiled = compile(graph, target, &self.options, false).map_err(coded)?;
+    ) -> Result<(), Failure> {
+        let (executable, device) = loaded.as_ref().map_err(Clone::clone)?;
         if !target.can_interpret() {
-            let device = NullDevice::new(0);
-            let executable =
-                Executable::load(compiled.plan, compiled.record, device.clone()).map_err(coded)?;
             let tensors: Vec<Tensor> = inputs
                 .iter()
-                .map(|input| Tensor::empty_on(&*device, input.dtype, &input.shape))
+                .map(|input| Tensor::empty_on(&**device, input.dtype, &input.shape))
                 .collect::<Result<_, _>>()
                 .map_err(coded)?;
             executable
@@ -110,8 +146,6 @@ impl Machines {
                 .map_err(coded)?;
             return Ok(());
         }
-        let device: Arc<dyn oxyfuel_runtime::device::Device> = self.cpu.clone();
-        let executable = Executable::load(compiled.plan, compiled.record, device).map_err(coded)?;
         let tensors: Vec<Tensor> = inputs
             .iter()
             .map(|input| {

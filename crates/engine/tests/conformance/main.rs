@@ -17,9 +17,6 @@ use std::path::Path;
 
 /// Files whose graphs a target cannot express yet: file, target (or its beginning), reason.
 const IGNORED: &[(&str, &str, &str)] = &[
-    ("arange", "", "symbolic sizes are not lowered"),
-    ("broadcast", "", "symbolic sizes are not lowered"),
-    ("scalar_tensor", "", "symbolic sizes are not lowered"),
     ("_to_copy", "sm_80", "8-bit floats need sm_89"),
     ("fmod", "sm_", "there is no float remainder in PTX"),
     ("remainder", "sm_", "there is no float remainder in PTX"),
@@ -126,8 +123,21 @@ fn larger_files_agree_everywhere() {
     oxyfuel_testkit::run_folder("run", |case| conforms(case, &machines));
 }
 
+/// Values of the two symbols of a random graph: none, one, and some.
+const ASSIGNMENTS: [[i64; 2]; 5] = [[3, 2], [1, 1], [0, 2], [2, 0], [6, 1]];
+const LARGE_ASSIGNMENTS: [[i64; 2]; 5] = [[257, 2], [1, 3], [0, 2], [520, 1], [64, 0]];
+
 #[test]
 fn random_graphs_agree_everywhere() {
+    random_graphs(false);
+}
+
+#[test]
+fn random_graphs_of_symbolic_sizes_are_compiled_once() {
+    random_graphs(true);
+}
+
+fn random_graphs(symbols: bool) {
     let cases = std::env::var("OXYFUEL_FUZZ")
         .ok()
         .and_then(|n| n.parse().ok());
@@ -146,7 +156,7 @@ fn random_graphs_agree_everywhere() {
         None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
     };
     let small = Limits {
-        symbols: false,
+        symbols,
         steps: 40,
         ..Limits::default()
     };
@@ -160,24 +170,33 @@ fn random_graphs_agree_everywhere() {
     let tally = std::cell::Cell::new((0u32, 0u32));
     let result = runner.run(&numbers, |numbers| {
         let mut choices = Choices::new(&numbers);
-        let limits = if choices.flip() { &large } else { &small };
+        let is_large = choices.flip();
+        let limits = if is_large { &large } else { &small };
         let graph = random::graph(&mut choices, limits).unwrap();
-        let inputs = random::inputs(&graph, &mut choices).unwrap();
-        let Ok(_) = oxyfuel_graph::run(&graph, &inputs) else {
-            return Ok(());
+        let loaded = machines.load(&graph);
+        let assignments = match (symbols, is_large) {
+            (false, _) => &[[0; 2]][..],
+            (true, false) => &ASSIGNMENTS,
+            (true, true) => &LARGE_ASSIGNMENTS,
         };
-        if order_decides(&graph, &inputs) {
-            return Ok(());
-        }
-        let outcomes = machines.run_loosely(&graph, &inputs, &perturbed(&graph, &inputs));
-        let shown = || format!("{graph}\n{}", everywhere::show(&inputs));
-        for outcome in outcomes.map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown())))? {
-            let (ran, skipped) = tally.get();
-            match outcome {
-                Outcome::Agrees(_) => tally.set((ran + 1, skipped)),
-                Outcome::NoLowering(..) => tally.set((ran, skipped + 1)),
-                Outcome::Wrong(target, why) => {
-                    return Err(TestCaseError::fail(format!("{target}: {why}\n{}", shown())));
+        for values in assignments {
+            let inputs = random::inputs_of(&graph, values, &mut choices).unwrap();
+            if oxyfuel_graph::run(&graph, &inputs).is_err() || order_decides(&graph, &inputs) {
+                continue;
+            }
+            let neighbours = perturbed(&graph, &inputs);
+            let shown = || format!("{graph}\n{}", everywhere::show(&inputs));
+            let outcomes = machines
+                .run_loaded(&graph, &loaded, &inputs, &neighbours)
+                .map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown())))?;
+            for outcome in outcomes {
+                let (ran, skipped) = tally.get();
+                match outcome {
+                    Outcome::Agrees(_) => tally.set((ran + 1, skipped)),
+                    Outcome::NoLowering(..) => tally.set((ran, skipped + 1)),
+                    Outcome::Wrong(target, why) => {
+                        return Err(TestCaseError::fail(format!("{target}: {why}\n{}", shown())));
+                    }
                 }
             }
         }

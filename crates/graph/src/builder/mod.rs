@@ -116,14 +116,9 @@ impl Builder {
             min,
             max,
             name: Some(name.into()),
+            hint: None,
         });
         Expr::from(symbol)
-    }
-
-    /// A symbol with all its properties, whose number the caller chose.
-    pub fn declare(&mut self, info: SymbolInfo) {
-        self.ranges.set(info.symbol, info.min, info.max);
-        self.graph.symbols.push(info);
     }
 
     /// A new input with any layout.
@@ -205,7 +200,7 @@ impl Builder {
                 file: place.file().to_owned(),
                 line: place.line(),
             }),
-            ..Origin::default()
+            ops: vec![],
         });
         self.graph.nodes.push(Node {
             op,
