@@ -6,6 +6,7 @@ the range is an error with a code, not a crash somewhere later.
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -87,3 +88,26 @@ def report_output_strides(strides: list[tuple[Any, ...] | None]) -> None:
 def serialisable(output_code: type, compiler: Any) -> Any:
     """The compiler as AOTAutograd's cache wants it."""
     return compiler
+
+
+# A window on a tensor: sizes, strides and the offset from the tensor's own first element.
+window = torch._C._dynamo.guards._reinterpret_tensor
+
+
+def resolve(name: str, objects: list[Any]) -> Any:
+    """What the name of a call stands for: an operator, a function of `operator`, or one of the graph's objects."""
+    space, _, rest = name.partition(".")
+    if space == "object":
+        return objects[int(rest)]
+    if space == "operator":
+        return getattr(operator, rest)
+    found: Any = getattr(torch.ops, space)
+    for part in rest.split("."):
+        found = getattr(found, part)
+    # What an overload calls when it is called.
+    return found._op if isinstance(found, OpOverload) else found
+
+
+def constant(kind: str, name: str) -> Any:
+    """A dtype, device, layout or memory format."""
+    return torch.device(name) if kind == "device" else getattr(torch, name)

@@ -1,4 +1,21 @@
-//! CAPTURE: programs of other frameworks as graphs: FX descriptions and `.pt2` files, decomposed to core operators.
+//! CAPTURE: programs of other frameworks as graphs.
 //!
-//! Nothing is imported yet. Rust closures do not come through here: the crate `oxyfuel` traces them straight into the graph builder.
+//! | module | what lives there |
+//! |---|---|
+//! | [`description`] | an FX graph as plain data: what Python writes and [`read`] reads |
+//! | [`import`](mod@import) | a description as a GRAPH, what is not compiled as external calls |
+//! | [`aten`] | one row an ATen overload: compiled, and how, or deliberately external |
+//!
+//! Rust closures do not come through here: the crate `oxyfuel` traces them straight into the graph builder. `docs/capture.md` says the same in prose.
 #![forbid(unsafe_code)]
+
+pub mod aten;
+mod call;
+pub mod description;
+mod host;
+pub mod import;
+
+pub use description::{Description, read};
+pub use import::{
+    External, ImportOptions, Imported, InputKind, OutputKind, Products, Signature, import,
+};

@@ -35,7 +35,7 @@ pub struct DumpArgs {
     source: Source,
     #[command(flatten)]
     common: Common,
-    /// graph, decomposed, simplified, schedule, logical, mapped, code or plan
+    /// graph, decomposed, simplified, settled, schedule, logical, mapped, code or plan
     #[arg(long, value_name = "STAGE", value_parser = stage)]
     stage: Stage,
     /// Print the stage's text in JSON

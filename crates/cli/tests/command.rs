@@ -181,6 +181,7 @@ fn every_stage_of_every_target_is_text() {
             "graph",
             "decomposed",
             "simplified",
+            "settled",
             "schedule",
             "logical",
             "mapped",

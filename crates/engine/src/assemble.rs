@@ -1,7 +1,7 @@
 //! Kernels, buffers and steps become a plan.
 
 use oxyfuel_base::{Arena, Code, Error, Expr, External, Result, Symbol, err};
-use oxyfuel_graph::{Device, Graph, NodeId, Op, ValueId};
+use oxyfuel_graph::{Device, Graph, Layout, NodeId, Op, Value, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
     ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelPhase, OutputSpec,
@@ -86,7 +86,7 @@ pub fn assemble(
                 })
                 .collect(),
             provenance: provenance(graph, group),
-            cost: cost(graph, group),
+            cost: cost(graph, schedule, group),
             note: kernel.note,
         });
         steps.push(Step::Launch { kernel: id, args });
@@ -109,8 +109,8 @@ pub fn assemble(
         .collect();
     let mut outputs = Vec::new();
     for out in &graph.outputs {
-        let place = schedule.placements.of(out.value);
-        let ty = &graph.values[out.value].ty;
+        let place = schedule.memory.of(out.value);
+        let Value { ty, layout, .. } = &graph.values[out.value];
         let root = *buffers.of_value.get(&place.root).ok_or_else(|| {
             Error::new(
                 Code::Internal,
@@ -118,39 +118,27 @@ pub fn assemble(
             )
         })?;
         let viewed = graph.inputs.iter().position(|&input| input == place.root);
-        let mut spec = OutputSpec {
+        if let Some(input) = out.alias
+            && place.root != graph.inputs[input]
+        {
+            return Err(err!(
+                Internal,
+                "the new value of input {input} does not lie in it"
+            ));
+        }
+        // Where a dim does not move, the border's word counts.
+        let strides = match (layout, out.alias) {
+            (Layout::Required(strides), None) => strides,
+            (Layout::Required(_) | Layout::Any | Layout::Chosen(_), _) => &place.strides,
+        };
+        outputs.push(OutputSpec {
             dtype: ty.dtype,
             shape: ty.shape.clone(),
-            strides: place.strides.clone(),
+            strides: strides.clone(),
             buffer: root,
             offset: place.offset.clone(),
             alias: viewed.map(|i| u32::try_from(i).unwrap_or(u32::MAX)),
-        };
-        if let Some(input) = out.alias {
-            // The mutated input gets the new value after everything else has read the old one.
-            let target = graph.inputs[input];
-            let dense = ty.contiguous_strides();
-            if schedule.placements.of(target).strides != dense
-                || place.strides != dense
-                || place.offset != Expr::constant(0)
-            {
-                return Err(Error::new(
-                    Code::NoLowering,
-                    "writing to an input that is not contiguous is not supported yet",
-                ));
-            }
-            let buffer = buffers.of_value[&target];
-            if buffer != root {
-                steps.push(Step::Copy {
-                    src: root,
-                    dst: buffer,
-                    bytes: ty.numel() * ty.dtype.size(),
-                });
-            }
-            spec.buffer = buffer;
-            spec.alias = Some(u32::try_from(input).unwrap_or(u32::MAX));
-        }
-        outputs.push(spec);
+        });
     }
     let plan = Plan {
         name: graph.name.clone(),
@@ -186,7 +174,7 @@ fn external_step(
         return Err(err!(Internal, "`{}` is no external call", node.op.name()));
     };
     let operand = |(i, &value): (usize, &ValueId)| {
-        let place = schedule.placements.of(value);
+        let place = schedule.memory.of(value);
         let ty = &graph.values[value].ty;
         Ok(HostOperand {
             buffer: *buffers.of_value.get(&place.root).ok_or_else(lost)?,
@@ -259,12 +247,17 @@ fn provenance(graph: &Graph, group: &Group) -> Provenance {
                 provenance.lines.push(line);
             }
         }
+        if let Some(source) = &node.origin.source
+            && provenance.sources.last() != Some(source)
+        {
+            provenance.sources.push(source.clone());
+        }
     }
     provenance
 }
 
 /// Bytes that must move and arithmetic that must happen: each input read once, each output written once.
-fn cost(graph: &Graph, group: &Group) -> Cost {
+fn cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
     let bytes = |values: &[ValueId]| -> Expr {
         values
             .iter()
@@ -272,9 +265,19 @@ fn cost(graph: &Graph, group: &Group) -> Cost {
             .sum()
     };
     let flops = group.nodes.iter().map(|&id| node_flops(graph, id)).sum();
+    let written = match group.kind {
+        // An update in place writes what it brings.
+        GroupKind::Writes(id) if schedule.overwrites.contains(graph.nodes[id].out()) => {
+            &graph.nodes[id].inputs[1..2]
+        }
+        GroupKind::Writes(_)
+        | GroupKind::Loops
+        | GroupKind::Contraction(_)
+        | GroupKind::External(_) => &group.outputs,
+    };
     Cost {
         bytes_read: bytes(&group.inputs),
-        bytes_written: bytes(&group.outputs),
+        bytes_written: bytes(written),
         flops,
     }
 }

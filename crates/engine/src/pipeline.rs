@@ -5,7 +5,7 @@ use oxyfuel_graph::Graph;
 use oxyfuel_lower::{Lowered, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
-use oxyfuel_transform::{decompose, keep_old_values, simplify};
+use oxyfuel_transform::{borders, decompose, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::Options;
@@ -26,13 +26,14 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
 
-    let graph = record.step("decompose", || {
-        verified(keep_old_values(decompose(graph)?)?)
-    })?;
+    let graph = record.step("decompose", || verified(decompose(graph)?))?;
     record.reached(Stage::Decomposed, || &graph);
 
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     record.reached(Stage::Simplified, || &graph);
+
+    let graph = record.step("borders", || verified(borders(&graph)?))?;
+    record.reached(Stage::Settled, || &graph);
 
     let schedule = record.step("schedule", || schedule(&graph, &target.desc))?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());

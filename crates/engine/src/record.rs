@@ -16,6 +16,8 @@ pub enum Stage {
     Decomposed,
     /// After the rules.
     Simplified,
+    /// With what the borders demand: strides, clones, mutations.
+    Settled,
     /// Groups.
     Schedule,
     /// Tile programs without layouts.
@@ -29,10 +31,11 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Graph,
         Self::Decomposed,
         Self::Simplified,
+        Self::Settled,
         Self::Schedule,
         Self::Logical,
         Self::Mapped,
@@ -45,6 +48,7 @@ impl Stage {
             Self::Graph => "graph",
             Self::Decomposed => "decomposed",
             Self::Simplified => "simplified",
+            Self::Settled => "settled",
             Self::Schedule => "schedule",
             Self::Logical => "logical",
             Self::Mapped => "mapped",

@@ -313,6 +313,6 @@ fn every_stage_is_traced() {
         .map(|f| f.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names.len(), 8);
+    assert_eq!(names.len(), 9);
     assert_eq!(names[0], "0-graph.txt");
 }

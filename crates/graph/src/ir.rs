@@ -154,6 +154,8 @@ pub struct Origin {
     pub at: Option<Place>,
     /// Names of the source operators it stands for.
     pub ops: Vec<String>,
+    /// The node of the imported program that it computes, by that program's name for it.
+    pub source: Option<String>,
 }
 
 impl Origin {
@@ -162,6 +164,7 @@ impl Origin {
         let mut out = Origin::default();
         for origin in origins {
             out.at = out.at.or_else(|| origin.at.clone());
+            out.source = out.source.or_else(|| origin.source.clone());
             for op in &origin.ops {
                 if !out.ops.contains(op) {
                     out.ops.push(op.clone());
@@ -172,7 +175,7 @@ impl Origin {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.at.is_none() && self.ops.is_empty()
+        self.at.is_none() && self.ops.is_empty() && self.source.is_none()
     }
 }
 

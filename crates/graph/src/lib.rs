@@ -11,6 +11,7 @@
 //! | [`text`], [`parse`](mod@parse) | readable text and back |
 //! | [`interp`] | the interpreter: what every operator means |
 //! | [`bind`](mod@bind) | values of symbols from actual shapes |
+//! | [`overwrite`] | values that take over the memory of an input |
 //! | [`place`] | a view as an offset and strides over a root value |
 //! | [`random`] | random programs for fuzzing |
 //! | [`tensor`] | dense tensors in host memory |
@@ -24,6 +25,7 @@ pub mod edit;
 pub mod interp;
 pub mod ir;
 pub mod op;
+pub mod overwrite;
 pub mod parse;
 pub mod place;
 pub mod random;
@@ -44,8 +46,9 @@ pub use op::{
     Accepts, AttrKind, AttrValue, Binary, Category, Compare, Effect, Gives, Op, OpInfo, Reduce,
     Unary,
 };
+pub use overwrite::Overwrites;
 pub use parse::{parse, parse_tensor};
-pub use place::{Placement, Placements, place_views};
+pub use place::{Placement, Placements, place_views, same_strides};
 pub use rules::infer;
 pub use tensor::HostTensor;
 pub use verify::verify;

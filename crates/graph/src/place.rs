@@ -1,9 +1,10 @@
 //! A view as an offset and strides over a root value.
 //!
 //! A root is an input, a constant or the result of a computing node; roots that this graph computes are row-major unless their layout says otherwise. A
-//! `view` (reshape) that no strides can express is a root itself: the schedule copies it.
+//! `view` (reshape) that no strides can express is a root itself: the schedule copies it, row-major. The layout of any other view says what a border demands, not where
+//! the view lies.
 
-use crate::ir::{Graph, ValueId};
+use crate::ir::{Graph, Node, ValueId};
 use crate::op::{Category, Op};
 use oxyfuel_base::{Expr, ExternalResult, Id, Result};
 
@@ -24,6 +25,11 @@ impl Placements {
         &self.0[value.index()]
     }
 
+    /// Every placement moved by `f`.
+    pub fn map(&self, f: impl Fn(&Placement) -> Placement) -> Self {
+        Self(self.0.iter().map(f).collect())
+    }
+
     pub fn root(&self, value: ValueId) -> ValueId {
         self.of(value).root
     }
@@ -31,17 +37,28 @@ impl Placements {
     pub fn is_root(&self, value: ValueId) -> bool {
         self.root(value) == value
     }
+
+    /// Whether a node only names elements of its operand anew, without work.
+    pub fn is_view(&self, node: &Node) -> bool {
+        node.op.category() == Category::View && !self.is_root(node.out())
+    }
+}
+
+/// Whether two lists of strides walk a shape in the same way: those of dims that do not move say nothing, and neither do any where there is no element.
+pub fn same_strides(shape: &[Expr], a: &[Expr], b: &[Expr]) -> bool {
+    shape.iter().any(|extent| extent.is_const(0))
+        || (shape.iter().zip(a.iter().zip(b))).all(|(extent, (a, b))| extent.is_const(1) || a == b)
 }
 
 /// Places every value. The graph must be verified.
 pub fn place_views(graph: &Graph) -> Result<Placements> {
     let mut all: Vec<Option<Placement>> = vec![None; graph.values.len()];
-    let root = |value: ValueId| {
+    let root = |value: ValueId, free: bool| {
         let data = &graph.values[value];
-        let strides = data
-            .layout
-            .strides()
-            .map_or_else(|| data.ty.contiguous_strides(), <[Expr]>::to_vec);
+        let strides = match data.layout.strides() {
+            Some(strides) if free => strides.to_vec(),
+            _ => data.ty.contiguous_strides(),
+        };
         Placement {
             root: value,
             offset: Expr::constant(0),
@@ -49,7 +66,7 @@ pub fn place_views(graph: &Graph) -> Result<Placements> {
         }
     };
     for &input in &graph.inputs {
-        all[input.index()] = Some(root(input));
+        all[input.index()] = Some(root(input, true));
     }
     for (_, node) in graph.nodes.iter() {
         for &out in &node.outputs {
@@ -61,7 +78,9 @@ pub fn place_views(graph: &Graph) -> Result<Placements> {
             } else {
                 None
             };
-            all[out.index()] = Some(viewed.unwrap_or_else(|| root(out)));
+            // Constants and copied reshapes are row-major whatever their layout asks for.
+            let free = !matches!(node.op, Op::View { .. } | Op::Constant { .. });
+            all[out.index()] = Some(viewed.unwrap_or_else(|| root(out, free)));
         }
         if let Op::External { call } = &node.op {
             for (&out, result) in node.outputs.iter().zip(&call.results) {
@@ -76,7 +95,7 @@ pub fn place_views(graph: &Graph) -> Result<Placements> {
     let places = all
         .into_iter()
         .zip(graph.values.iter())
-        .map(|(place, (id, _))| place.unwrap_or_else(|| root(id)))
+        .map(|(place, (id, _))| place.unwrap_or_else(|| root(id, true)))
         .collect();
     Ok(Placements(places))
 }

@@ -76,7 +76,7 @@ fn symbols(graph: &Graph) -> Result<HashSet<Symbol>> {
             s.symbol
         );
         ensure!(
-            0 <= s.min && s.min <= s.max,
+            s.min <= s.max,
             InvalidGraph,
             "symbol {} has no value between {} and {}",
             s.symbol,

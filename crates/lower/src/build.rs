@@ -6,7 +6,7 @@ use std::rc::Rc;
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
 use oxyfuel_kernel::ir::BinaryOp;
-use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, view_dims};
+use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
 use crate::nest::{Nest, NestBuffer, NestOp, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
@@ -21,8 +21,8 @@ pub struct Work {
 }
 
 /// Builds the nests of a group. For a contraction the nest is the work on its result, whose first value is [`NestOp::Given`] in `acc` dtype.
-pub fn build(graph: &Graph, placements: &Placements, group: &Group, name: &str) -> Result<Work> {
-    let mut builder = Builder::new(graph, placements, group, name)?;
+pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> Result<Work> {
+    let mut builder = Builder::new(graph, schedule, group, name)?;
     let nests = match group.kind {
         GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
@@ -48,7 +48,10 @@ pub fn constant(expr: &Expr) -> Result<i64> {
 
 struct Builder<'a> {
     graph: &'a Graph,
+    /// Who computes a value.
     placements: &'a Placements,
+    /// Where it lies.
+    memory: &'a Placements,
     group: &'a Group,
     name: String,
     known: Rc<Known>,
@@ -61,26 +64,28 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(
-        graph: &'a Graph,
-        placements: &'a Placements,
-        group: &'a Group,
-        name: &str,
-    ) -> Result<Self> {
+    fn new(graph: &'a Graph, schedule: &'a Schedule, group: &'a Group, name: &str) -> Result<Self> {
+        let memory = &schedule.memory;
         let producer = graph
             .nodes
             .iter()
             .flat_map(|(id, node)| node.outputs.iter().map(move |&v| (v, id)))
             .collect();
-        let mut roots: Vec<ValueId> = group.inputs.clone();
-        roots.extend(group.outputs.iter().filter(|v| !group.inputs.contains(v)));
+        let of = |values: &[ValueId]| values.iter().map(|&v| memory.root(v)).collect::<Vec<_>>();
+        let (read, written) = (of(&group.inputs), of(&group.outputs));
+        let mut roots: Vec<ValueId> = Vec::new();
+        for &root in read.iter().chain(&written) {
+            if !roots.contains(&root) {
+                roots.push(root);
+            }
+        }
         let known = Rc::new(Known::of(graph));
         let ranges = &known.ranges;
         let buffers = roots
             .iter()
             .map(|&root| {
                 let data = &graph.values[root];
-                let place = placements.of(root);
+                let place = memory.of(root);
                 let len = checked(&oxyfuel_schedule::span(
                     &data.ty.shape,
                     &place.strides,
@@ -90,8 +95,8 @@ impl<'a> Builder<'a> {
                 let align = if computed { 64 } else { data.align.max(1) };
                 Ok(NestBuffer {
                     dtype: data.ty.dtype,
-                    read: group.inputs.contains(&root),
-                    written: group.outputs.contains(&root),
+                    read: read.contains(&root),
+                    written: written.contains(&root),
                     len,
                     align,
                 })
@@ -99,7 +104,8 @@ impl<'a> Builder<'a> {
             .collect::<Result<_>>()?;
         Ok(Self {
             graph,
-            placements,
+            placements: &schedule.placements,
+            memory,
             group,
             name: name.to_owned(),
             known,
@@ -150,7 +156,7 @@ impl<'a> Builder<'a> {
             } else {
                 self.window(
                     &nest,
-                    self.placements.of(out),
+                    self.memory.of(out),
                     &self.group.maps[&out],
                     &self.graph.values[out].ty.shape,
                 )?
@@ -319,7 +325,7 @@ impl<'a> Builder<'a> {
         {
             return self.repeat_source(nest, node, value, map);
         }
-        let window = self.window(nest, self.placements.of(value), map, shape)?;
+        let window = self.window(nest, self.memory.of(value), map, shape)?;
         if let Some((_, node)) = self.loads.iter().find(|(seen, _)| *seen == window) {
             return Ok(*node);
         }
@@ -373,7 +379,7 @@ impl<'a> Builder<'a> {
         index: Node,
         along: &[Option<usize>],
     ) -> Result<Node> {
-        let place = self.placements.of(table).clone();
+        let place = self.memory.of(table).clone();
         let ty = &self.graph.values[table].ty;
         let mut strides = vec![Expr::ZERO; nest.rank()];
         for (d, &result_dim) in along.iter().enumerate() {
@@ -459,7 +465,7 @@ impl<'a> Builder<'a> {
 
     fn writes(&mut self, node: &GraphNode) -> Result<Vec<Nest>> {
         let out = node.out();
-        let place = self.placements.of(out).clone();
+        let place = self.memory.of(out).clone();
         let mut parts: Vec<(ValueId, Expr, usize, i64)> = Vec::new();
         match &node.op {
             Op::Cat { dim } => {
@@ -472,7 +478,10 @@ impl<'a> Builder<'a> {
             Op::SliceScatter {
                 dim, start, step, ..
             } => {
-                parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
+                let there = self.memory.of(node.inputs[0]);
+                if (there.root, &there.offset) != (place.root, &place.offset) {
+                    parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
+                }
                 parts.push((node.inputs[1], start.clone(), *dim, *step));
             }
             _ => return Err(internal(node)),
@@ -487,7 +496,7 @@ impl<'a> Builder<'a> {
             let mut nest = Nest::new(format!("{}_part{i}", self.name), extents, &self.known);
             nest.buffers = self.buffers.clone();
             let map: DimMap = (0..shape.len()).map(Some).collect();
-            let source = self.window(&nest, self.placements.of(operand), &map, &shape)?;
+            let source = self.window(&nest, self.memory.of(operand), &map, &shape)?;
             let mut into = self.window(&nest, &place, &map, &self.graph.values[out].ty.shape)?;
             into.base = checked(&(&into.base + at * &place.strides[dim]))?;
             into.strides[dim] = checked(&(&place.strides[dim] * step))?;

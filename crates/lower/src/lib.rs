@@ -76,12 +76,12 @@ pub fn lower_group(
     target: &TargetDesc,
     name: &str,
 ) -> Result<Lowered> {
-    let mut work = build::build(graph, &schedule.placements, group, name)?;
+    let mut work = build::build(graph, schedule, group, name)?;
     let known = Known::of(graph);
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
-            let product = direct::product(graph, &schedule.placements, node, &work.buffers)?;
+            let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
             if strategy == Strategy::PackedProduct {
                 contraction(&work.nests[0], &product.fixed()?, target)?
             } else {

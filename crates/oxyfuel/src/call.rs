@@ -345,7 +345,7 @@ pub(crate) fn origin(caller: &Location<'_>) -> Origin {
             file: caller.file().to_owned(),
             line: caller.line(),
         }),
-        ops: vec![],
+        ..Origin::default()
     }
 }
 

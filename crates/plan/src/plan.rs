@@ -117,6 +117,8 @@ pub struct Provenance {
     pub ops: Vec<String>,
     /// Source lines, "file:line".
     pub lines: Vec<String>,
+    /// Nodes of the imported program, by its names for them.
+    pub sources: Vec<String>,
 }
 
 /// What a kernel must do at least: each input read once, each output written once.

@@ -4,11 +4,21 @@
 //! |---|---|
 //! | `errors.rs` | errors of ours as exceptions of Python's, with their codes |
 //! | `dlpack.rs` | where the elements of a tensor lie, by torch's C table |
+//! | `torch.rs` | what is taken from torch, found once |
+//! | `compile.rs` | text to a plan |
+//! | `form.rs` | everything in a plan that Python needs, with numbers in it |
+//! | `host.rs` | Python as the host of a plan: memory and operators |
+//! | `graph.rs` | the callable |
 //!
 //! No logic lives here: a graph comes as text, `engine` compiles it, `runtime` runs it, and this crate carries tensors in and out.
 
+mod compile;
 mod dlpack;
 mod errors;
+mod form;
+mod graph;
+mod host;
+mod torch;
 
 use pyo3::prelude::*;
 
@@ -16,18 +26,29 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     use super::*;
+    use pyo3::types::PyList;
+
+    #[pymodule_export]
+    use crate::graph::Graph;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Compiles a described graph.
+    /// Compiles a described graph. `objects` are what its arguments name by number.
     #[pyfunction]
-    fn compile(_description: &str, _options: &str, _objects: Vec<Py<PyAny>>) -> PyResult<()> {
-        Err(errors::raise(oxyfuel_base::err!(
-            NoLowering,
-            "graphs of this kind are not compiled yet"
-        )))
+    fn compile(
+        py: Python<'_>,
+        description: &str,
+        options: &str,
+        objects: Py<PyList>,
+    ) -> PyResult<Graph> {
+        let compiled = py.detach(|| {
+            let settings = crate::compile::Settings::read(options)?;
+            crate::compile::compile(description, &settings)
+        });
+        let compiled = compiled.map_err(errors::raise)?;
+        Graph::new(py, compiled, objects)
     }
 }

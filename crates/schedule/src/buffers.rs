@@ -104,21 +104,21 @@ pub fn plan_buffers(
             shape: data.ty.shape.clone(),
             strides: schedule.placements.of(value).strides.clone(),
         });
-        let (bytes, align) = match home {
-            BufferHome::Input(_) => {
-                let strides = &schedule.placements.of(value).strides;
-                let span = span(&data.ty.shape, strides, &ranges);
-                (span * data.ty.dtype.size(), data.align)
-            }
+        let align = match home {
+            BufferHome::Input(_) => data.align,
             BufferHome::Output(_)
             | BufferHome::Arena { .. }
             | BufferHome::Constant(_)
-            | BufferHome::Host => (data.ty.numel() * data.ty.dtype.size(), ALIGN),
+            | BufferHome::Host => ALIGN,
         };
         Buffer {
             name: name(value),
             home,
-            bytes,
+            bytes: span(
+                &data.ty.shape,
+                &schedule.placements.of(value).strides,
+                &ranges,
+            ) * data.ty.dtype.size(),
             align,
             first_step: first,
             last_step: last,
@@ -128,6 +128,9 @@ pub fn plan_buffers(
     for (i, &input) in graph.inputs.iter().enumerate() {
         let home = BufferHome::Input(u32::try_from(i).unwrap_or(u32::MAX));
         of_value.insert(input, buffers.push(buffer(input, home, 0, last_step)));
+    }
+    for (value, owner) in schedule.overwrites.iter() {
+        of_value.insert(value, of_value[&owner]);
     }
     for (_, node) in graph.nodes.iter() {
         if let Op::Constant { id, .. } = &node.op {
@@ -163,6 +166,9 @@ pub fn plan_buffers(
     for (step, group) in schedule.groups.iter().enumerate() {
         let first = u32::try_from(step).unwrap_or(u32::MAX);
         for &value in &group.outputs {
+            if schedule.overwrites.contains(value) {
+                continue;
+            }
             if let Some(&id) = of_value.get(&value) {
                 buffers[id].first_step = buffers[id].first_step.max(first);
                 continue;

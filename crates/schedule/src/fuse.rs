@@ -11,7 +11,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
-use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Placements, ValueId, place_views};
+use oxyfuel_graph::overwrite::is_update;
+use oxyfuel_graph::{
+    Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId, place_views,
+};
 use oxyfuel_plan::TargetDesc;
 
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
@@ -27,36 +30,47 @@ const REGISTER_PART: i64 = 8192;
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
     let placements = place_views(graph)?;
-    let mut fuser = Fuser::new(graph, &placements);
+    let overwrites = Overwrites::new(graph, &placements);
+    let mut fuser = Fuser::new(graph, &placements, &overwrites);
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
+        fuser.wait_for_readers(id, node);
     }
     let groups = fuser.finish(target)?;
-    Ok(Schedule { groups, placements })
+    let memory = overwrites.memory_of_all(&placements);
+    Ok(Schedule {
+        groups,
+        placements,
+        overwrites,
+        memory,
+    })
 }
 
 /// A group while it grows.
-struct Draft {
+pub(crate) struct Draft {
     kind: GroupKind,
-    dims: Vec<Expr>,
-    reduced: BTreeSet<usize>,
+    pub(crate) dims: Vec<Expr>,
+    pub(crate) reduced: BTreeSet<usize>,
     nodes: Vec<NodeId>,
-    deps: BTreeSet<usize>,
+    pub(crate) deps: BTreeSet<usize>,
     /// Merged into another group.
     dead: bool,
+    /// Writes into an input: a second run of the same element would read what the first one wrote.
+    pub(crate) overwrites: bool,
 }
 
-struct Fuser<'a> {
-    graph: &'a Graph,
-    placements: &'a Placements,
+pub(crate) struct Fuser<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) placements: &'a Placements,
+    pub(crate) overwrites: &'a Overwrites,
     /// Node that computes a value.
     producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
-    group_of: Vec<Option<usize>>,
-    drafts: Vec<Draft>,
-    maps: BTreeMap<ValueId, DimMap>,
+    pub(crate) group_of: Vec<Option<usize>>,
+    pub(crate) drafts: Vec<Draft>,
+    pub(crate) maps: BTreeMap<ValueId, DimMap>,
     /// Dims of what a reduction or a copied reshape reads, which its result does not show.
-    operand_maps: BTreeMap<NodeId, DimMap>,
+    pub(crate) operand_maps: BTreeMap<NodeId, DimMap>,
     /// The group of the ordered call before.
     last_ordered: Option<usize>,
 }
@@ -72,7 +86,7 @@ enum Seen {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, placements: &'a Placements) -> Self {
+    fn new(graph: &'a Graph, placements: &'a Placements, overwrites: &'a Overwrites) -> Self {
         let mut producer = vec![None; graph.values.len()];
         for (id, node) in graph.nodes.iter() {
             for &out in &node.outputs {
@@ -82,6 +96,7 @@ impl<'a> Fuser<'a> {
         Self {
             graph,
             placements,
+            overwrites,
             producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
@@ -164,7 +179,8 @@ impl<'a> Fuser<'a> {
         let joined = candidates
             .iter()
             .rev()
-            .find_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)));
+            .filter_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)))
+            .find(|(g, (map, grown))| self.may_overwrite(id, node, *g, map, grown.is_empty()));
         let Some((group, dims)) = joined else {
             return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
         };
@@ -286,7 +302,8 @@ impl<'a> Fuser<'a> {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
             return (grown.is_empty() && whole).then_some((map, grown));
         }
-        let recomputable = draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES;
+        let recomputable =
+            draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES && !draft.overwrites;
         if !grown.is_empty() && !recomputable {
             return None;
         }
@@ -353,6 +370,8 @@ impl<'a> Fuser<'a> {
         let (a, b) = (&self.drafts[from], &self.drafts[into]);
         if a.kind != GroupKind::Loops
             || b.kind != GroupKind::Loops
+            || a.overwrites
+            || b.overwrites
             || a.nodes.len() + b.nodes.len() > MAX_NODES
         {
             return;
@@ -457,6 +476,7 @@ impl<'a> Fuser<'a> {
             nodes: vec![id],
             deps,
             dead: false,
+            overwrites: false,
         });
         self.group_of[id.index()] = Some(self.drafts.len() - 1);
         if self.shape(node.out()) == shape {
@@ -523,7 +543,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether `group` needs `other` to have run before.
-    fn depends(&self, group: usize, other: usize) -> bool {
+    pub(crate) fn depends(&self, group: usize, other: usize) -> bool {
         let mut seen = BTreeSet::new();
         let mut stack = vec![group];
         while let Some(g) = stack.pop() {
@@ -551,7 +571,16 @@ impl<'a> Fuser<'a> {
             let Some(user) = self.group_of[id.index()] else {
                 continue;
             };
+            let in_place = node
+                .outputs
+                .first()
+                .filter(|&&v| self.overwrites.contains(v));
+            outputs[user].extend(in_place);
             for (i, &operand) in node.inputs.iter().enumerate() {
+                if in_place.is_some() && i == 0 && is_update(&node.op) {
+                    // What it does not replace is there already.
+                    continue;
+                }
                 let root = self.placements.root(operand);
                 let inside = self.group_behind(root) == Some(user) && !reads_memory(&node.op, i);
                 let repeated = self.producer[root.index()].is_some_and(|n| {
@@ -567,8 +596,9 @@ impl<'a> Fuser<'a> {
                 }
             }
         }
-        let order = self.order()?;
-        let groups = order.into_iter().map(|g| {
+        let order = self.order()?.into_iter();
+        let working = order.filter(|&g| !self.is_there(self.drafts[g].kind));
+        let groups = working.map(|g| {
             let draft = &self.drafts[g];
             let maps = draft
                 .nodes
@@ -668,7 +698,7 @@ fn repeatable(op: &Op) -> bool {
 }
 
 /// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.
-fn reads_memory(op: &Op, operand: usize) -> bool {
+pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
     match op.category() {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
@@ -679,7 +709,13 @@ fn reads_memory(op: &Op, operand: usize) -> bool {
 }
 
 /// The dim of the result that dim `j` of an operand runs along: broadcasting aligns the last ones, indices have places of their own.
-fn result_dim(op: &Op, operand: usize, j: usize, rank: usize, operand_rank: usize) -> usize {
+pub(crate) fn result_dim(
+    op: &Op,
+    operand: usize,
+    j: usize,
+    rank: usize,
+    operand_rank: usize,
+) -> usize {
     match op {
         Op::IndexSelect { dim } if operand == 1 => *dim,
         Op::Embedding if operand == 1 => j,

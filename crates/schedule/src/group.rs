@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use oxyfuel_base::Expr;
-use oxyfuel_graph::{NodeId, Placements, ValueId};
+use oxyfuel_graph::{NodeId, Overwrites, Placements, ValueId};
 
 /// For each dim of a value, the domain dim that it runs along; `None` where the value does not vary (extent 1, or repeated).
 pub type DimMap = Vec<Option<usize>>;
@@ -12,7 +12,12 @@ pub type DimMap = Vec<Option<usize>>;
 #[derive(Clone, Debug)]
 pub struct Schedule {
     pub groups: Vec<Group>,
+    /// Views over the roots that groups compute.
     pub placements: Placements,
+    /// Roots that live in an input.
+    pub overwrites: Overwrites,
+    /// Views over memory: as `placements`, but what lives in an input is a window on it.
+    pub memory: Placements,
 }
 
 /// Nodes that share a kernel.

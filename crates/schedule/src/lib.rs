@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
+//! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod fuse;
 mod group;
+mod inplace;
 mod text;
 
 pub use buffers::{BufferPlan, plan_buffers, span};

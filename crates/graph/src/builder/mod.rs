@@ -121,6 +121,12 @@ impl Builder {
         Expr::from(symbol)
     }
 
+    /// A symbol with all its properties, whose number the caller chose.
+    pub fn declare(&mut self, info: SymbolInfo) {
+        self.ranges.set(info.symbol, info.min, info.max);
+        self.graph.symbols.push(info);
+    }
+
     /// A new input with any layout.
     pub fn input(
         &mut self,
@@ -200,7 +206,7 @@ impl Builder {
                 file: place.file().to_owned(),
                 line: place.line(),
             }),
-            ops: vec![],
+            ..Origin::default()
         });
         self.graph.nodes.push(Node {
             op,

@@ -1,0 +1,97 @@
+//! Operators that deliberately stay with the host for now, and why.
+
+use super::{Import::External, Row};
+
+const LIBRARY: &str = "convolutions run in the host's library";
+const ATTENTION: &str = "fused attention runs in the host's library";
+const POOL: &str = "windows over neighbours are not in the vocabulary yet";
+const SCATTER: &str = "writes to places that only the data says are not in the vocabulary yet";
+const ORDER: &str = "sorting and positions of extremes are not in the vocabulary yet";
+const SCAN: &str = "running sums are not in the vocabulary yet";
+const RANDOM: &str = "random numbers come from the host's generator";
+const DATA: &str = "its size depends on the data";
+const MATHS: &str = "an inverse of a circular function is not in the vocabulary yet";
+const DISTANCE: &str = "distances run in the host's library";
+const COMPLEX: &str = "complex numbers are not in the vocabulary";
+const SIZE: &str = "a size is an expression, not a node";
+const MUTATES: &str = "writes to an argument";
+const SAMPLE: &str = "interpolation is not in the vocabulary yet";
+
+pub(super) const ROWS: &[Row] = &[
+    ("aten.convolution.default", External(LIBRARY)),
+    ("aten.convolution_backward.default", External(LIBRARY)),
+    (
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        External(ATTENTION),
+    ),
+    (
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        External(ATTENTION),
+    ),
+    (
+        "aten.scaled_dot_product_attention.default",
+        External(ATTENTION),
+    ),
+    ("aten._adaptive_avg_pool2d.default", External(POOL)),
+    ("aten._adaptive_avg_pool2d_backward.default", External(POOL)),
+    ("aten._adaptive_avg_pool3d.default", External(POOL)),
+    ("aten.avg_pool1d.default", External(POOL)),
+    ("aten.avg_pool2d.default", External(POOL)),
+    ("aten.avg_pool2d_backward.default", External(POOL)),
+    ("aten.avg_pool3d.default", External(POOL)),
+    ("aten.max_pool2d_with_indices.default", External(POOL)),
+    (
+        "aten.max_pool2d_with_indices_backward.default",
+        External(POOL),
+    ),
+    ("aten.max_pool3d_with_indices.default", External(POOL)),
+    ("aten.col2im.default", External(POOL)),
+    ("aten.im2col.default", External(POOL)),
+    (
+        "aten.native_group_norm_backward.default",
+        External("sums of four shapes; the host's kernel is one pass"),
+    ),
+    ("aten._native_batch_norm_legit.default", External(MUTATES)),
+    ("aten.embedding_dense_backward.default", External(SCATTER)),
+    ("aten._embedding_bag.default", External(SCATTER)),
+    ("aten.masked_scatter.default", External(SCATTER)),
+    ("aten.scatter.src", External(SCATTER)),
+    ("aten.scatter.value", External(SCATTER)),
+    ("aten.scatter_add.default", External(SCATTER)),
+    ("aten.scatter_reduce.two", External(SCATTER)),
+    ("aten.index_add.default", External(SCATTER)),
+    ("aten.argmax.default", External(ORDER)),
+    ("aten.argmin.default", External(ORDER)),
+    ("aten.max.dim", External(ORDER)),
+    ("aten.min.dim", External(ORDER)),
+    ("aten.sort.default", External(ORDER)),
+    ("aten.sort.stable", External(ORDER)),
+    ("aten.topk.default", External(ORDER)),
+    ("aten.cumsum.default", External(SCAN)),
+    ("aten.cumprod.default", External(SCAN)),
+    ("aten.native_dropout.default", External(RANDOM)),
+    ("aten.rand.default", External(RANDOM)),
+    ("aten.randn.default", External(RANDOM)),
+    ("aten.randperm.default", External(RANDOM)),
+    ("aten.nonzero.default", External(DATA)),
+    (
+        "aten._local_scalar_dense.default",
+        External("its value is a size or a number of the host's program"),
+    ),
+    ("aten.acos.default", External(MATHS)),
+    ("aten.asin.default", External(MATHS)),
+    ("aten.atan.default", External(MATHS)),
+    ("aten.atan2.default", External(MATHS)),
+    ("aten.atan2.out", External(MUTATES)),
+    ("aten._cdist_forward.default", External(DISTANCE)),
+    ("aten._pdist_forward.default", External(DISTANCE)),
+    ("aten._fft_c2r.default", External(COMPLEX)),
+    ("aten._fft_r2c.default", External(COMPLEX)),
+    ("aten.grid_sampler_2d.default", External(SAMPLE)),
+    ("aten.upsample_bilinear2d.vec", External(SAMPLE)),
+    ("aten.upsample_nearest2d.vec", External(SAMPLE)),
+    ("aten.sym_numel.default", External(SIZE)),
+    ("aten.sym_size.int", External(SIZE)),
+    ("aten.sym_storage_offset.default", External(SIZE)),
+    ("aten.sym_stride.int", External(SIZE)),
+];

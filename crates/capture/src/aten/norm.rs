@@ -1,0 +1,216 @@
+//! Softmax and the normalisations, computed in f32 and rounded once.
+
+use super::maths::Steps;
+use super::{Import::Compiled, Row};
+use crate::call::{Call, refuse};
+use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    ("aten._softmax.default", Compiled(|c| softmax(c, false))),
+    (
+        "aten._safe_softmax.default",
+        super::Import::External("rows without any finite element are zero, not NaN"),
+    ),
+    ("aten._log_softmax.default", Compiled(|c| softmax(c, true))),
+    ("aten.native_layer_norm.default", Compiled(layer_norm)),
+    ("aten.native_group_norm.default", Compiled(group_norm)),
+    (
+        "aten._native_batch_norm_legit_no_training.default",
+        Compiled(batch_norm_inference),
+    ),
+    (
+        "aten._native_batch_norm_legit.no_stats",
+        Compiled(batch_norm_own),
+    ),
+];
+
+fn softmax(c: &mut Call<'_>, log: bool) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let dim = c.int(1, "dim", 0)?;
+    let out = c.out(0)?.dtype;
+    // `half_to_float` asks for the unrounded result.
+    let x = c.b.cast(x, out)?;
+    Ok(vec![if log {
+        c.b.log_softmax(x, dim)?
+    } else {
+        c.b.softmax(x, dim)?
+    }])
+}
+
+/// The dtype a normalisation computes in.
+fn statistics(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
+fn layer_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "input")?;
+    let rank = c.exprs(1, "normalized_shape")?.map_or(0, |s| s.len());
+    let weight = c.optional_tensor(2, "weight")?;
+    let bias = c.optional_tensor(3, "bias")?;
+    let eps = c.float(4, "eps", 1e-5)?;
+    let out = c.dtype(x);
+    let one_dtype = [weight, bias].iter().flatten().all(|&p| c.dtype(p) == out);
+    let dtype = if one_dtype { out } else { statistics(out) };
+    let x = c.b.cast(x, dtype)?;
+    let mut cast = |p: Option<ValueId>| p.map(|p| c.b.cast(p, dtype)).transpose();
+    let (weight, bias) = (cast(weight)?, cast(bias)?);
+    let all = c.b.native_layer_norm(x, rank, weight, bias, eps)?;
+    cast_results(c, all.to_vec())
+}
+
+/// Results in the dtypes that the host says.
+fn cast_results(c: &mut Call<'_>, mut values: Vec<ValueId>) -> Result<Vec<ValueId>> {
+    for (i, value) in values.iter_mut().enumerate() {
+        let dtype = c.out(i)?.dtype;
+        *value = c.b.cast(*value, dtype)?;
+    }
+    Ok(values)
+}
+
+/// A parameter of one number a channel, as wide as `dtype` and shaped to stand at dimension 1 of `rank`.
+fn channel(
+    c: &mut Call<'_>,
+    p: Option<ValueId>,
+    rank: usize,
+    dtype: DType,
+) -> Result<Option<ValueId>> {
+    let Some(p) = p else { return Ok(None) };
+    let p = c.b.cast(p, dtype)?;
+    let mut shape = c.shape(p);
+    shape.extend(vec![Expr::ONE; rank.saturating_sub(2)]);
+    c.b.view(p, &shape).map(Some)
+}
+
+/// `x * weight + bias`, where they are.
+fn affine(
+    s: &mut Steps<'_, '_>,
+    x: ValueId,
+    weight: Option<ValueId>,
+    bias: Option<ValueId>,
+) -> Result<ValueId> {
+    let scaled = match weight {
+        Some(w) => s.mul(x, w)?,
+        None => x,
+    };
+    match bias {
+        Some(b) => s.add(scaled, b),
+        None => Ok(scaled),
+    }
+}
+
+/// A layer norm of each group of channels, then scale and shift a channel.
+fn group_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "input")?;
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
+    let (n, channels, area) = (c.expr(3, "N")?, c.expr(4, "C")?, c.expr(5, "HxW")?);
+    let (Some(n), Some(channels), Some(area)) = (n, channels, area) else {
+        return refuse("sizes are left out");
+    };
+    let groups = c.int(6, "group", 1)?;
+    let eps = c.float(7, "eps", 1e-5)?;
+    let dtype = statistics(c.dtype(x));
+    let shape = c.shape(x);
+    if shape.iter().any(|s| s.is_const(0)) {
+        return refuse("an empty tensor");
+    }
+    let rows = [n.clone(), Expr::constant(groups)];
+    let row = channels.floordiv(groups) * area;
+    let x = c.b.cast(x, dtype)?;
+    let x = c.b.view(x, &[rows[0].clone(), rows[1].clone(), row])?;
+    let [hat, mean, rstd] = c.b.native_layer_norm(x, 1, None, None, eps)?;
+    let hat = c.b.view(hat, &shape)?;
+    let (mean, rstd) = (c.b.view(mean, &rows)?, c.b.view(rstd, &rows)?);
+    let weight = channel(c, weight, shape.len(), dtype)?;
+    let bias = channel(c, bias, shape.len(), dtype)?;
+    let out = affine(&mut Steps { c, dtype }, hat, weight, bias)?;
+    cast_results(c, vec![out, mean, rstd])
+}
+
+/// With given statistics: scale and shift are those of eager, so that each element costs one product and one sum.
+fn batch_norm_inference(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "input")?;
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
+    let (mean, var) = (c.tensor(3, "running_mean")?, c.tensor(4, "running_var")?);
+    let eps = c.float(6, "eps", 1e-5)?;
+    let (rank, dtype) = (c.rank(x), statistics(c.dtype(x)));
+    if rank < 2 {
+        return refuse("without channels");
+    }
+    let mut parameter = |p| channel(c, p, rank, dtype);
+    let (weight, bias) = (parameter(weight)?, parameter(bias)?);
+    let (Some(mean), Some(var)) = (parameter(Some(mean))?, parameter(Some(var))?) else {
+        return refuse("statistics are left out");
+    };
+    let x = c.b.cast(x, dtype)?;
+    let mut s = Steps { c, dtype };
+    let var = s.plus(var, eps)?;
+    let rstd = s.unary(Unary::Rsqrt, var)?;
+    let scale = match weight {
+        Some(w) => s.mul(rstd, w)?,
+        None => rstd,
+    };
+    let moved = s.mul(mean, scale)?;
+    let shift = match bias {
+        Some(b) => s.sub(b, moved)?,
+        None => s.unary(Unary::Neg, moved)?,
+    };
+    let product = s.mul(x, scale)?;
+    let mut results = vec![s.add(product, shift)?];
+    // The saved statistics are empty.
+    for i in 1..c.result_count() {
+        let ty = c.out(i)?;
+        results.push(c.b.full(Scalar::I(0), ty.shape, ty.dtype, ty.device)?);
+    }
+    cast_results(c, results)
+}
+
+/// With the batch's own statistics, which are results too.
+fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "input")?;
+    let (weight, bias) = (
+        c.optional_tensor(1, "weight")?,
+        c.optional_tensor(2, "bias")?,
+    );
+    if !c.flag(3, "training", true)? {
+        return refuse("without statistics");
+    }
+    let eps = c.float(5, "eps", 1e-5)?;
+    let (rank, dtype) = (c.rank(x), statistics(c.dtype(x)));
+    if rank < 2 {
+        return refuse("without channels");
+    }
+    let channels = vec![c.shape(x)[1].clone()];
+    let dims: Vec<usize> = (0..rank).filter(|&d| d != 1).collect();
+    let average = |s: &mut Steps<'_, '_>, x: ValueId| {
+        let op = Op::Reduce {
+            op: Reduce::Mean,
+            dims: dims.clone(),
+            keepdim: true,
+        };
+        s.c.b.emit(op, &[x])
+    };
+    let weight = channel(c, weight, rank, dtype)?;
+    let bias = channel(c, bias, rank, dtype)?;
+    let x = c.b.cast(x, dtype)?;
+    let mut s = Steps { c, dtype };
+    let mean = average(&mut s, x)?;
+    let centred = s.sub(x, mean)?;
+    let square = s.mul(centred, centred)?;
+    let var = average(&mut s, square)?;
+    let var = s.plus(var, eps)?;
+    let rstd = s.unary(Unary::Rsqrt, var)?;
+    let hat = s.mul(centred, rstd)?;
+    let out = affine(&mut s, hat, weight, bias)?;
+    let (mean, rstd) = (c.b.view(mean, &channels)?, c.b.view(rstd, &channels)?);
+    cast_results(c, vec![out, mean, rstd])
+}

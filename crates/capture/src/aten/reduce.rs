@@ -1,0 +1,200 @@
+//! Reductions. Halves are added in f32 and rounded once; that is what the ops of GRAPH mean.
+
+use super::pointwise::wide;
+use super::{Import::Compiled, Row};
+use crate::call::{Call, refuse};
+use oxyfuel_base::{DType, Result, Scalar};
+use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    (
+        "aten.sum.default",
+        Compiled(|c| added(c, Reduce::Sum, Over::All)),
+    ),
+    (
+        "aten.sum.dim_IntList",
+        Compiled(|c| added(c, Reduce::Sum, Over::Dims)),
+    ),
+    (
+        "aten.mean.default",
+        Compiled(|c| added(c, Reduce::Mean, Over::All)),
+    ),
+    (
+        "aten.mean.dim",
+        Compiled(|c| added(c, Reduce::Mean, Over::Dims)),
+    ),
+    (
+        "aten.prod.default",
+        Compiled(|c| added(c, Reduce::Prod, Over::All)),
+    ),
+    (
+        "aten.prod.dim_int",
+        Compiled(|c| added(c, Reduce::Prod, Over::Dims)),
+    ),
+    (
+        "aten.amax.default",
+        Compiled(|c| picked(c, Reduce::Amax, Over::Dims)),
+    ),
+    (
+        "aten.amin.default",
+        Compiled(|c| picked(c, Reduce::Amin, Over::Dims)),
+    ),
+    (
+        "aten.max.default",
+        Compiled(|c| picked(c, Reduce::Amax, Over::All)),
+    ),
+    (
+        "aten.min.default",
+        Compiled(|c| picked(c, Reduce::Amin, Over::All)),
+    ),
+    (
+        "aten.any.default",
+        Compiled(|c| picked(c, Reduce::Any, Over::All)),
+    ),
+    (
+        "aten.any.dim",
+        Compiled(|c| picked(c, Reduce::Any, Over::Dims)),
+    ),
+    (
+        "aten.any.dims",
+        Compiled(|c| picked(c, Reduce::Any, Over::NamedDims)),
+    ),
+    (
+        "aten.all.default",
+        Compiled(|c| picked(c, Reduce::All, Over::All)),
+    ),
+    (
+        "aten.all.dim",
+        Compiled(|c| picked(c, Reduce::All, Over::Dims)),
+    ),
+    (
+        "aten.all.dims",
+        Compiled(|c| picked(c, Reduce::All, Over::NamedDims)),
+    ),
+    ("aten.var.correction", Compiled(|c| variance(c, false))),
+    ("aten.var.dim", Compiled(var_dim)),
+    ("aten.std.correction", Compiled(|c| variance(c, true))),
+    ("aten.var_mean.correction", Compiled(var_mean)),
+];
+
+/// Which dimensions an overload reduces.
+#[derive(Clone, Copy)]
+enum Over {
+    All,
+    /// `dim` at position 1 and `keepdim` at 2; an empty list means all.
+    Dims,
+    /// The same, but an empty list means none.
+    NamedDims,
+}
+
+/// Dimensions made non-negative and sorted, and whether they stay with size 1.
+fn dims(c: &Call<'_>, x: ValueId, over: Over) -> Result<(Vec<usize>, bool)> {
+    let rank = c.rank(x);
+    let all: Vec<usize> = (0..rank).collect();
+    let listed = match over {
+        Over::All => return Ok((all, false)),
+        Over::Dims | Over::NamedDims => c.ints(1, "dim")?,
+    };
+    let keepdim = c.flag(2, "keepdim", false)?;
+    let listed = match listed {
+        None => return Ok((all, keepdim)),
+        Some(list) if list.is_empty() && !matches!(over, Over::NamedDims) => {
+            return Ok((all, keepdim));
+        }
+        Some(list) => list,
+    };
+    let n = i64::try_from(rank).unwrap_or(i64::MAX).max(1);
+    let mut out = vec![];
+    for d in listed {
+        if d < -n || d >= n {
+            return refuse(format!("dimension {d} of {rank}"));
+        }
+        out.push(usize::try_from(if d < 0 { d + n } else { d }).unwrap_or(0));
+    }
+    if rank == 0 {
+        out.clear();
+    }
+    out.sort_unstable();
+    out.dedup();
+    Ok((out, keepdim))
+}
+
+fn reduce(c: &mut Call<'_>, op: Reduce, x: ValueId, over: Over) -> Result<ValueId> {
+    let (dims, keepdim) = dims(c, x, over)?;
+    c.b.emit(Op::Reduce { op, dims, keepdim }, &[x])
+}
+
+/// The elements are cast to the result's dtype first, as eager does with `dtype=`.
+fn added(c: &mut Call<'_>, op: Reduce, over: Over) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let out = c.out(0)?.dtype;
+    if out.is_bool() || out.is_narrow_float() {
+        return refuse(format!("into {out}"));
+    }
+    let x = c.b.cast(x, out)?;
+    Ok(vec![reduce(c, op, x, over)?])
+}
+
+fn picked(c: &mut Call<'_>, op: Reduce, over: Over) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let out = c.out(0)?.dtype;
+    let y = reduce(c, op, x, over)?;
+    // `any` and `all` of bytes are bytes.
+    Ok(vec![c.b.cast(y, out)?])
+}
+
+fn correction(c: &Call<'_>) -> Result<f64> {
+    let correction = c.float(usize::MAX, "correction", 1.0)?;
+    if correction.is_finite() {
+        Ok(correction)
+    } else {
+        refuse("a correction that is not finite")
+    }
+}
+
+/// The variance over `dim`, or its root; in f32 until the end.
+fn spread(c: &mut Call<'_>, correction: f64, keepdim: bool, root: bool) -> Result<ValueId> {
+    let x = c.tensor(0, "self")?;
+    let out = c.out(0)?.dtype;
+    let (dims, _) = dims(c, x, Over::Dims)?;
+    let x = if root { c.b.cast(x, wide(out))? } else { x };
+    let op = Op::Var {
+        dims,
+        correction: Scalar::F(correction),
+        keepdim,
+    };
+    let mut y = c.b.emit(op, &[x])?;
+    if root {
+        y = c.b.emit(Op::Unary(Unary::Sqrt), &[y])?;
+    }
+    c.b.cast(y, out)
+}
+
+fn variance(c: &mut Call<'_>, root: bool) -> Result<Vec<ValueId>> {
+    let keepdim = c.flag(usize::MAX, "keepdim", false)?;
+    let correction = correction(c)?;
+    Ok(vec![spread(c, correction, keepdim, root)?])
+}
+
+fn var_dim(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let unbiased = c.flag(2, "unbiased", true)?;
+    let keepdim = c.flag(3, "keepdim", false)?;
+    Ok(vec![spread(
+        c,
+        f64::from(u8::from(unbiased)),
+        keepdim,
+        false,
+    )?])
+}
+
+fn var_mean(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let keepdim = c.flag(usize::MAX, "keepdim", false)?;
+    let correction = correction(c)?;
+    let var = spread(c, correction, keepdim, false)?;
+    let x = c.tensor(0, "self")?;
+    let (dims, _) = dims(c, x, Over::Dims)?;
+    let op = Reduce::Mean;
+    let mean = c.b.emit(Op::Reduce { op, dims, keepdim }, &[x])?;
+    let dtype: DType = c.out(1)?.dtype;
+    Ok(vec![var, c.b.cast(mean, dtype)?])
+}

@@ -1,0 +1,147 @@
+//! Views that speak of memory: `as_strided`, and diagonals.
+//!
+//! GRAPH's views name elements, not memory. A stride can be expressed where the operand's memory holds its elements and nothing else: then memory order is
+//! an order of the elements, and what the strides pick is a slice of it.
+
+use super::view::dim_of;
+use super::{Import::View, Row};
+use crate::call::{Call, refuse};
+use crate::import::order_of;
+use oxyfuel_base::{Expr, Result};
+use oxyfuel_graph::{Op, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    ("aten.as_strided.default", View(as_strided)),
+    ("aten.diagonal.default", View(diagonal)),
+];
+
+fn as_strided(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let from = c.strides(0, "self")?.to_vec();
+    let (size, stride) = (c.exprs(1, "size")?, c.exprs(2, "stride")?);
+    let (Some(size), Some(stride)) = (size, stride) else {
+        return refuse("no size or stride");
+    };
+    let offset = c.expr(3, "storage_offset")?.unwrap_or(Expr::ZERO);
+    let shape = c.shape(x);
+    if size == shape && stride == from && offset.is_const(0) {
+        return Ok(vec![x]);
+    }
+    let Some(order) = order_of(&shape, &from) else {
+        return refuse("of memory with gaps");
+    };
+    let count: Expr = shape.iter().cloned().product();
+    // Dimensions that stay in place are repetitions; the rest must be dense.
+    let moving: Vec<usize> = (0..size.len())
+        .filter(|&d| !stride[d].is_const(0) || size[d].is_const(1))
+        .collect();
+    let pick = |all: &[Expr]| -> Vec<Expr> { moving.iter().map(|&d| all[d].clone()).collect() };
+    let (part, part_stride) = (pick(&size), pick(&stride));
+    let Some(to) = order_of(&part, &part_stride) else {
+        return refuse("with gaps");
+    };
+    let flat = in_memory_order(c, x, &order, &count)?;
+    let wanted: Expr = part.iter().cloned().product();
+    let end = offset.clone() + wanted.clone();
+    let cut = if offset.is_const(0) && wanted == count {
+        flat
+    } else {
+        let start = offset;
+        c.b.emit(
+            Op::Slice {
+                dim: 0,
+                start,
+                end,
+                step: 1,
+            },
+            &[flat],
+        )?
+    };
+    let dense = from_memory_order(c, cut, &part, &to)?;
+    if moving.len() == size.len() {
+        return Ok(vec![dense]);
+    }
+    let single: Vec<Expr> = (0..size.len())
+        .map(|d| match moving.contains(&d) {
+            true => size[d].clone(),
+            false => Expr::ONE,
+        })
+        .collect();
+    let single = c.b.view(dense, &single)?;
+    Ok(vec![c.b.expand(single, &size)?])
+}
+
+/// The elements one after another as they lie in memory.
+fn in_memory_order(c: &mut Call<'_>, x: ValueId, order: &[usize], count: &Expr) -> Result<ValueId> {
+    let rank = c.rank(x);
+    let ones = (0..rank).filter(|d| !order.contains(d));
+    let dims: Vec<usize> = ones.chain(order.iter().copied()).collect();
+    let sorted = dims.windows(2).all(|w| w[0] < w[1]);
+    let x = if sorted {
+        x
+    } else {
+        c.b.emit(Op::Permute { dims }, &[x])?
+    };
+    c.b.view(x, std::slice::from_ref(count))
+}
+
+/// A tensor whose elements lie so in memory.
+fn from_memory_order(
+    c: &mut Call<'_>,
+    flat: ValueId,
+    shape: &[Expr],
+    order: &[usize],
+) -> Result<ValueId> {
+    let ones = (0..shape.len()).filter(|d| !order.contains(d));
+    let dims: Vec<usize> = ones.chain(order.iter().copied()).collect();
+    let lying: Vec<Expr> = dims.iter().map(|&d| shape[d].clone()).collect();
+    let x = c.b.view(flat, &lying)?;
+    if dims.windows(2).all(|w| w[0] < w[1]) {
+        return Ok(x);
+    }
+    let mut back = vec![0; dims.len()];
+    for (i, &d) in dims.iter().enumerate() {
+        back[d] = i;
+    }
+    c.b.emit(Op::Permute { dims: back }, &[x])
+}
+
+/// Rows laid end to end have their diagonal at every (columns + 1)-th place.
+fn diagonal(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let offset = c.int(1, "offset", 0)?;
+    let (dim1, dim2) = (c.int(2, "dim1", 0)?, c.int(3, "dim2", 1)?);
+    let (d1, d2) = (dim_of(c, x, dim1)?, dim_of(c, x, dim2)?);
+    let rank = c.rank(x);
+    let mut dims: Vec<usize> = (0..rank).filter(|&d| d != d1 && d != d2).collect();
+    let batch: Vec<Expr> = dims.iter().map(|&d| c.shape(x)[d].clone()).collect();
+    dims.extend([d1, d2]);
+    let (Some(rows), Some(cols)) = (c.shape(x)[d1].as_const(), c.shape(x)[d2].as_const()) else {
+        return refuse("a matrix of unknown size");
+    };
+    let length = if offset >= 0 {
+        rows.min(cols - offset)
+    } else {
+        (rows + offset).min(cols)
+    };
+    let x = match dims.windows(2).all(|w| w[0] < w[1]) {
+        true => x,
+        false => c.b.emit(Op::Permute { dims }, &[x])?,
+    };
+    let mut flat = batch.clone();
+    flat.push(Expr::constant(rows * cols));
+    let flat = c.b.view(x, &flat)?;
+    let (start, end) = if length <= 0 {
+        (0, 0)
+    } else {
+        let start = if offset >= 0 { offset } else { -offset * cols };
+        (start, start + (length - 1) * (cols + 1) + 1)
+    };
+    let op = Op::Slice {
+        dim: batch.len(),
+        start: Expr::constant(start),
+        end: Expr::constant(end),
+        step: cols + 1,
+    };
+    Ok(vec![c.b.emit(op, &[flat])?])
+}

@@ -1,0 +1,474 @@
+//! A description as a GRAPH.
+//!
+//! Every node becomes what its row in [`crate::aten`] builds, or an external call of the very operator it names. The host's own types are the truth: a row whose
+//! results differ from them in dtype or shape is refused, and so is one that cannot express an argument; the node is then external, with that reason. So an import
+//! gives a graph that means what the description says, or an error, and never a wrong graph.
+//!
+//! Layouts: inputs and results of the graph are `required`, with the host's strides; what a compiled node computes is `chosen` where the host's strides are
+//! dense but not row-major (channels last), so that external neighbours need no copy. Mutations become results that are stored into an input.
+
+use crate::aten::{self, Import};
+use crate::call::{Call, Entry, Env, Slot};
+use crate::description::{Description, Input, Item, Node, Type, Value as Argument};
+use crate::host;
+use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure};
+use oxyfuel_graph::{
+    Builder, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value, ValueId,
+};
+use std::collections::{BTreeSet, HashSet};
+
+/// Who computes matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Products {
+    /// The host's library.
+    #[default]
+    Host,
+    /// Our kernels.
+    Own,
+}
+
+/// What an import may be told.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Names of nodes that shall be external whatever their row says.
+    pub external: BTreeSet<String>,
+    pub products: Products,
+}
+
+/// What came of a description.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    pub graph: Graph,
+    pub signature: Signature,
+    /// The calls that stay with the host.
+    pub externals: Vec<External>,
+}
+
+/// A node that was not compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct External {
+    pub node: String,
+    pub target: String,
+    pub reason: String,
+}
+
+/// How the host's parameters and results map to those of the graph.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Signature {
+    pub inputs: Vec<InputKind>,
+    pub outputs: Vec<OutputKind>,
+}
+
+/// A parameter of the host's callable.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InputKind {
+    /// A tensor: the graph's input of this position.
+    Tensor(usize),
+    /// An integer that the expression must equal; a plain symbol is bound by it.
+    Symbol(Expr),
+    /// Something only the host understands: the graph's input of this position.
+    Object(usize),
+    /// Not used: it may be anything.
+    Unused,
+}
+
+/// A result of the host's callable.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutputKind {
+    /// The graph's result of this position.
+    Value(usize),
+    Int(Expr),
+    None,
+    Constant(Arg),
+}
+
+/// Imports a description. See the module's documentation.
+pub fn import(description: &Description, options: &ImportOptions) -> Result<Imported> {
+    let mut importer = Importer {
+        b: Builder::new(description.name.as_str()),
+        env: Env::default(),
+        options,
+        externals: vec![],
+        signature: Signature::default(),
+        input_positions: vec![],
+        bound: HashSet::new(),
+    };
+    importer.symbols(description)?;
+    for input in &description.inputs {
+        importer.input(input)?;
+    }
+    for node in &description.nodes {
+        importer
+            .node(node, description)
+            .map_err(|e| located(node, e))?;
+    }
+    for output in &description.outputs {
+        importer.output(output, description)?;
+    }
+    importer.mutations(description)?;
+    let Importer {
+        b,
+        externals,
+        signature,
+        ..
+    } = importer;
+    // Rows that were refused half way leave nodes that nobody reads.
+    let graph = b.finish()?.compact()?;
+    Ok(Imported {
+        graph,
+        signature,
+        externals,
+    })
+}
+
+/// Says which node an error is about, and where the user wrote it.
+fn located(node: &Node, error: Error) -> Error {
+    let error = error.context(format!("{} ({})", node.name, node.target));
+    match (&error.at, &node.at) {
+        (None, Some(at)) => error.at(Location::new(at.file.as_str(), at.line, 1)),
+        (Some(_), _) | (None, None) => error,
+    }
+}
+
+struct Importer<'d> {
+    b: Builder,
+    env: Env<'d>,
+    options: &'d ImportOptions,
+    externals: Vec<External>,
+    signature: Signature,
+    /// For each parameter of the description its position among the graph's inputs.
+    input_positions: Vec<Option<usize>>,
+    /// Symbols that have a number by now.
+    bound: HashSet<Symbol>,
+}
+
+impl<'d> Importer<'d> {
+    fn symbols(&mut self, description: &Description) -> Result<()> {
+        for row in &description.symbols {
+            let parsed: Option<Symbol> = row.name.parse::<Expr>().ok().and_then(|e| e.as_symbol());
+            let symbol = parsed.ok_or_else(|| {
+                Error::new(
+                    Code::InvalidArgument,
+                    format!("`{}` is no name of a symbol", row.name),
+                )
+            })?;
+            self.b.declare(SymbolInfo {
+                symbol,
+                min: row.min,
+                max: row.max.unwrap_or(i64::MAX),
+                name: None,
+                hint: row.hint,
+            });
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, input: &'d Input) -> Result<()> {
+        let (value, strides) = match &input.item {
+            Item::Tensor { ty } => match tensor_type(ty) {
+                Some(ours) => {
+                    let mut value = Value::new(ours);
+                    value.layout = Layout::Required(ty.strides.clone());
+                    (value, Some(ty.strides.clone()))
+                }
+                None => (Value::new(TensorType::object()), None),
+            },
+            Item::Object => (Value::new(TensorType::object()), None),
+            Item::Int { value } => {
+                self.bound.extend(value.symbols());
+                self.signature.inputs.push(InputKind::Symbol(value.clone()));
+                self.input_positions.push(None);
+                return self.define(&input.name, false, vec![Slot::Int(value.clone())]);
+            }
+            Item::None => {
+                self.signature.inputs.push(InputKind::Unused);
+                self.input_positions.push(None);
+                return self.define(&input.name, false, vec![Slot::Nothing]);
+            }
+        };
+        let object = value.ty.device == Device::Host;
+        self.bound
+            .extend(value.ty.shape.iter().flat_map(Expr::symbols));
+        let position = self.b.graph().inputs.len();
+        let id = self.b.input_value(Value {
+            name: Some(input.name.clone()),
+            ..value
+        })?;
+        self.signature.inputs.push(if object {
+            InputKind::Object(position)
+        } else {
+            InputKind::Tensor(position)
+        });
+        self.input_positions.push(Some(position));
+        self.define(&input.name, false, vec![Slot::Value { id, strides }])
+    }
+
+    fn define(&mut self, name: &'d str, sequence: bool, slots: Vec<Slot>) -> Result<()> {
+        let entry = Entry { slots, sequence };
+        ensure!(
+            self.env.define(name, entry),
+            DuplicateName,
+            "two nodes are called `{name}`"
+        );
+        Ok(())
+    }
+
+    fn node(&mut self, node: &'d Node, description: &Description) -> Result<()> {
+        self.b.set_origin(Some(origin(node)));
+        let slots = match self.compiled(node)? {
+            Ok(slots) => slots,
+            Err(reason) => {
+                self.externals.push(External {
+                    node: node.name.clone(),
+                    target: node.target.clone(),
+                    reason: reason.clone(),
+                });
+                self.external(node, reason, description)?
+            }
+        };
+        self.define(&node.name, node.sequence, slots)
+    }
+
+    /// What the node's row builds, or why it builds nothing.
+    fn compiled(&mut self, node: &'d Node) -> Result<std::result::Result<Vec<Slot>, String>> {
+        if self.options.external.contains(&node.name) {
+            return Ok(Err("no machine code for its kernel".to_owned()));
+        }
+        if node.ordered {
+            return Ok(Err("has effects".to_owned()));
+        }
+        let (build, view) = match aten::find(&node.target) {
+            Some(Import::Compiled(build)) => (build, false),
+            Some(Import::View(build)) => (build, true),
+            Some(Import::External(reason)) => return Ok(Err(reason.to_owned())),
+            None => return Ok(Err("not in the table".to_owned())),
+        };
+        let first_new = self.b.graph().values.next_id();
+        let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
+        let built = build(&mut call).and_then(|mut values| {
+            call.check(&values)?;
+            // A new tensor in the host is a new tensor here: nobody may see a later write through the other.
+            if !view {
+                for value in values.iter_mut().filter(|v| **v < first_new) {
+                    *value = call.b.emit(Op::Clone, &[*value])?;
+                }
+            }
+            Ok(values)
+        });
+        let values = match built {
+            Ok(values) => values,
+            Err(e) => return Ok(Err(e.message)),
+        };
+        let slots = node
+            .results
+            .iter()
+            .zip(values)
+            .map(|(result, id)| match result {
+                Item::Tensor { ty } => {
+                    if id >= first_new && !view {
+                        self.choose_layout(id, ty);
+                    }
+                    Slot::Value {
+                        id,
+                        strides: Some(ty.strides.clone()),
+                    }
+                }
+                Item::Int { .. } | Item::Object | Item::None => Slot::Nothing,
+            });
+        Ok(Ok(slots.collect()))
+    }
+
+    /// The host's strides, where they are dense but not row-major.
+    fn choose_layout(&mut self, id: ValueId, ty: &Type) {
+        let value = &self.b.graph().values[id];
+        let settled = value.layout.strides().is_some();
+        if !settled
+            && ty.strides != value.ty.contiguous_strides()
+            && is_dense(&ty.shape, &ty.strides)
+        {
+            self.b
+                .set_layout(id, Layout::Chosen(settle_ones(&ty.shape, &ty.strides)));
+        }
+    }
+
+    fn external(
+        &mut self,
+        node: &'d Node,
+        reason: String,
+        description: &Description,
+    ) -> Result<Vec<Slot>> {
+        let (call, operands) = host::call(
+            &self.env,
+            node,
+            reason,
+            description.objects,
+            &mut self.bound,
+        )?;
+        let values = self.b.node(
+            Op::External {
+                call: std::sync::Arc::new(call),
+            },
+            &operands,
+        )?;
+        let slots = node
+            .results
+            .iter()
+            .zip(values)
+            .map(|(result, id)| match result {
+                Item::Tensor { ty } => Slot::Value {
+                    id,
+                    strides: tensor_type(ty).map(|_| ty.strides.clone()),
+                },
+                Item::Object => Slot::Value { id, strides: None },
+                Item::Int { value } => Slot::Int(value.clone()),
+                Item::None => Slot::Nothing,
+            });
+        Ok(slots.collect())
+    }
+
+    fn output(&mut self, output: &'d Argument, description: &Description) -> Result<()> {
+        let kind = match output {
+            Argument::None => OutputKind::None,
+            Argument::Expr(e) => OutputKind::Int(e.clone()),
+            Argument::Node { name, index } => match self.env.slot(name, *index)?.clone() {
+                Slot::Int(e) => OutputKind::Int(e),
+                Slot::Nothing => OutputKind::None,
+                Slot::Value { id, strides } => {
+                    let id = self.with_strides(id, strides)?;
+                    let position = self.b.graph().outputs.len();
+                    self.b.output(id);
+                    OutputKind::Value(position)
+                }
+            },
+            other => OutputKind::Constant(host::constant(other, description.objects)?),
+        };
+        self.signature.outputs.push(kind);
+        Ok(())
+    }
+
+    /// The value, which must have these strides when it leaves the graph.
+    fn with_strides(&mut self, id: ValueId, strides: Option<Vec<Expr>>) -> Result<ValueId> {
+        let Some(strides) = strides else {
+            return Ok(id);
+        };
+        let value = &self.b.graph().values[id];
+        let strides = settle_ones(&value.ty.shape, &strides);
+        let same = match &value.layout {
+            Layout::Required(have) => settle_ones(&value.ty.shape, have) == strides,
+            Layout::Any | Layout::Chosen(_) => {
+                self.b.set_layout(id, Layout::Required(strides.clone()));
+                true
+            }
+        };
+        if same {
+            return Ok(id);
+        }
+        // One value under two names of the host, each with strides of its own.
+        let copy = self.b.emit(Op::Clone, &[id])?;
+        self.b.set_layout(copy, Layout::Required(strides));
+        Ok(copy)
+    }
+
+    fn mutations(&mut self, description: &'d Description) -> Result<()> {
+        self.b.set_origin(Some(Origin {
+            ops: vec!["copy_".to_owned()],
+            ..Origin::default()
+        }));
+        for mutation in &description.mutations {
+            let position = self.input_positions.get(mutation.input).copied().flatten();
+            let Some(position) = position else {
+                return Err(Error::new(
+                    Code::InvalidArgument,
+                    format!("a mutation of input {}, which is no tensor", mutation.input),
+                ));
+            };
+            let target = self.b.graph().inputs[position];
+            let source = match &mutation.value {
+                Argument::Node { name, index } => self.env.slot(name, *index)?.clone(),
+                other => {
+                    return Err(Error::new(
+                        Code::InvalidArgument,
+                        format!("{other:?} is written over an input"),
+                    ));
+                }
+            };
+            let Slot::Value { id, .. } = source else {
+                return Err(Error::new(
+                    Code::InvalidArgument,
+                    format!("what is written over input {} is no tensor", mutation.input),
+                ));
+            };
+            if id == target {
+                continue;
+            }
+            if self.b.ty(target).device == Device::Host || self.b.ty(id).device == Device::Host {
+                host::write(&mut self.b, target, id)?;
+                continue;
+            }
+            let value = if self.b.ty(id) == self.b.ty(target) {
+                id
+            } else {
+                self.b.copy(target, id)?
+            };
+            self.b.mutate(position, value);
+        }
+        Ok(())
+    }
+}
+
+/// Where the nodes of a call come from.
+fn origin(node: &Node) -> Origin {
+    // `aten.add.Tensor` is `add` to a person.
+    let short = node.target.split('.').nth(1).unwrap_or(&node.target);
+    Origin {
+        at: node.at.as_ref().map(|at| Place {
+            file: at.file.clone(),
+            line: at.line,
+        }),
+        ops: vec![short.to_owned()],
+        source: Some(node.name.clone()),
+    }
+}
+
+/// Our type for the host's; `None` for what only the host understands.
+pub(crate) fn tensor_type(ty: &Type) -> Option<TensorType> {
+    // Two packed codes a byte are not our fp4.
+    let dtype = DType::from_torch_name(&ty.dtype).filter(|d| *d != DType::F4E2M1)?;
+    (ty.device == "cpu" && ty.shape.len() == ty.strides.len())
+        .then(|| TensorType::new(dtype, ty.shape.clone(), Device::Cpu))
+}
+
+/// Whether every element has a place of its own and no place is left out, in some order of the dimensions.
+pub(crate) fn is_dense(shape: &[Expr], strides: &[Expr]) -> bool {
+    order_of(shape, strides).is_some()
+}
+
+/// The dimensions from the slowest to the fastest (those of size 1 left out), when the strides are dense.
+pub(crate) fn order_of(shape: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
+    let mut left: Vec<usize> = (0..shape.len())
+        .filter(|&d| !shape[d].is_const(1))
+        .collect();
+    let mut order = vec![];
+    let mut expected = Expr::ONE;
+    while !left.is_empty() {
+        let at = left.iter().position(|&d| strides[d] == expected)?;
+        let d = left.remove(at);
+        expected = expected * shape[d].clone();
+        order.push(d);
+    }
+    order.reverse();
+    Some(order)
+}
+
+/// The stride of a dimension of size 1 moves nothing: say the row-major one, so that equal layouts are equal lists.
+fn settle_ones(shape: &[Expr], strides: &[Expr]) -> Vec<Expr> {
+    let mut out = strides.to_vec();
+    for d in (0..shape.len()).rev() {
+        if shape[d].is_const(1) && d + 1 < shape.len() {
+            out[d] = out[d + 1].clone() * shape[d + 1].clone();
+        } else if shape[d].is_const(1) {
+            out[d] = Expr::ONE;
+        }
+    }
+    out
+}

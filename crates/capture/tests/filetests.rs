@@ -1,0 +1,41 @@
+//! `tests/filetests/capture`: a description in, the graph's text out, then what stays with the host and why.
+//!
+//! `products=own` compiles matrix products; `external=a,b` names nodes that shall stay with the host.
+
+use oxyfuel_capture::{ImportOptions, Imported, Products, import, read};
+use oxyfuel_testkit::{Case, run_folder};
+
+#[test]
+fn capture() {
+    run_folder("capture", |case| match case.command.as_str() {
+        "import" => {
+            let description = read(&case.input).map_err(|e| e.to_string())?;
+            let imported = import(&description, &options(case)?).map_err(|e| e.to_string())?;
+            Ok(shown(&imported))
+        }
+        other => Err(format!("unknown command `{other}`")),
+    });
+}
+
+fn options(case: &Case) -> Result<ImportOptions, String> {
+    let products = match case.arg("products") {
+        None | Some("host") => Products::Host,
+        Some("own") => Products::Own,
+        Some(other) => return Err(format!("unknown products `{other}`")),
+    };
+    let names = case.arg("external").unwrap_or_default().split(',');
+    Ok(ImportOptions {
+        products,
+        external: names.filter(|n| !n.is_empty()).map(str::to_owned).collect(),
+    })
+}
+
+fn shown(imported: &Imported) -> String {
+    let mut out = imported.graph.to_string();
+    for e in &imported.externals {
+        out += &format!("\nexternal {} {}: {}", e.node, e.target, e.reason);
+    }
+    out += &format!("\ninputs {:?}", imported.signature.inputs);
+    out += &format!("\noutputs {:?}", imported.signature.outputs);
+    out
+}

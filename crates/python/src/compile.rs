@@ -1,0 +1,112 @@
+//! From text to a compiled graph.
+//!
+//! A kernel that has no machine code would run in the tile interpreter, thousands of times slower than the host's own operators: the nodes that it came from
+//! are given to the host, and the graph is compiled again.
+
+use oxyfuel_base::{Code, Error, Result, err};
+use oxyfuel_capture::{Description, ImportOptions, Imported, Signature};
+use oxyfuel_engine::{Compiler, Executable, Options};
+use oxyfuel_plan::Artefact;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// More rounds than this, and something is wrong with the provenance of kernels.
+const ROUNDS: usize = 4;
+
+/// The part of the options that the Rust side reads.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    mode: String,
+    numerics: String,
+    target: String,
+    threads: usize,
+    verify: bool,
+    cache_dir: Option<PathBuf>,
+    trace_dir: Option<PathBuf>,
+    /// FX nodes that the host shall run.
+    #[serde(default)]
+    external: Vec<String>,
+}
+
+impl Settings {
+    pub fn read(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|e| Error::new(Code::InvalidOption, e.to_string()))
+    }
+
+    fn options(&self) -> Result<Options> {
+        let mut options = Options::default();
+        options.set("mode", &self.mode)?;
+        options.set("numerics", &self.numerics)?;
+        options.target.clone_from(&self.target);
+        options.threads = self.threads;
+        options.verify = self.verify;
+        options.cache_dir.clone_from(&self.cache_dir);
+        options.trace_dir.clone_from(&self.trace_dir);
+        Ok(options)
+    }
+}
+
+/// Compilers of this process, by their options: devices, thread pools and known plans are shared between graphs.
+static COMPILERS: Mutex<Option<HashMap<String, Arc<Compiler>>>> = Mutex::new(None);
+
+/// The compiler for these options.
+pub fn compiler(settings: &Settings) -> Result<Arc<Compiler>> {
+    let options = settings.options()?;
+    let key = format!("{options:?}");
+    let mut known = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(compiler) = known.get(&key) {
+        return Ok(compiler.clone());
+    }
+    let compiler = Arc::new(Compiler::new(options)?);
+    known.insert(key, compiler.clone());
+    Ok(compiler)
+}
+
+/// A graph that was compiled, and how its host calls it.
+#[derive(Debug)]
+pub struct Compiled {
+    pub executable: Arc<Executable>,
+    pub signature: Signature,
+    pub externals: Vec<oxyfuel_capture::External>,
+}
+
+/// Compiles a description.
+pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
+    let description: Description = oxyfuel_capture::read(text)?;
+    let compiler = compiler(settings)?;
+    let mut options = ImportOptions::default();
+    options.external.extend(settings.external.iter().cloned());
+    for _ in 0..ROUNDS {
+        let Imported {
+            graph,
+            signature,
+            externals,
+        } = oxyfuel_capture::import(&description, &options)?;
+        let executable = compiler.compile(&graph)?;
+        let before = options.external.len();
+        options.external.extend(without_code(&executable));
+        if options.external.len() == before {
+            return Ok(Compiled {
+                executable,
+                signature,
+                externals,
+            });
+        }
+    }
+    Err(err!(
+        Internal,
+        "kernels without machine code remain after {ROUNDS} rounds"
+    ))
+}
+
+/// The FX nodes behind kernels that would run in the interpreter.
+fn without_code(executable: &Executable) -> Vec<String> {
+    let kernels = executable.plan().kernels.values();
+    kernels
+        .filter(|kernel| matches!(kernel.artefact, Artefact::Interpreted))
+        .flat_map(|kernel| kernel.provenance.sources.iter().cloned())
+        .collect()
+}

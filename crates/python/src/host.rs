@@ -1,0 +1,273 @@
+//! Python as the host of a plan: its tensors hold the buffers, its operators run the steps that we did not compile.
+
+use crate::dlpack::View;
+use crate::form::{Call, Form, Forms, Window};
+use crate::graph::{Graph, Inner};
+use crate::torch::{Torch, vectorcall};
+use oxyfuel_base::{Code, Error, Result, err};
+use oxyfuel_plan::{BufferHome, Step};
+use oxyfuel_runtime::execute::Host;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::sync::Arc;
+
+/// Kernels that move less than this run without letting the GIL go: taking it back may cost more than they do.
+const TINY: u64 = 64 << 10;
+
+/// One call of a graph.
+pub struct Caller<'a, 'py> {
+    pub py: Python<'py>,
+    pub torch: &'a Torch,
+    pub graph: &'a Inner,
+    pub forms: Arc<Forms>,
+    /// What the host holds for each buffer.
+    pub slots: Vec<Option<Bound<'py, PyAny>>>,
+    pub view: View,
+    /// What Python raised; it outlives the error that stands for it on our side.
+    pub raised: Option<PyErr>,
+}
+
+impl Host for Caller<'_, '_> {
+    fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
+        let forms = self.forms.clone();
+        let made = match &forms.buffers[buffer] {
+            Some(form) => form.empty(self.py, self.torch),
+            None => return Err(err!(Internal, "buffer {buffer} has no form")),
+        };
+        let tensor = made.and_then(|tensor| {
+            self.view.read(&tensor)?;
+            Ok(tensor)
+        });
+        let tensor = self.keep(tensor)?;
+        self.slots[buffer] = Some(tensor);
+        let _ = bytes;
+        Ok(self.view.address)
+    }
+
+    fn external(&mut self, step: usize, addresses: &mut [u64], numbers: &mut [i64]) -> Result<()> {
+        let ran = self.run(step, addresses, numbers);
+        let binds = self.keep(ran)?;
+        if binds {
+            let forms = self.graph.forms(self.py, numbers);
+            self.forms = self.keep(forms)?;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, buffer: usize) {
+        self.slots[buffer] = None;
+    }
+
+    fn compute(&mut self, bytes: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
+        if bytes < TINY {
+            work()
+        } else {
+            self.py.detach(work)
+        }
+    }
+}
+
+impl<'py> Caller<'_, 'py> {
+    /// An exception of Python's as an error of ours, kept so that the caller sees the exception itself.
+    fn keep<T>(&mut self, result: PyResult<T>) -> Result<T> {
+        result.map_err(|raised| {
+            let error = Error::new(Code::HostCall, raised.to_string());
+            self.raised = Some(raised);
+            error
+        })
+    }
+
+    /// Runs a step; whether it gave symbols their numbers.
+    fn run(&mut self, number: usize, addresses: &mut [u64], numbers: &mut [i64]) -> PyResult<bool> {
+        let graph = self.graph;
+        let Step::External(step) = &graph.plan().steps[number] else {
+            return Err(crate::errors::raise(err!(
+                Internal,
+                "step {number} is no call"
+            )));
+        };
+        let forms = self.forms.clone();
+        let (Some(call), Some(target)) = (&forms.calls[number], &graph.targets[number]) else {
+            return Err(crate::errors::raise(err!(
+                UnboundSymbol,
+                "a size in the call of {} has no number",
+                step.call.name
+            )));
+        };
+        let returned = self.invoke(call, &target.callable, target.names.as_ref(), addresses)?;
+        let item = |index: usize| -> PyResult<Bound<'py, PyAny>> {
+            if step.call.sequence {
+                returned.get_item(index)
+            } else {
+                Ok(returned.clone())
+            }
+        };
+        for bind in &step.call.binds {
+            let result = item(bind.result as usize)?;
+            let value: i64 = match bind.dim {
+                None => result.extract()?,
+                Some(dim) => {
+                    self.view.read(&result)?;
+                    self.view.shape[dim as usize]
+                }
+            };
+            let place = graph
+                .plan()
+                .symbols
+                .iter()
+                .position(|s| s.symbol == bind.symbol);
+            if let Some(place) = place {
+                numbers[place] = value;
+            }
+        }
+        // A form may hold symbols that this very call has bound.
+        let late;
+        let call = if step.call.binds.is_empty() {
+            call
+        } else {
+            late = self.graph.forms(self.py, numbers)?;
+            late.calls[number].as_ref().unwrap_or(call)
+        };
+        for (index, buffer) in step.results.iter().enumerate() {
+            let buffer = oxyfuel_base::Id::index(*buffer);
+            let result = item(index)?;
+            self.slots[buffer] = Some(match &call.results[index] {
+                None => result,
+                Some(form) => {
+                    let result = self.as_promised(result, form, &step.call.name)?;
+                    addresses[buffer] = self.view.address;
+                    result
+                }
+            });
+        }
+        Ok(!step.call.binds.is_empty())
+    }
+
+    fn invoke(
+        &mut self,
+        call: &Call,
+        callable: &Py<PyAny>,
+        names: Option<&Py<PyTuple>>,
+        addresses: &[u64],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut operands = Vec::with_capacity(call.operands.len());
+        for window in &call.operands {
+            operands.push(self.window(window, addresses)?);
+        }
+        let args = call.args.iter().map(|arg| arg.build(self.py, &operands));
+        let args = args.collect::<PyResult<Vec<_>>>()?;
+        let pointers: Vec<_> = args.iter().map(Bound::as_ptr).collect();
+        vectorcall(self.py, callable, &pointers, names)
+    }
+
+    /// The tensor that a call or the caller sees.
+    pub fn window(&mut self, window: &Window, addresses: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+        let held = match &self.slots[window.buffer] {
+            Some(held) => held.clone(),
+            None => self.constant(window.buffer, addresses)?,
+        };
+        let Some(form) = &window.form else {
+            return Ok(held);
+        };
+        let seen = if window.whole {
+            held
+        } else {
+            let held = self.of_type(held, form)?;
+            self.torch
+                .window(&held, &form.py_shape, &form.py_strides, window.offset)?
+        };
+        match &window.required {
+            None => Ok(seen),
+            Some(required) => required.copy(self.py, self.torch, &seen),
+        }
+    }
+
+    /// A window of another element type looks at the same bytes.
+    fn of_type(&mut self, held: Bound<'py, PyAny>, form: &Form) -> PyResult<Bound<'py, PyAny>> {
+        self.view.read(&held)?;
+        if self.view.is_of(form.dtype) {
+            return Ok(held);
+        }
+        held.call_method1("view", (self.torch.dtype(form.dtype),))
+    }
+
+    /// A constant of the plan as a tensor of its own: the caller may write what it is given.
+    fn constant(&mut self, buffer: usize, _addresses: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+        let forms = self.forms.clone();
+        let spec = self.graph.plan().buffers.values().nth(buffer);
+        let (Some(BufferHome::Constant(bytes)), Some(form)) =
+            (spec.map(|spec| &spec.home), &forms.buffers[buffer])
+        else {
+            return Err(crate::errors::raise(err!(
+                Internal,
+                "nobody made buffer {buffer}"
+            )));
+        };
+        let tensor = form.empty(self.py, self.torch)?;
+        self.view.read(&tensor)?;
+        // SAFETY: the tensor was made with the form that the constant has, dense and of as many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.view.address as *mut u8,
+                bytes.len(),
+            );
+        }
+        Ok(tensor)
+    }
+
+    /// A result in the form that the plan relies on; the view is of what is returned.
+    fn as_promised(
+        &mut self,
+        result: Bound<'py, PyAny>,
+        form: &Form,
+        name: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.view.read(&result)?;
+        if form.same(&self.view.shape, &self.view.strides) && self.view.is_of(form.dtype) {
+            return Ok(result);
+        }
+        if self.view.shape != *form.shape || !self.view.is_of(form.dtype) {
+            return Err(crate::errors::raise(err!(
+                HostCall,
+                "{name} returned a tensor of shape {:?}, not {:?} of {}",
+                self.view.shape,
+                form.shape,
+                form.dtype
+            )));
+        }
+        let copy = form.copy(self.py, self.torch, &result)?;
+        self.view.read(&copy)?;
+        Ok(copy)
+    }
+}
+
+impl Form {
+    pub fn empty<'py>(&self, py: Python<'py>, torch: &Torch) -> PyResult<Bound<'py, PyAny>> {
+        torch.empty(py, &self.py_shape, &self.py_strides, self.dtype)
+    }
+
+    /// The same elements in this form.
+    pub fn copy<'py>(
+        &self,
+        py: Python<'py>,
+        torch: &Torch,
+        tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let copy = self.empty(py, torch)?;
+        copy.call_method1("copy_", (tensor,))?;
+        Ok(copy)
+    }
+}
+
+/// The inputs of a call: taken from the list, which is emptied.
+pub fn take<'py>(list: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let items: Vec<_> = list.iter().collect();
+    list.del_slice(0, items.len())?;
+    Ok(items)
+}
+
+const _: fn() = || {
+    fn is_sync<T: Sync + Send>() {}
+    is_sync::<Graph>();
+};

@@ -1,0 +1,122 @@
+//! What this crate takes from torch: found once, by the names that `oxyfuel._torch` gives them.
+
+use oxyfuel_base::DType;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+
+/// Functions and objects of torch.
+#[derive(Debug)]
+pub struct Torch {
+    /// `(shape, strides, dtype)`: a new tensor.
+    empty_strided: Py<PyAny>,
+    /// `(tensor, shape, strides, offset)`: a window on a tensor.
+    window: Py<PyAny>,
+    /// `(name, objects)`: what a call's name stands for.
+    resolve: Py<PyAny>,
+    /// `(kind, name)`: a dtype, device, layout or memory format.
+    constant: Py<PyAny>,
+    /// In the order of [`DType::ALL`].
+    dtypes: Vec<Py<PyAny>>,
+}
+
+static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+
+impl Torch {
+    /// The only one.
+    pub fn get(py: Python<'_>) -> PyResult<&Torch> {
+        TORCH.get_or_try_init(py, || {
+            let names = py.import("oxyfuel._torch")?;
+            let constant = names.getattr("constant")?;
+            let dtypes = DType::ALL.iter().map(|dtype| {
+                let found = constant.call1(("dtype", dtype.torch_name()));
+                // An element type that this torch lacks is never asked for.
+                Ok(found.map_or_else(|_| py.None(), Bound::unbind))
+            });
+            Ok(Torch {
+                empty_strided: names.getattr("empty_strided_cpu")?.unbind(),
+                window: names.getattr("window")?.unbind(),
+                resolve: names.getattr("resolve")?.unbind(),
+                dtypes: dtypes.collect::<PyResult<_>>()?,
+                constant: constant.unbind(),
+            })
+        })
+    }
+
+    pub fn dtype(&self, dtype: DType) -> &Py<PyAny> {
+        &self.dtypes[dtype as usize]
+    }
+
+    /// A new tensor.
+    pub fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Py<PyTuple>,
+        strides: &Py<PyTuple>,
+        dtype: DType,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let args = [shape.as_ptr(), strides.as_ptr(), self.dtype(dtype).as_ptr()];
+        vectorcall(py, &self.empty_strided, &args, None)
+    }
+
+    /// A window on a tensor, `offset` elements from its first.
+    pub fn window<'py>(
+        &self,
+        tensor: &Bound<'py, PyAny>,
+        shape: &Py<PyTuple>,
+        strides: &Py<PyTuple>,
+        offset: i64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        let offset = offset.into_pyobject(py)?;
+        let args = [
+            tensor.as_ptr(),
+            shape.as_ptr(),
+            strides.as_ptr(),
+            offset.as_ptr(),
+        ];
+        vectorcall(py, &self.window, &args, None)
+    }
+
+    /// What the name of a call stands for.
+    pub fn resolve(&self, py: Python<'_>, name: &str, objects: &Py<PyAny>) -> PyResult<Py<PyAny>> {
+        self.resolve.call1(py, (name, objects))
+    }
+
+    /// A dtype, device, layout or memory format by its name.
+    pub fn constant(&self, py: Python<'_>, kind: &str, name: &str) -> PyResult<Py<PyAny>> {
+        self.constant.call1(py, (kind, name))
+    }
+}
+
+unsafe extern "C" {
+    // In the stable ABI since Python 3.12, and exported by 3.11 just the same.
+    fn PyObject_Vectorcall(
+        callable: *mut ffi::PyObject,
+        args: *const *mut ffi::PyObject,
+        count: usize,
+        names: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
+
+/// Calls with arguments that the caller keeps alive; the last of them belong to `names`.
+pub fn vectorcall<'py>(
+    py: Python<'py>,
+    callable: &Py<PyAny>,
+    args: &[*mut ffi::PyObject],
+    names: Option<&Py<PyTuple>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (named, names) = match names {
+        Some(names) => (names.bind(py).len(), names.as_ptr()),
+        None => (0, std::ptr::null_mut()),
+    };
+    debug_assert!(named <= args.len());
+    // SAFETY: every argument is a live object that the caller holds; the names are a tuple of strings, one for each of the last arguments; the GIL is held.
+    // A null result has its exception set.
+    unsafe {
+        let result =
+            PyObject_Vectorcall(callable.as_ptr(), args.as_ptr(), args.len() - named, names);
+        Bound::from_owned_ptr_or_err(py, result)
+    }
+}
