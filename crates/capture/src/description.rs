@@ -320,7 +320,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
             return Err(de::Error::custom("an argument `{}` says nothing"));
         };
         let value = match key.as_str() {
-            "node" => return node_value(map),
+            "node" | "index" => return node_value(&key, map),
             "float" => Value::Number(Scalar::F(special_float(&map.next_value::<String>()?)?)),
             "expr" => Value::Expr(map.next_value::<Size>()?.0),
             "dtype" => Value::DType(map.next_value()?),
@@ -344,19 +344,26 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 }
 
-/// The rest of `{"node": "split", "index": 1}`.
-fn node_value<'de, M: MapAccess<'de>>(mut map: M) -> Result<Value, M::Error> {
-    let name = map.next_value()?;
-    let mut index = None;
-    while let Some(key) = map.next_key::<String>()? {
-        if key != "index" {
-            return Err(de::Error::custom(format!(
-                "`{key}` does not belong beside `node`"
-            )));
+/// `{"node": "split", "index": 1}` after its first key.
+fn node_value<'de, M: MapAccess<'de>>(first: &str, mut map: M) -> Result<Value, M::Error> {
+    let (mut name, mut index) = (None, None);
+    let mut key = Some(first.to_owned());
+    while let Some(have) = key {
+        match have.as_str() {
+            "node" => name = Some(map.next_value()?),
+            "index" => index = map.next_value()?,
+            other => {
+                return Err(de::Error::custom(format!(
+                    "`{other}` does not belong beside `node`"
+                )));
+            }
         }
-        index = map.next_value()?;
+        key = map.next_key::<String>()?;
     }
-    Ok(Value::Node { name, index })
+    match name {
+        Some(name) => Ok(Value::Node { name, index }),
+        None => Err(de::Error::custom("an index of no node")),
+    }
 }
 
 fn special_float<E: de::Error>(text: &str) -> Result<f64, E> {

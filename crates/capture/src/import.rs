@@ -12,8 +12,10 @@ use crate::call::{Call, Entry, Env, Slot};
 use crate::description::{Description, Input, Item, Node, Type, Value as Argument};
 use crate::host;
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure};
+use oxyfuel_graph::place::{Placements, place_views};
 use oxyfuel_graph::{
-    Builder, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value, ValueId,
+    Builder, Category, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value,
+    ValueId,
 };
 use std::collections::{BTreeSet, HashSet};
 
@@ -102,9 +104,7 @@ pub fn import(description: &Description, options: &ImportOptions) -> Result<Impo
             .node(node, description)
             .map_err(|e| located(node, e))?;
     }
-    for output in &description.outputs {
-        importer.output(output, description)?;
-    }
+    importer.outputs(description)?;
     importer.mutations(description)?;
     let Importer {
         b,
@@ -244,13 +244,16 @@ impl<'d> Importer<'d> {
             None => return Ok(Err("not in the table".to_owned())),
         };
         let first_new = self.b.graph().values.next_id();
+        let first_node = self.b.graph().nodes.len();
         let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
         let built = build(&mut call).and_then(|mut values| {
             call.check(&values)?;
             // A new tensor in the host is a new tensor here: nobody may see a later write through the other.
             if !view {
-                for value in values.iter_mut().filter(|v| **v < first_new) {
-                    *value = call.b.emit(Op::Clone, &[*value])?;
+                for value in &mut values {
+                    if looks_into(call.b.graph(), *value, first_node) < first_new {
+                        *value = call.b.emit(Op::Clone, &[*value])?;
+                    }
                 }
             }
             Ok(values)
@@ -326,44 +329,58 @@ impl<'d> Importer<'d> {
         Ok(slots.collect())
     }
 
-    fn output(&mut self, output: &'d Argument, description: &Description) -> Result<()> {
-        let kind = match output {
-            Argument::None => OutputKind::None,
-            Argument::Expr(e) => OutputKind::Int(e.clone()),
-            Argument::Node { name, index } => match self.env.slot(name, *index)?.clone() {
-                Slot::Int(e) => OutputKind::Int(e),
-                Slot::Nothing => OutputKind::None,
-                Slot::Value { id, strides } => {
-                    let id = self.with_strides(id, strides)?;
-                    let position = self.b.graph().outputs.len();
-                    self.b.output(id);
-                    OutputKind::Value(position)
-                }
-            },
-            other => OutputKind::Constant(host::constant(other, description.objects)?),
-        };
-        self.signature.outputs.push(kind);
+    fn outputs(&mut self, description: &'d Description) -> Result<()> {
+        let places = place_views(self.b.graph())?;
+        for output in &description.outputs {
+            let kind = match output {
+                Argument::None => OutputKind::None,
+                Argument::Expr(e) => OutputKind::Int(e.clone()),
+                Argument::Node { name, index } => match self.env.slot(name, *index)?.clone() {
+                    Slot::Int(e) => OutputKind::Int(e),
+                    Slot::Nothing => OutputKind::None,
+                    Slot::Value { id, strides } => {
+                        let id = match strides {
+                            Some(strides) => self.with_strides(id, &strides, &places)?,
+                            None => id,
+                        };
+                        let position = self.b.graph().outputs.len();
+                        self.b.output(id);
+                        OutputKind::Value(position)
+                    }
+                },
+                other => OutputKind::Constant(host::constant(other, description.objects)?),
+            };
+            self.signature.outputs.push(kind);
+        }
         Ok(())
     }
 
-    /// The value, which must have these strides when it leaves the graph.
-    fn with_strides(&mut self, id: ValueId, strides: Option<Vec<Expr>>) -> Result<ValueId> {
-        let Some(strides) = strides else {
-            return Ok(id);
-        };
+    /// The value, which must have these strides when it leaves the graph: a copy of it where it lies otherwise.
+    fn with_strides(
+        &mut self,
+        id: ValueId,
+        strides: &[Expr],
+        places: &Placements,
+    ) -> Result<ValueId> {
         let value = &self.b.graph().values[id];
-        let strides = settle_ones(&value.ty.shape, &strides);
-        let same = match &value.layout {
-            Layout::Required(have) => settle_ones(&value.ty.shape, have) == strides,
-            Layout::Any | Layout::Chosen(_) => {
-                self.b.set_layout(id, Layout::Required(strides.clone()));
-                true
-            }
+        let shape = &value.ty.shape;
+        let strides = settle_ones(shape, strides);
+        let settled = match &value.layout {
+            Layout::Required(have) => have,
+            Layout::Any | Layout::Chosen(_) => &places.of(id).strides,
         };
-        if same {
+        let lies_so = settle_ones(shape, settled) == strides;
+        let free = places.is_root(id) && !matches!(value.layout, Layout::Required(_));
+        if lies_so || (free && is_dense(shape, &strides)) {
+            if !self.b.graph().inputs.contains(&id) {
+                self.b.set_layout(id, Layout::Required(strides));
+            }
             return Ok(id);
         }
-        // One value under two names of the host, each with strides of its own.
+        // Strides with gaps are those of a view, which a copy cannot have.
+        if !is_dense(shape, &strides) {
+            return Ok(id);
+        }
         let copy = self.b.emit(Op::Clone, &[id])?;
         self.b.set_layout(copy, Layout::Required(strides));
         Ok(copy)
@@ -414,6 +431,17 @@ impl<'d> Importer<'d> {
         }
         Ok(())
     }
+}
+
+/// The value whose elements a value names, as far as views after `first_node` say.
+fn looks_into(graph: &Graph, mut value: ValueId, first_node: usize) -> ValueId {
+    let nodes = &graph.nodes.as_slice()[first_node..];
+    while let Some(node) = nodes.iter().find(|n| n.outputs.contains(&value))
+        && node.op.category() == Category::View
+    {
+        value = node.inputs[0];
+    }
+    value
 }
 
 /// Where the nodes of a call come from.

@@ -423,9 +423,17 @@ fn masked_fill(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 fn to_copy(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "self")?;
     let dtype = c.out(0)?.dtype;
-    if c.dtype(x) == dtype {
+    let from = c.dtype(x);
+    if from == dtype {
         return Ok(vec![c.b.emit(Op::Clone, &[x])?]);
     }
+    // On its way from a float to a narrow integer a number is an i32 first, in eager, and wraps from there; GRAPH's own cast saturates.
+    let narrow = matches!(dtype, DType::U8 | DType::I8 | DType::I16 | DType::U16);
+    let x = if from.is_float() && narrow {
+        c.b.cast(x, DType::I32)?
+    } else {
+        x
+    };
     Ok(vec![c.b.cast(x, dtype)?])
 }
 

@@ -1,0 +1,365 @@
+"""Asks eager PyTorch what ATen overloads give, and writes calls, inputs and answers to samples.json.
+
+    python crates/capture/tests/golden/generate.py
+
+Run with torch on a CPU. The file holds tensors (dtype, shape, little-endian bytes in hex) and cases: a description of one call, the tensors that
+go in, the tensors that come out. crates/capture/tests/golden.rs imports each description, interprets the graph and compares.
+"""
+
+import json
+import math
+import pathlib
+
+import torch
+
+A = torch.ops.aten
+P = torch.ops.prims
+torch.manual_seed(0)
+torch.set_num_threads(1)
+INF, NAN = math.inf, math.nan
+F32, BF16, F16, F64 = torch.float32, torch.bfloat16, torch.float16, torch.float64
+I64, I32, U8, BOOL = torch.int64, torch.int32, torch.uint8, torch.bool
+FLOATS = [F32, BF16, F16, F64]
+
+NAMES = {
+    F64: "f64", F32: "f32", F16: "f16", BF16: "bf16", torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
+    I64: "i64", I32: "i32", torch.int16: "i16", torch.int8: "i8", U8: "u8", BOOL: "bool",
+}
+
+tensors, index_of, cases = [], {}, []
+
+
+def store(t):
+    t = t.detach().contiguous()
+    data = bytes(t.reshape(-1).view(torch.uint8).tolist()) if t.numel() else b""
+    entry = [NAMES[t.dtype], list(t.shape), data.hex()]
+    key = json.dumps(entry)
+    if key not in index_of:
+        index_of[key] = len(tensors)
+        tensors.append(entry)
+    return index_of[key]
+
+
+def type_of(t):
+    return {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape), "strides": list(t.stride())}
+
+
+def result(value):
+    return {"kind": "none"} if value is None else {"kind": "tensor", "type": type_of(value)}
+
+
+def case(op, *args, **kwargs):
+    """Records one call of an overload."""
+    inputs = []
+
+    def arg(value):
+        if isinstance(value, torch.Tensor):
+            known = [i for i, t in enumerate(inputs) if t is value]
+            if not known:
+                inputs.append(value)
+            return {"node": f"x{known[0] if known else len(inputs) - 1}"}
+        if isinstance(value, (list, tuple)):
+            return [arg(v) for v in value]
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.memory_format):
+            return {"memory_format": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(value)}
+        return value
+
+    said_args, said_kwargs = [arg(a) for a in args], {k: arg(v) for k, v in kwargs.items()}
+    try:
+        out = op(*args, **kwargs)
+    except (RuntimeError, NotImplementedError) as e:
+        if "not implemented" in str(e) or "not support" in str(e):
+            return  # eager lacks the kernel: it has no opinion
+        raise
+    sequence = isinstance(out, (tuple, list))
+    out = list(out) if sequence else [out]
+    kept = [i for i, o in enumerate(out) if o is not None]
+    node = {"name": "y", "target": str(op), "args": said_args, "results": [result(o) for o in out]}
+    if said_kwargs:
+        node["kwargs"] = said_kwargs
+    if sequence:
+        node["sequence"] = True
+    description = {
+        "version": 1,
+        "name": "f",
+        "inputs": [{"name": f"x{i}", "kind": "tensor", "type": type_of(t)} for i, t in enumerate(inputs)],
+        "nodes": [node],
+        "outputs": [{"node": "y", "index": i} if sequence else {"node": "y"} for i in kept],
+    }
+    cases.append({"description": description, "inputs": [store(t) for t in inputs], "outputs": [store(out[i]) for i in kept]})
+
+
+def line(dtype, values):
+    return torch.tensor(values, dtype=F64).to(dtype)
+
+
+def normal(*shape, dtype=F32):
+    return torch.randn(*shape).to(dtype)
+
+
+SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -3.25, 10.0, -20.0, 1e-3, -1e-4, INF, -INF, NAN]
+POSITIVE = [0.0, 1e-3, 0.25, 0.5, 1.0, 1.5, 3.0, 20.0, 1000.0, INF, NAN]
+
+
+def pointwise():
+    anywhere = ["abs", "neg", "sign", "relu", "silu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "sin", "cos", "floor", "ceil", "round", "trunc",
+                "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "tan", "sinh", "cosh", "asinh", "atanh", "square", "frac",
+                "reciprocal", "hardsigmoid", "hardswish", "mish", "sgn", "relu6", "log10", "log", "log2", "log1p", "sqrt", "rsqrt", "acosh", "positive"]
+    for name in anywhere:
+        for dtype in FLOATS:
+            values = POSITIVE if name in ("log10", "log", "log2", "log1p", "sqrt", "rsqrt", "acosh") else SPECIAL
+            if name in ("sin", "cos", "tan"):
+                values = [v for v in values if math.isfinite(v)]
+            op = getattr(A, name)
+            if hasattr(op, "default"):
+                case(op.default, line(dtype, values))
+    for name in ["sinh", "tan", "log10", "exp", "sqrt", "asinh", "sigmoid"]:
+        case(getattr(A, name).default, torch.tensor([0, 1, -2, 5]))
+    for dtype in FLOATS:
+        x, y = normal(3, 4, dtype=dtype), normal(4, dtype=dtype)
+        for approximate in ("none", "tanh"):
+            case(A.gelu.default, line(dtype, [v for v in SPECIAL if math.isfinite(v)]), approximate=approximate)
+        for op in (A.add.Tensor, A.sub.Tensor, A.rsub.Tensor):
+            case(op, x, y)
+            case(op, x, y, alpha=0.3)
+        case(A.add.Scalar, x, 2.5)
+        case(A.rsub.Scalar, x, 1, 2)
+        case(A.mul.Tensor, x, 0.1)
+        case(A.mul.Tensor, x, torch.tensor(0.1))
+        case(A.div.Tensor, x, torch.tensor(0.3))
+        case(A.div.Tensor, x, y)
+        for mode in (None, "floor", "trunc"):
+            case(A.div.Tensor_mode, x, y, rounding_mode=mode)
+        case(A.remainder.Tensor, x, y)
+        case(A.fmod.Scalar, x, 0.3)
+        for exponent in (0, 1, 2, 3, 0.5, -0.5, -1, -2, 2.5):
+            case(A.pow.Tensor_Scalar, x.abs() + 0.5, exponent)
+        case(A.pow.Scalar, 2, x)
+        case(A.pow.Tensor_Tensor, x.abs(), y)
+        for op in (A.maximum.default, A.minimum.default, A.fmax.default, A.fmin.default):
+            case(op, line(dtype, [1, NAN, 2, NAN]), line(dtype, [NAN, 3, -1, NAN]))
+        for op in (A.eq.Scalar, A.ne.Scalar, A.lt.Scalar, A.le.Scalar, A.gt.Scalar, A.ge.Scalar):
+            case(op, line(dtype, SPECIAL), 0.5)
+        case(A.where.self, x > 0, x, y)
+        case(A.clamp.default, line(dtype, SPECIAL), -1, 2)
+        case(A.clamp.default, line(dtype, SPECIAL), None, 0.3)
+        case(A.clamp.Tensor, x, y, y + 1)
+        case(A.clamp_min.default, x, 0.1)
+        case(A.clamp_max.default, x, 0.1)
+        case(A.masked_fill.Scalar, x, x > 0, -INF)
+        case(A.addcmul.default, x, y, x, value=0.3)
+        case(A.addcdiv.default, x, y, x.abs() + 1, value=2)
+        case(A.lerp.Scalar, x, x + 1, 0.3)
+        case(A.lerp.Tensor, x, x + 1, torch.rand(3, 4).to(dtype))
+        case(A.xlogy.Tensor, line(dtype, [0, 0, 1, 2]), line(dtype, [0, NAN, 2, 3]))
+        case(A.copysign.Tensor, line(dtype, [1, 2, -3, 4]), line(dtype, [0.0, -0.0, 1, -INF]))
+        case(A.signbit.default, line(dtype, [1, -2, 0.0, -0.0, INF, -INF]))
+        case(A.hardtanh.default, line(dtype, SPECIAL), -0.3, 0.7)
+        case(A.leaky_relu.default, line(dtype, SPECIAL), 0.1)
+        case(A.elu.default, line(dtype, SPECIAL), 1.5)
+        case(A.elu.default, line(dtype, SPECIAL), 1.7, 1.05, 0.9)
+        case(A.softplus.default, line(dtype, SPECIAL + [30]), 2, 20)
+        case(A.threshold.default, line(dtype, SPECIAL), 0.1, 5)
+        for other in FLOATS + [I64, I32, torch.int16, torch.int8, BOOL, U8]:
+            case(A._to_copy.default, x * 3, dtype=other)
+        case(A.fill.Scalar, x, 2.5)
+        case(A.copy.default, x, y.to(F32))
+        case(A.clone.default, x.t(), memory_format=torch.preserve_format)
+    i, j = torch.tensor([5, -7, 3, 0]), torch.tensor([2, 3, -2, 5], dtype=I32)
+    for op in (A.add.Tensor, A.sub.Tensor, A.mul.Tensor, A.div.Tensor, A.remainder.Tensor, A.fmod.Tensor, A.maximum.default,
+               A.bitwise_and.Tensor, A.bitwise_or.Tensor, A.bitwise_xor.Tensor, A.floor_divide.default):
+        case(op, i, j)
+    case(A.add.Tensor, i, j, alpha=3)
+    case(A.mul.Tensor, j, 0.5)
+    case(A.add.Tensor, i > 0, 1)
+    case(A.pow.Tensor_Scalar, i, 3)
+    case(A.bitwise_left_shift.Tensor_Scalar, j, 2)
+    case(A.bitwise_right_shift.Tensor_Scalar, j, 1)
+    case(A.bitwise_not.default, i)
+    for op in (A.logical_and.default, A.logical_or.default, A.logical_xor.default):
+        case(op, i, normal(4))
+    case(A.clamp.default, i, -2, 3)
+    case(A.clamp.default, i, -2.5, 3)
+    case(A.eq.Tensor, i, normal(4))
+    case(A.where.ScalarOther, i > 0, i, 0.5)
+    case(A.rsub.Scalar, j, 10)
+
+
+def sources():
+    x = normal(2, 3)
+    case(A.full.default, [2, 3], 1.5)
+    case(A.full.default, [2], 7, dtype=I64)
+    case(A.full_like.default, x.t(), 2)
+    case(A.zeros_like.default, x, dtype=BOOL)
+    case(A.ones.default, [2, 1], dtype=BF16)
+    case(A.zeros.default, [0, 3])
+    case(A.ones_like.default, x)
+    case(A.new_full.default, x, [3], 2.5)
+    case(A.new_zeros.default, x, [3])
+    case(A.new_ones.default, x, [3])
+    case(A.scalar_tensor.default, 3.5)
+    case(A.arange.default, 5)
+    case(A.arange.start, 2, 7, dtype=F32)
+    case(A.arange.start_step, 0.5, 3, 0.25)
+    case(A.arange.start_step, 10, 0, -3)
+    case(P.iota.default, 5, start=2, step=3, dtype=I64, device=torch.device("cpu"), requires_grad=False)
+    case(P.convert_element_type.default, x, BF16)
+
+
+def reductions():
+    for dtype in FLOATS + [I64, I32, BOOL]:
+        x = (normal(3, 4, 2) * 3).to(dtype)
+        case(A.sum.default, x)
+        case(A.sum.dim_IntList, x, [-1])
+        case(A.sum.dim_IntList, x, [0, 2], True)
+        case(A.sum.dim_IntList, x, None)
+        case(A.amax.default, x, [1])
+        case(A.amin.default, x, [])
+        case(A.max.default, x)
+        case(A.min.default, x)
+        case(A.any.default, x)
+        case(A.any.dim, x, 1, True)
+        case(A.all.default, x)
+        case(A.any.dims, x, [0, 1])
+        if dtype.is_floating_point:
+            case(A.mean.default, x)
+            case(A.mean.dim, x, [0, 1], True)
+            case(A.var.correction, x, [1], correction=0)
+            case(A.var.correction, x, None, keepdim=True)
+            case(A.var.dim, x, [0], True)
+            case(A.std.correction, x, [1])
+            case(A.var_mean.correction, x, [0, 2], correction=1, keepdim=True)
+            case(A._softmax.default, x, 1, False)
+            case(A._log_softmax.default, x, -1, False)
+        case(A.prod.dim_int, x, 1)
+        case(A.prod.default, x[0] / 2 if dtype.is_floating_point else x)
+    case(A.sum.dim_IntList, normal(3, 4, dtype=BF16), [0], dtype=F32)
+    case(A.mean.dim, torch.tensor([[1, 2], [3, 4]]), [0], dtype=F32)
+    case(A.sum.default, torch.tensor(3.0))
+    case(A.all.default, torch.tensor([1, 0], dtype=U8))
+
+
+def norms():
+    for dtype in FLOATS:
+        x, w, b = normal(2, 3, 4, dtype=dtype), normal(4, dtype=dtype), normal(4, dtype=dtype)
+        case(A.native_layer_norm.default, x, [4], w, b, 1e-5)
+        case(A.native_layer_norm.default, x, [3, 4], None, None, 1e-5)
+        image, scale, shift = normal(2, 4, 3, 3, dtype=dtype), normal(4, dtype=dtype), normal(4, dtype=dtype)
+        case(A.native_group_norm.default, image, scale, shift, 2, 4, 9, 2, 1e-5)
+        case(A.native_group_norm.default, image, None, None, 2, 4, 9, 4, 1e-5)
+        if dtype in (F32, F64):
+            mean, var = normal(4, dtype=dtype), torch.rand(4).to(dtype) + 0.5
+            case(A._native_batch_norm_legit_no_training.default, image, scale, shift, mean, var, 0.1, 1e-5)
+            case(A._native_batch_norm_legit.no_stats, image, scale, shift, True, 0.1, 1e-5)
+        g = normal(2, 3, 4, dtype=dtype)
+        _, mean, rstd = A.native_layer_norm.default(x, [4], w, b, 1e-5)
+        case(A.native_layer_norm_backward.default, g, x, [4], mean, rstd, w, b, [True, True, True])
+        case(A.native_layer_norm_backward.default, g, x, [4], mean, rstd, None, None, [True, False, False])
+
+
+def gradients():
+    for dtype in FLOATS:
+        g, x = normal(4, 4, dtype=dtype), normal(4, 4, dtype=dtype) * 2
+        for op in (A.sigmoid_backward.default, A.tanh_backward.default, A.silu_backward.default, A.hardsigmoid_backward.default, A.hardswish_backward.default):
+            case(op, g, x)
+        case(A.gelu_backward.default, g, x)
+        case(A.gelu_backward.default, g, x, approximate="tanh")
+        case(A.threshold_backward.default, g, x, 0)
+        case(A.leaky_relu_backward.default, g, x, 0.1, False)
+        case(A.hardtanh_backward.default, g, x, -0.5, 0.5)
+        case(A.elu_backward.default, g, 1.5, 1.0, 1.0, False, x)
+        case(A.softplus_backward.default, g, x, 1, 20)
+        y = A._softmax.default(x, 1, False)
+        case(A._softmax_backward_data.default, g, y, 1, dtype)
+        y = A._log_softmax.default(x, 1, False)
+        case(A._log_softmax_backward_data.default, g, y, 1, dtype)
+
+
+def views():
+    x = normal(2, 3, 4)
+    case(A.view.default, x, [6, -1])
+    case(A.permute.default, x, [2, 0, -2])
+    for op in (A._unsafe_view.default, A.reshape.default, A.view_copy.default):
+        case(op, x, [4, 6])
+    case(A._reshape_alias.default, x, [4, 6], [6, 1])
+    for op in (A.alias.default, A.detach.default, A.lift_fresh.default, A.lift_fresh_copy.default):
+        case(op, x)
+    case(A.permute_copy.default, x, [1, 2, 0])
+    case(A.expand_copy.default, x, [5, 2, 3, 4])
+    case(A.unsafe_split.Tensor, x, 2, 2)
+    case(A.unsafe_split_with_sizes.default, x, [1, 3], 2)
+    case(A.transpose.int, x, 0, -1)
+    case(A.t.default, normal(2, 3))
+    case(A.expand.default, normal(1, 3), [2, -1])
+    case(A.squeeze.dim, normal(2, 1, 3), 1)
+    case(A.squeeze.dims, normal(2, 1, 3, 1), [1, 3])
+    case(A.unsqueeze.default, x, -1)
+    case(A.slice.Tensor, x, 1, 1, 9223372036854775807)
+    case(A.slice.Tensor, x, 2, -3, -1)
+    case(A.slice.Tensor, x, 2, 0, 4, 3)
+    case(A.slice.Tensor, x, 2, 3, 1)
+    case(A.select.int, x, 1, -1)
+    case(A.split_with_sizes.default, x, [1, 2], 1)
+    case(A.split.Tensor, x, 3, 2)
+    case(A.chunk.default, x, 2, 2)
+    case(A.unbind.int, x, 1)
+    case(A.as_strided.default, x, [4, 6], [6, 1])
+    case(A.as_strided.default, x, [2, 3], [3, 1], 5)
+    case(A.as_strided.default, x.permute(2, 0, 1), [24], [1])
+    case(A.as_strided.default, x, [5, 4], [0, 1], 4)
+    for offset in (0, 1, -1, 7):
+        case(A.diagonal.default, normal(3, 4), offset)
+    case(A.diagonal.default, x, 1, 0, 2)
+    case(A.repeat.default, x, [2, 1, 3, 2])
+    case(A.repeat.default, x, [1, 1, 1])
+    case(A.roll.default, x, [1, -2], [0, 2])
+    case(A.roll.default, x, [5])
+    case(A.flip.default, x, [0, 2])
+    case(A.constant_pad_nd.default, x, [1, 2, 0, 1], 1.5)
+    case(A.constant_pad_nd.default, x, [-1, 2], 0)
+    case(A.constant_pad_nd.default, x, [-1, -1])
+    case(A.reflection_pad1d.default, normal(2, 5), [2, 3])
+    case(A.reflection_pad2d.default, normal(1, 4, 5), [1, 2, 3, 0])
+    case(A.reflection_pad3d.default, normal(1, 3, 4, 5), [1, 2, 3, 0, 1, 1])
+    case(A.replication_pad1d.default, normal(2, 3), [1, 2])
+    case(A.replication_pad2d.default, normal(1, 2, 3), [1, 2, 0, 1])
+    case(A.replication_pad3d.default, normal(1, 2, 2, 3), [1, 2, 0, 1, 2, 0])
+
+
+def indexing():
+    x, i, j = normal(3, 4, 5), torch.tensor([[0, -1], [2, 1]]), torch.tensor([1, -2], dtype=I64)
+    case(A.index.Tensor, x, [i])
+    case(A.index.Tensor, x, [None, j])
+    case(A.index.Tensor, x, [i, j])
+    case(A.index.Tensor, x, [None, i, j])
+    case(A.index.Tensor, x, [i, None, j])
+    case(A._unsafe_index.Tensor, x, [None, None, j])
+    case(A.index_select.default, x, 1, torch.tensor([3, 0]))
+    case(A.index_select.default, torch.tensor(2.0), 0, torch.tensor([0]))
+    case(A.gather.default, x, 2, torch.randint(0, 5, (3, 4, 2)))
+    case(A.gather.default, torch.tensor(2.0), 0, torch.tensor(0))
+    case(A.embedding.default, normal(6, 3), torch.tensor([[1, 5], [0, 0]]), 0)
+    case(A.cat.default, [x, x + 1], -1)
+    case(A.cat.default, [x, torch.empty(0)], 1)
+    case(A.cat.default, [torch.tensor([1, 2]), torch.tensor([1.5])])
+    case(A.stack.default, [x, x], 1)
+    case(A.slice_scatter.default, x, normal(3, 2, 5), 1, 1, 3)
+    case(A.slice_scatter.default, x, normal(3, 2, 5), 1, 0, 4, 2)
+    case(A.select_scatter.default, x, normal(3, 5), 1, -1)
+    case(A.index_put.default, x, [x > 0], torch.tensor(2.5))
+    case(A.index_put.default, x, [torch.tensor([True, False, True])], torch.tensor([2.5]))
+
+
+for part in (pointwise, sources, reductions, norms, gradients, views, indexing):
+    part()
+path = pathlib.Path(__file__).with_name("samples.json")
+rows = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
+stored = ",\n".join(json.dumps(t, separators=(",", ":")) for t in tensors)
+path.write_text(f'{{"tensors":[\n{stored}\n],"cases":[\n{rows}\n]}}\n')
+print(len(cases), "cases", path.stat().st_size, "bytes")
