@@ -12,7 +12,6 @@ use crate::call::{Call, Entry, Env, Slot};
 use crate::description::{Description, Input, Item, Node, Type, Value as Argument};
 use crate::host;
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure};
-use oxyfuel_graph::place::{Placements, place_views};
 use oxyfuel_graph::{
     Builder, Category, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value,
     ValueId,
@@ -286,11 +285,10 @@ impl<'d> Importer<'d> {
         let value = &self.b.graph().values[id];
         let settled = value.layout.strides().is_some();
         if !settled
-            && ty.strides != value.ty.contiguous_strides()
+            && !same_strides(&ty.shape, &ty.strides, &value.ty.contiguous_strides())
             && is_dense(&ty.shape, &ty.strides)
         {
-            self.b
-                .set_layout(id, Layout::Chosen(settle_ones(&ty.shape, &ty.strides)));
+            self.b.set_layout(id, Layout::Chosen(ty.strides.clone()));
         }
     }
 
@@ -330,7 +328,7 @@ impl<'d> Importer<'d> {
     }
 
     fn outputs(&mut self, description: &'d Description) -> Result<()> {
-        let places = place_views(self.b.graph())?;
+        let definitions = self.b.graph().definitions();
         for output in &description.outputs {
             let kind = match output {
                 Argument::None => OutputKind::None,
@@ -339,8 +337,10 @@ impl<'d> Importer<'d> {
                     Slot::Int(e) => OutputKind::Int(e),
                     Slot::Nothing => OutputKind::None,
                     Slot::Value { id, strides } => {
+                        let op = definitions.get(id).copied().flatten();
+                        let op = op.map(|node| self.b.graph().nodes[node].op.category());
                         let id = match strides {
-                            Some(strides) => self.with_strides(id, &strides, &places)?,
+                            Some(strides) => self.with_strides(id, strides, op)?,
                             None => id,
                         };
                         let position = self.b.graph().outputs.len();
@@ -355,35 +355,30 @@ impl<'d> Importer<'d> {
         Ok(())
     }
 
-    /// The value, which must have these strides when it leaves the graph: a copy of it where it lies otherwise.
+    /// The value, which must have these strides when it leaves the graph.
     fn with_strides(
         &mut self,
         id: ValueId,
-        strides: &[Expr],
-        places: &Placements,
+        strides: Vec<Expr>,
+        category: Option<Category>,
     ) -> Result<ValueId> {
         let value = &self.b.graph().values[id];
         let shape = &value.ty.shape;
-        let strides = settle_ones(shape, strides);
-        let settled = match &value.layout {
-            Layout::Required(have) => have,
-            Layout::Any | Layout::Chosen(_) => &places.of(id).strides,
-        };
-        let lies_so = settle_ones(shape, settled) == strides;
-        let free = places.is_root(id) && !matches!(value.layout, Layout::Required(_));
-        if lies_so || (free && is_dense(shape, &strides)) {
-            if !self.b.graph().inputs.contains(&id) {
-                self.b.set_layout(id, Layout::Required(strides));
+        // What a node computes has no gaps; only a view, or the host, may leave some.
+        let may_leave_gaps = matches!(category, Some(Category::View | Category::External));
+        if let Layout::Required(have) = &value.layout {
+            if same_strides(shape, have, &strides) {
+                return Ok(id);
             }
-            return Ok(id);
+            // One value under two names of the host, each with strides of its own.
+            let copy = self.b.emit(Op::Clone, &[id])?;
+            self.b.set_layout(copy, Layout::Required(strides));
+            return Ok(copy);
         }
-        // Strides with gaps are those of a view, which a copy cannot have.
-        if !is_dense(shape, &strides) {
-            return Ok(id);
+        if may_leave_gaps || is_dense(shape, &strides) {
+            self.b.set_layout(id, Layout::Required(strides));
         }
-        let copy = self.b.emit(Op::Clone, &[id])?;
-        self.b.set_layout(copy, Layout::Required(strides));
-        Ok(copy)
+        Ok(id)
     }
 
     fn mutations(&mut self, description: &'d Description) -> Result<()> {
@@ -473,6 +468,9 @@ pub(crate) fn is_dense(shape: &[Expr], strides: &[Expr]) -> bool {
 
 /// The dimensions from the slowest to the fastest (those of size 1 left out), when the strides are dense.
 pub(crate) fn order_of(shape: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
+    if shape.iter().any(|n| n.is_const(0)) {
+        return Some((0..shape.len()).collect());
+    }
     let mut left: Vec<usize> = (0..shape.len())
         .filter(|&d| !shape[d].is_const(1))
         .collect();
@@ -486,17 +484,4 @@ pub(crate) fn order_of(shape: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
     }
     order.reverse();
     Some(order)
-}
-
-/// The stride of a dimension of size 1 moves nothing: say the row-major one, so that equal layouts are equal lists.
-fn settle_ones(shape: &[Expr], strides: &[Expr]) -> Vec<Expr> {
-    let mut out = strides.to_vec();
-    for d in (0..shape.len()).rev() {
-        if shape[d].is_const(1) && d + 1 < shape.len() {
-            out[d] = out[d + 1].clone() * shape[d + 1].clone();
-        } else if shape[d].is_const(1) {
-            out[d] = Expr::ONE;
-        }
-    }
-    out
 }

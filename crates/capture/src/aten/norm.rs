@@ -2,7 +2,7 @@
 
 use super::maths::Steps;
 use super::{Import::Compiled, Row};
-use crate::call::{Call, refuse};
+use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
 use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
 
@@ -22,6 +22,10 @@ pub(super) const ROWS: &[Row] = &[
     (
         "aten._native_batch_norm_legit.no_stats",
         Compiled(batch_norm_own),
+    ),
+    (
+        "aten._native_batch_norm_legit_functional.default",
+        Compiled(batch_norm_training),
     ),
 ];
 
@@ -174,17 +178,21 @@ fn batch_norm_inference(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     cast_results(c, results)
 }
 
-/// With the batch's own statistics, which are results too.
-fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+/// What the batch's own statistics give.
+struct OfBatch {
+    out: ValueId,
+    mean: ValueId,
+    rstd: ValueId,
+    /// The mean of squared distances.
+    var: ValueId,
+}
+
+fn of_batch(c: &mut Call<'_>, eps: f64) -> Result<OfBatch> {
     let x = c.tensor(0, "input")?;
     let (weight, bias) = (
         c.optional_tensor(1, "weight")?,
         c.optional_tensor(2, "bias")?,
     );
-    if !c.flag(3, "training", true)? {
-        return refuse("without statistics");
-    }
-    let eps = c.float(5, "eps", 1e-5)?;
     let (rank, dtype) = (c.rank(x), statistics(c.dtype(x)));
     if rank < 2 {
         return refuse("without channels");
@@ -207,10 +215,63 @@ fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let centred = s.sub(x, mean)?;
     let square = s.mul(centred, centred)?;
     let var = average(&mut s, square)?;
-    let var = s.plus(var, eps)?;
-    let rstd = s.unary(Unary::Rsqrt, var)?;
+    let moved = s.plus(var, eps)?;
+    let rstd = s.unary(Unary::Rsqrt, moved)?;
     let hat = s.mul(centred, rstd)?;
     let out = affine(&mut s, hat, weight, bias)?;
-    let (mean, rstd) = (c.b.view(mean, &channels)?, c.b.view(rstd, &channels)?);
-    cast_results(c, vec![out, mean, rstd])
+    let mut flat = |v| c.b.view(v, &channels);
+    let (mean, rstd, var) = (flat(mean)?, flat(rstd)?, flat(var)?);
+    Ok(OfBatch {
+        out,
+        mean,
+        rstd,
+        var,
+    })
+}
+
+/// With the batch's own statistics, which are results too.
+fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    if !c.flag(3, "training", true)? {
+        return refuse("without statistics");
+    }
+    let eps = c.float(5, "eps", 1e-5)?;
+    let batch = of_batch(c, eps)?;
+    cast_results(c, vec![batch.out, batch.mean, batch.rstd])
+}
+
+/// The same, with the running statistics moved towards the batch's.
+fn batch_norm_training(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, mean, var) = (
+        c.tensor(0, "input")?,
+        c.tensor(3, "running_mean")?,
+        c.tensor(4, "running_var")?,
+    );
+    if !c.flag(5, "training", true)? {
+        return refuse("not in training");
+    }
+    let momentum = c.float(6, "momentum", 0.1)?;
+    let eps = c.float(7, "eps", 1e-5)?;
+    let shape = c.shape(x);
+    let count: Expr = (0..shape.len())
+        .filter(|&d| d != 1)
+        .map(|d| shape[d].clone())
+        .product();
+    let dtype = statistics(c.dtype(x));
+    let batch = of_batch(c, eps)?;
+    let (mean, var) = (c.b.cast(mean, dtype)?, c.b.cast(var, dtype)?);
+    let [n, less] = [&count, &(count.clone() - 1)].map(|e| match e.as_const() {
+        Some(n) => Factor::Number(Scalar::I(n)),
+        None => Factor::Symbolic(e.clone()),
+    });
+    let (n, less) = (c.value_of(&n, dtype)?, c.value_of(&less, dtype)?);
+    let mut s = Steps { c, dtype };
+    let sum = s.mul(batch.var, n)?;
+    let unbiased = s.div(sum, less)?;
+    let mut towards = |old: ValueId, new: ValueId| {
+        let new = s.times(new, momentum)?;
+        let old = s.times(old, 1.0 - momentum)?;
+        s.add(new, old)
+    };
+    let (mean, var) = (towards(mean, batch.mean)?, towards(var, unbiased)?);
+    cast_results(c, vec![batch.out, batch.mean, batch.rstd, mean, var])
 }

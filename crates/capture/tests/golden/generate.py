@@ -257,6 +257,7 @@ def norms():
             mean, var = normal(4, dtype=dtype), torch.rand(4).to(dtype) + 0.5
             case(A._native_batch_norm_legit_no_training.default, image, scale, shift, mean, var, 0.1, 1e-5)
             case(A._native_batch_norm_legit.no_stats, image, scale, shift, True, 0.1, 1e-5)
+            case(A._native_batch_norm_legit_functional.default, image, scale, shift, mean, var, True, 0.1, 1e-5)
         g = normal(2, 3, 4, dtype=dtype)
         _, mean, rstd = A.native_layer_norm.default(x, [4], w, b, 1e-5)
         case(A.native_layer_norm_backward.default, g, x, [4], mean, rstd, w, b, [True, True, True])
