@@ -12,6 +12,7 @@ use crate::call::{Call, Entry, Env, Slot};
 use crate::description::{Description, Input, Item, Node, Type, Value as Argument};
 use crate::host;
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure};
+use oxyfuel_graph::same_strides;
 use oxyfuel_graph::{
     Builder, Category, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value,
     ValueId,

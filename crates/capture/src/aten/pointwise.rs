@@ -56,6 +56,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.mul.Tensor", Compiled(|c| c.both(Binary::Mul))),
     ("aten.mul.Scalar", Compiled(|c| c.both(Binary::Mul))),
     ("aten.div.Tensor", Compiled(|c| c.both(Binary::Div))),
+    ("aten.true_divide.Tensor", Compiled(|c| c.both(Binary::Div))),
     ("aten.div.Scalar", Compiled(|c| c.both(Binary::Div))),
     ("aten.div.Tensor_mode", Compiled(div_mode)),
     ("aten.div.Scalar_mode", Compiled(div_mode)),

@@ -4,7 +4,7 @@
 //! an order of the elements, and what the strides pick is a slice of it.
 
 use super::view::dim_of;
-use super::{Import::View, Row};
+use super::{Import::Compiled, Import::View, Row};
 use crate::call::{Call, refuse};
 use crate::import::order_of;
 use oxyfuel_base::{Expr, Result};
@@ -13,6 +13,10 @@ use oxyfuel_graph::{Op, ValueId};
 pub(super) const ROWS: &[Row] = &[
     ("aten.as_strided.default", View(as_strided)),
     ("aten.diagonal.default", View(diagonal)),
+    (
+        "aten.as_strided_scatter.default",
+        Compiled(as_strided_scatter),
+    ),
 ];
 
 fn as_strided(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
@@ -69,6 +73,39 @@ fn as_strided(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         .collect();
     let single = c.b.view(dense, &single)?;
     Ok(vec![c.b.expand(single, &size)?])
+}
+
+/// The memory of `self` with a dense part of it replaced.
+fn as_strided_scatter(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, src) = (c.tensor(0, "self")?, c.tensor(1, "src")?);
+    let from = c.strides(0, "self")?.to_vec();
+    let (size, stride) = (c.exprs(2, "size")?, c.exprs(3, "stride")?);
+    let (Some(size), Some(stride)) = (size, stride) else {
+        return refuse("no size or stride");
+    };
+    let start = c.expr(4, "storage_offset")?.unwrap_or(Expr::ZERO);
+    let shape = c.shape(x);
+    let (Some(order), Some(part)) = (order_of(&shape, &from), order_of(&size, &stride)) else {
+        return refuse("of memory with gaps");
+    };
+    let count: Expr = shape.iter().cloned().product();
+    let written: Expr = size.iter().cloned().product();
+    let src = c.b.cast(src, c.dtype(x))?;
+    let src = in_memory_order(c, src, &part, &written)?;
+    let flat = if start.is_const(0) && written == count {
+        src
+    } else {
+        let flat = in_memory_order(c, x, &order, &count)?;
+        let end = start.clone() + written;
+        let op = Op::SliceScatter {
+            dim: 0,
+            start,
+            end,
+            step: 1,
+        };
+        c.b.emit(op, &[flat, src])?
+    };
+    Ok(vec![from_memory_order(c, flat, &shape, &order)?])
 }
 
 /// The elements one after another as they lie in memory.

@@ -134,6 +134,7 @@ def pointwise():
         case(A.mul.Tensor, x, torch.tensor(0.1))
         case(A.div.Tensor, x, torch.tensor(0.3))
         case(A.div.Tensor, x, y)
+        case(A.true_divide.Tensor, x, y)
         for mode in (None, "floor", "trunc"):
             case(A.div.Tensor_mode, x, y, rounding_mode=mode)
         case(A.remainder.Tensor, x, y)
@@ -314,6 +315,9 @@ def views():
     case(A.as_strided.default, x, [2, 3], [3, 1], 5)
     case(A.as_strided.default, x.permute(2, 0, 1), [24], [1])
     case(A.as_strided.default, x, [5, 4], [0, 1], 4)
+    case(A.as_strided_scatter.default, x, normal(2, 3), [2, 3], [3, 1], 5)
+    case(A.as_strided_scatter.default, x.permute(2, 0, 1), normal(24), [24], [1])
+    case(A.as_strided_scatter.default, normal(3, 4), normal(4, 3), [4, 3], [1, 4])
     for offset in (0, 1, -1, 7):
         case(A.diagonal.default, normal(3, 4), offset)
     case(A.diagonal.default, x, 1, 0, 2)
