@@ -1,13 +1,15 @@
 //! Kernels, buffers and steps become a plan.
 
-use oxyfuel_base::{Arena, Code, Error, Expr, External, Result, Symbol, err};
+use oxyfuel_base::{Arena, Code, Error, Expr, External, Id, Result, Symbol, err};
 use oxyfuel_graph::{Device, Graph, Layout, NodeId, Op, Value, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelPhase, OutputSpec,
-    Plan, Provenance, Step, SymbolBinding, SymbolSource, TensorSpec,
+    ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelId, KernelPhase,
+    OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource, TensorSpec,
 };
 use oxyfuel_schedule::{BufferPlan, Group, GroupKind, Schedule, plan_buffers};
+
+use crate::share::Kernels;
 
 /// A kernel with its code, and the program it came from.
 #[derive(Clone, Debug)]
@@ -18,16 +20,16 @@ pub struct Emitted {
     pub note: Option<String>,
 }
 
-/// Puts everything together. `kernels[i]` is the kernel of group `i`; a call of the host has none.
+/// Puts everything together.
 pub fn assemble(
     graph: &Graph,
     schedule: &Schedule,
-    kernels: Vec<Option<Emitted>>,
+    kernels: Kernels<Emitted>,
     isa: &str,
 ) -> Result<Plan> {
     let mut workspaces = Vec::new();
-    for (step, kernel) in kernels.iter().enumerate() {
-        for argument in kernel.iter().flat_map(|k| &k.lowered.arguments) {
+    for (step, launch) in kernels.launches.iter().enumerate() {
+        for argument in launch.iter().flat_map(|launch| &launch.arguments) {
             if let Argument::Workspace(bytes) = argument {
                 workspaces.push((u32::try_from(step).unwrap_or(u32::MAX), bytes.clone()));
             }
@@ -35,60 +37,61 @@ pub fn assemble(
     }
     let (buffers, scratch) = plan_buffers(graph, schedule, &workspaces)?;
     let mut scratch = scratch.into_iter();
-    let mut plan_kernels = Arena::new();
-    let mut steps = Vec::new();
-    for (group, kernel) in schedule.groups.iter().zip(kernels) {
-        let Some(kernel) = kernel else {
-            let step = external_step(graph, schedule, group, &buffers)?;
-            steps.push(Step::External(step));
-            continue;
-        };
-        let args = kernel
-            .lowered
-            .arguments
-            .iter()
-            .map(|argument| {
-                let buffer = match argument {
-                    Argument::Value(value) => buffers.of_value.get(value).copied(),
-                    Argument::Workspace(_) => scratch.next(),
-                    Argument::Size(size) => return Ok(ArgRef::Index(size.clone())),
-                    Argument::TensorMap => return Ok(ArgRef::TensorMap),
-                };
-                let buffer = buffer.ok_or_else(|| {
-                    Error::new(
-                        Code::Internal,
-                        format!(
-                            "an argument of kernel {} has no buffer",
-                            kernel.lowered.mapped.name
-                        ),
-                    )
-                })?;
-                Ok(ArgRef::Buffer {
-                    buffer,
-                    offset: Expr::constant(0),
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let phases = kernel
-            .lowered
-            .mapped
-            .phases
-            .iter()
-            .zip(&kernel.lowered.min_chunk);
-        let id = plan_kernels.push(Kernel {
-            name: kernel.lowered.mapped.name.clone(),
-            program: kernel.lowered.mapped.to_string(),
-            artefact: kernel.artefact,
-            phases: phases
+    let mut plan_kernels: Arena<KernelId, Kernel> = Arena::new();
+    for emitted in kernels.unique {
+        let Lowered {
+            mapped, min_chunk, ..
+        } = &emitted.lowered;
+        plan_kernels.push(Kernel {
+            name: mapped.name.clone(),
+            program: mapped.to_string(),
+            artefact: emitted.artefact,
+            phases: (mapped.phases.iter().zip(min_chunk))
                 .map(|(phase, &min_chunk)| KernelPhase {
                     grid: phase.grid.clone(),
                     min_chunk,
                 })
                 .collect(),
-            provenance: provenance(graph, group),
-            cost: cost(graph, schedule, group),
-            note: kernel.note,
+            provenance: Provenance::default(),
+            cost: Cost {
+                bytes_read: Expr::ZERO,
+                bytes_written: Expr::ZERO,
+                flops: Expr::ZERO,
+            },
+            note: emitted.note,
         });
+    }
+    let mut steps = Vec::new();
+    for (group, launch) in schedule.groups.iter().zip(kernels.launches) {
+        let Some(launch) = launch else {
+            let step = external_step(graph, schedule, group, &buffers)?;
+            steps.push(Step::External(step));
+            continue;
+        };
+        let id = KernelId::from_index(launch.kernel);
+        let kernel = &mut plan_kernels[id];
+        let args = launch.arguments.iter().map(|argument| {
+            let buffer = match argument {
+                Argument::Value(value) => buffers.of_value.get(value).copied(),
+                Argument::Workspace(_) => scratch.next(),
+                Argument::Size(size) => return Ok(ArgRef::Index(size.clone())),
+                Argument::TensorMap => return Ok(ArgRef::TensorMap),
+            };
+            let buffer = buffer.ok_or_else(|| {
+                err!(
+                    Internal,
+                    "kernel {} has no buffer for an argument",
+                    kernel.name
+                )
+            })?;
+            Ok(ArgRef::Buffer {
+                buffer,
+                offset: Expr::constant(0),
+            })
+        });
+        let args = args.collect::<Result<Vec<_>>>()?;
+        kernel.cost = cost(graph, schedule, group);
+        kernel.provenance.extend(provenance(graph, group));
         steps.push(Step::Launch { kernel: id, args });
     }
 

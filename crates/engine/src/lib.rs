@@ -12,6 +12,7 @@
 //! | `kernel.rs` | users' own tile programs |
 //! | `agree.rs` | when two results count as equal |
 //! | `cache.rs` | plans on disk |
+//! | `share.rs` | groups that do the same work share a kernel |
 //! | `session.rs` | a target, a device, and what was compiled before |
 //! | `explain.rs` | what a compiled graph is and why |
 //! | `peak.rs` | how fast the arithmetic units are without memory |
@@ -31,6 +32,7 @@ mod peak;
 pub mod pipeline;
 mod record;
 mod session;
+mod share;
 mod target;
 
 pub use agree::{agree, same};

@@ -10,6 +10,7 @@ use oxyfuel_transform::{borders, decompose, simplify};
 use crate::assemble::{Emitted, assemble};
 use crate::options::Options;
 use crate::record::{Record, Stage};
+use crate::share::{Kernels, Launch, Sharing};
 use crate::target::Target;
 
 /// A plan and how it came to be.
@@ -45,8 +46,8 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 
     record.step("map", || {
         lowered
+            .unique
             .iter()
-            .flatten()
             .try_for_each(|l| oxyfuel_kernel::verify(&l.mapped))
     })?;
     record.reached(Stage::Mapped, || {
@@ -69,25 +70,53 @@ fn verified(graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The kernel of each group; none for a call of the host.
-fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Vec<Option<Lowered>>> {
-    let lower = |(i, group): (usize, &Group)| {
-        if let GroupKind::External(_) = group.kind {
-            return Ok(None);
-        }
-        let name = kernel_name(graph, group, i);
-        let mut failure = None;
-        // The first way that the target can express is taken; alternatives are for the tuner and for shapes that the best way does not cover.
-        for &strategy in &group.alternatives {
-            match lower_group(graph, schedule, group, strategy, &target.desc, &name) {
-                Ok(lowered) => return Ok(Some(lowered)),
-                Err(error) if error.code == Code::NoLowering => failure = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(failure.unwrap_or_else(|| oxyfuel_base::err!(Internal, "group {i} has no way to run")))
+/// The kernels of all groups, equal work lowered once.
+fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Kernels<Lowered>> {
+    let mut sharing = Sharing::new(graph, schedule);
+    let mut kernels = Kernels {
+        unique: vec![],
+        launches: vec![],
     };
-    schedule.groups.iter().enumerate().map(lower).collect()
+    for (i, group) in schedule.groups.iter().enumerate() {
+        if let GroupKind::External(_) = group.kind {
+            kernels.launches.push(None);
+            continue;
+        }
+        let portrait = sharing.portrait(group);
+        if let Some(launch) = sharing.find(&portrait) {
+            kernels.launches.push(Some(launch));
+            continue;
+        }
+        let lowered = lower_one(graph, schedule, group, i, target)?;
+        let kernel = kernels.unique.len();
+        sharing.remember(portrait, kernel, &lowered);
+        kernels.launches.push(Some(Launch {
+            kernel,
+            arguments: lowered.arguments.clone(),
+        }));
+        kernels.unique.push(lowered);
+    }
+    Ok(kernels)
+}
+
+/// The first way that the target can express is taken; alternatives are for the tuner and for shapes that the best way does not cover.
+fn lower_one(
+    graph: &Graph,
+    schedule: &Schedule,
+    group: &Group,
+    number: usize,
+    target: &Target,
+) -> Result<Lowered> {
+    let name = kernel_name(graph, group, number);
+    let mut failure = None;
+    for &strategy in &group.alternatives {
+        match lower_group(graph, schedule, group, strategy, &target.desc, &name) {
+            Ok(lowered) => return Ok(lowered),
+            Err(error) if error.code == Code::NoLowering => failure = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| oxyfuel_base::err!(Internal, "group {number} has no way to run")))
 }
 
 /// A name that says what the kernel does: its ops, cut to a readable length.
@@ -104,7 +133,7 @@ fn kernel_name(graph: &Graph, group: &Group, number: usize) -> String {
     name
 }
 
-fn emit_all(lowered: Vec<Option<Lowered>>, target: &Target) -> Result<Vec<Option<Emitted>>> {
+fn emit_all(lowered: Kernels<Lowered>, target: &Target) -> Result<Kernels<Emitted>> {
     let emit = |lowered: Lowered| match target.emit(&lowered.mapped) {
         Ok(artefact) => Ok(Emitted {
             lowered,
@@ -119,21 +148,25 @@ fn emit_all(lowered: Vec<Option<Lowered>>, target: &Target) -> Result<Vec<Option
         }),
         Err(error) => Err(error),
     };
-    lowered
-        .into_iter()
-        .map(|kernel| kernel.map(emit).transpose())
-        .collect()
+    Ok(Kernels {
+        unique: lowered
+            .unique
+            .into_iter()
+            .map(emit)
+            .collect::<Result<_>>()?,
+        launches: lowered.launches,
+    })
 }
 
-fn programs(lowered: &[Option<Lowered>], text: impl Fn(&Lowered) -> String) -> String {
-    let texts: Vec<String> = lowered.iter().flatten().map(text).collect();
+fn programs(lowered: &Kernels<Lowered>, text: impl Fn(&Lowered) -> String) -> String {
+    let texts: Vec<String> = lowered.unique.iter().map(text).collect();
     texts.join("\n")
 }
 
-fn listings(kernels: &[Option<Emitted>], target: &Target) -> String {
+fn listings(kernels: &Kernels<Emitted>, target: &Target) -> String {
     kernels
+        .unique
         .iter()
-        .flatten()
         .map(|kernel| {
             format!(
                 "; {}\n{}",

@@ -107,3 +107,28 @@ fn aligned_inputs_are_read_sixteen_bytes_at_a_time() {
     assert!(read(" align 16").contains("ld.global.v4"));
     assert!(!read("").contains("ld.global.v4"));
 }
+
+#[test]
+fn equal_layers_share_their_kernels() {
+    let mut text = "graph @f(%x: f32[64, 256] cpu, %w: f32[256] cpu) {\n".to_owned();
+    let mut last = "x".to_owned();
+    for layer in 0..6 {
+        text += &format!(
+            "  %a{layer}: f32[64, 256] = _softmax %{last}, dim=1
+  %b{layer}: f32[64, 256] = mul %a{layer}, %w
+  %s{layer}: f32[256] = sum %b{layer}, dims=[0], keepdim=false
+  %c{layer}: f32[64, 256] = sub %b{layer}, %s{layer}\n"
+        );
+        last = format!("c{layer}");
+    }
+    text += &format!("  return %{last}\n}}\n");
+    let graph = oxyfuel_graph::parse("test", &text).unwrap();
+    let target = oxyfuel_engine::Target::interpreter();
+    let options = oxyfuel_engine::Options::default();
+    let plan = oxyfuel_engine::compile(&graph, &target, &options, false)
+        .unwrap()
+        .plan;
+    // The first softmax reads the input alone, the last subtraction feeds no softmax.
+    assert!(plan.steps.len() >= 12, "{}", plan.steps.len());
+    assert!(plan.kernels.len() <= 4, "{}", plan.kernels.len());
+}

@@ -121,6 +121,20 @@ pub struct Provenance {
     pub sources: Vec<String>,
 }
 
+impl Provenance {
+    /// Adds another place that the same kernel came from: its ops are the same, its lines may be new.
+    pub fn extend(&mut self, other: Provenance) {
+        if self.ops.is_empty() {
+            self.ops = other.ops;
+        }
+        for line in other.lines {
+            if !self.lines.contains(&line) {
+                self.lines.push(line);
+            }
+        }
+    }
+}
+
 /// What a kernel must do at least: each input read once, each output written once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
