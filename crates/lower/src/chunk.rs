@@ -69,7 +69,7 @@ pub fn emit_chunked(
         let (small, big): (Vec<_>, Vec<_>) = nest
             .stores
             .iter()
-            .partition(|store| is_small(nest, store.value));
+            .partition(|store| nest.is_small_store(store));
         for store in small {
             outer.store(store.value, &store.window);
         }

@@ -198,19 +198,19 @@ pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>)
                 scale: scale.clone(),
                 offset: offset.clone(),
             },
-            NestOp::Size(size) => NestOp::Size(size.clone()),
             NestOp::Given | NestOp::Reduce(..) => {
                 return Err(Error::new(
                     Code::Internal,
                     "work on a product's result may not reduce",
                 ));
             }
-            NestOp::Const(value) => NestOp::Const(*value),
-            NestOp::Unary(f, a) => NestOp::Unary(*f, map[*a]),
-            NestOp::Binary(f, a, b) => NestOp::Binary(*f, map[*a], map[*b]),
-            NestOp::Compare(f, a, b) => NestOp::Compare(*f, map[*a], map[*b]),
-            NestOp::Select(c, a, b) => NestOp::Select(map[*c], map[*a], map[*b]),
-            NestOp::Cast(a) => NestOp::Cast(map[*a]),
+            NestOp::Const(_)
+            | NestOp::Size(_)
+            | NestOp::Unary(..)
+            | NestOp::Binary(..)
+            | NestOp::Compare(..)
+            | NestOp::Select(..)
+            | NestOp::Cast(_) => value.op.with_operands(|n| map[n]),
         };
         map.push(new.push(op, value.dtype)?);
     }

@@ -5,6 +5,7 @@
 //! | `build.rs`, `pointwise.rs` | a group as nests: values over one iteration domain |
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
+//! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
@@ -24,6 +25,7 @@ mod nest;
 mod packed;
 mod pointwise;
 mod rows;
+mod separate;
 mod size;
 mod split;
 mod tile;
@@ -86,11 +88,11 @@ pub fn lower_group(
                 contraction(&work.nests[0], &product.fixed()?, target)?
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
-                loops(&mut work.nests, strategy, target, name)?
+                loops(&work.nests, strategy, target, name)?
             }
         }
         GroupKind::Loops | GroupKind::Writes(_) | GroupKind::External(_) => {
-            loops(&mut work.nests, strategy, target, name)?
+            loops(&work.nests, strategy, target, name)?
         }
     };
     let arguments = arguments(&mapped, &work.buffers, &sizes);
@@ -185,15 +187,20 @@ fn parameters(k: &KernelBuilder, nests: &[Nest]) -> Params {
 
 /// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut. Returns both forms and what the program's sizes stand for.
 fn loops(
-    nests: &mut [Nest],
+    nests: &[Nest],
     strategy: Strategy,
     target: &TargetDesc,
     name: &str,
 ) -> Result<(Program, Program, Vec<Expr>)> {
     let k = KernelBuilder::new(name);
     let params = parameters(&k, nests);
+    let mut parts = Vec::new();
     for nest in nests {
+        let mut nest = nest.clone();
         nest.collapse();
+        parts.extend(separate::separate(nest)?);
+    }
+    for nest in &parts {
         if let Some(walk) = walk::plan(nest, target) {
             walk::emit_walk(&k, &params, nest, &walk);
             continue;

@@ -20,7 +20,7 @@ use crate::size::Known;
 pub type Node = usize;
 
 /// A set of domain dims, one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Dims(pub u32);
 
 impl Dims {
@@ -105,6 +105,36 @@ impl NestOp {
             Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) => vec![*a],
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
             Self::Select(c, a, b) => vec![*c, *a, *b],
+        }
+    }
+}
+
+impl NestOp {
+    /// The same op on other values.
+    pub fn with_operands(&self, new: impl Fn(Node) -> Node) -> NestOp {
+        match self {
+            Self::Load(_)
+            | Self::Given
+            | Self::Const(_)
+            | Self::Size(_)
+            | Self::Coordinate { .. } => self.clone(),
+            Self::LoadAt {
+                window,
+                index,
+                stride,
+                extent,
+            } => Self::LoadAt {
+                window: window.clone(),
+                index: new(*index),
+                stride: stride.clone(),
+                extent: extent.clone(),
+            },
+            Self::Unary(f, a) => Self::Unary(*f, new(*a)),
+            Self::Binary(f, a, b) => Self::Binary(*f, new(*a), new(*b)),
+            Self::Compare(f, a, b) => Self::Compare(*f, new(*a), new(*b)),
+            Self::Select(c, a, b) => Self::Select(new(*c), new(*a), new(*b)),
+            Self::Cast(a) => Self::Cast(new(*a)),
+            Self::Reduce(f, a) => Self::Reduce(*f, new(*a)),
         }
     }
 }
@@ -205,6 +235,13 @@ impl Nest {
         support
     }
 
+    /// Whether a store has one element for a whole row of the reduced dims; a value that is the same all along the row may still fill it.
+    pub fn is_small_store(&self, store: &NestStore) -> bool {
+        let varies = self.values[store.value].support;
+        let all = varies.union(self.window_support(&store.window));
+        all.minus(self.reduced) == all
+    }
+
     /// The extent of a dim, or a guess.
     pub fn guess(&self, dim: usize) -> i64 {
         self.known.guess(&self.dims[dim])
@@ -213,6 +250,11 @@ impl Nest {
     /// The most that a dim can have; `i64::MAX` when nothing is known.
     pub fn most(&self, dim: usize) -> i64 {
         self.dims[dim].bounds(&self.known.ranges).hi
+    }
+
+    /// The least that a dim can have.
+    pub fn least(&self, dim: usize) -> i64 {
+        self.dims[dim].bounds(&self.known.ranges).lo
     }
 
     /// Whether blocks of this size cover a dim exactly.
@@ -286,7 +328,8 @@ impl Nest {
         self.drop_dim(outer + 1);
     }
 
-    fn drop_dim(&mut self, dim: usize) {
+    /// Takes a dim out that nothing varies along.
+    pub fn drop_dim(&mut self, dim: usize) {
         self.dims.remove(dim);
         let shrink = |dims: Dims| Dims(dims.0 & ((1 << dim) - 1) | dims.0 >> 1 & !((1 << dim) - 1));
         self.reduced = shrink(self.reduced);

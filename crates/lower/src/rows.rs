@@ -113,12 +113,17 @@ impl Blocks {
                 axis.insert(0, d);
             }
         }
-        // A table without rows has nothing to read: whoever asks for one of them is wrong, and must stay harmless.
+        // A table without elements has nothing to read, not even for lanes that do not count; and whoever asks for a row of none is wrong and must stay harmless.
         let tables = nest.values.iter().filter_map(|value| match &value.op {
-            NestOp::LoadAt { extent, .. } => Some(extent.min(1).simplify(&nest.known.ranges)),
+            NestOp::LoadAt { window, extent, .. } => {
+                Some([extent, &nest.buffers[window.buffer].len])
+            }
             _ => None,
         });
-        let some: Expr = tables.product();
+        let some: Expr = tables
+            .flatten()
+            .map(|size| size.min(1).simplify(&nest.known.ranges))
+            .product();
         if some.is_const(0) || count.contains(&Expr::ZERO) {
             // Nothing to do, and nobody to do it.
             return Self {

@@ -17,9 +17,7 @@ pub fn applies(nest: &Nest) -> bool {
         NestOp::Reduce(_, operand) => depends_on_reduction(nest, operand),
         _ => false,
     });
-    let small = nest.stores.iter().all(|store| {
-        nest.values[store.value].support.minus(nest.reduced) == nest.values[store.value].support
-    });
+    let small = nest.stores.iter().all(|store| nest.is_small_store(store));
     let fixed = nest
         .reduced
         .iter()
@@ -142,14 +140,14 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
                 scale: scale.clone(),
                 offset: offset.clone(),
             },
-            NestOp::Size(size) => NestOp::Size(size.clone()),
-            NestOp::Given => NestOp::Given,
-            NestOp::Const(value) => NestOp::Const(*value),
-            NestOp::Unary(f, a) => NestOp::Unary(*f, get(*a)),
-            NestOp::Binary(f, a, b) => NestOp::Binary(*f, get(*a), get(*b)),
-            NestOp::Compare(f, a, b) => NestOp::Compare(*f, get(*a), get(*b)),
-            NestOp::Select(c, a, b) => NestOp::Select(get(*c), get(*a), get(*b)),
-            NestOp::Cast(a) => NestOp::Cast(get(*a)),
+            NestOp::Given
+            | NestOp::Const(_)
+            | NestOp::Size(_)
+            | NestOp::Unary(..)
+            | NestOp::Binary(..)
+            | NestOp::Compare(..)
+            | NestOp::Select(..)
+            | NestOp::Cast(_) => value.op.with_operands(get),
         };
         map[node] = Some(second.push(op, value.dtype)?);
     }
