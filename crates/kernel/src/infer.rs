@@ -82,7 +82,9 @@ impl UnaryOp {
             | Self::Sin
             | Self::Cos
             | Self::Tanh
+            | Self::Atan
             | Self::Erf
+            | Self::Erfc
             | Self::Sigmoid
             | Self::IsNan => Domain::Float,
         }

@@ -575,7 +575,9 @@ op_names!(
         Sin = "sin", "Sine.";
         Cos = "cos", "Cosine.";
         Tanh = "tanh", "Hyperbolic tangent.";
+        Atan = "atan", "Arc tangent.";
         Erf = "erf", "Error function.";
+        Erfc = "erfc", "`1 - erf(x)` without cancellation.";
         Sigmoid = "sigmoid", "`1 / (1 + e^-x)`.";
         IsNan = "isnan", "True for NaN; result is bool.";
     }

@@ -9,6 +9,7 @@
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
+//! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `map.rs` | layouts for every tile |
 //!
@@ -17,6 +18,7 @@
 
 mod build;
 mod chunk;
+mod codes;
 mod direct;
 
 mod map;
@@ -32,7 +34,7 @@ mod tile;
 mod walk;
 mod warps;
 
-use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_base::{Expr, Result};
 use oxyfuel_graph::{Graph, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
@@ -142,18 +144,23 @@ fn contraction(
     } else {
         packed::packed(nest, params, product, target)?
     };
-    let mapped = expanded(program.clone())?;
+    let mapped = expanded(program.clone(), target)?;
     Ok((program, mapped, Vec::new()))
 }
 
-/// Transcendental functions as arithmetic that every target has. What has no expansion stays: targets without it leave the kernel to the interpreter.
-fn expanded(program: Program) -> Result<Program> {
-    maths::expand(program, &|_, dtype| dtype != DType::F64)
+/// Transcendental functions, and on CPUs storage floats, as arithmetic that every target has.
+fn expanded(program: Program, target: &TargetDesc) -> Result<Program> {
+    let program = maths::expand(program, &|_, _| true)?;
+    // GPUs have conversions of their own for storage floats, and products.
+    if target.is_simt() {
+        return Ok(program);
+    }
+    codes::as_bytes(program)
 }
 
 /// Places a logical program of any author on a machine: maths expanded, every tile laid out.
 pub fn place(logical: &Program, target: &TargetDesc) -> Result<Program> {
-    map::map(expanded(logical.clone())?, target)
+    map::map(expanded(logical.clone(), target)?, target)
 }
 
 /// Instances that make a thread worth waking, if all of them share `elements`.
@@ -223,7 +230,7 @@ fn loops(
         }
     }
     let logical = k.finish()?;
-    let mapped = map::map(expanded(logical.clone())?, target)?;
+    let mapped = map::map(expanded(logical.clone(), target)?, target)?;
     let sizes = params.sizes.of_parameters(&mapped);
     Ok((logical, mapped, sizes))
 }

@@ -147,7 +147,9 @@ impl Asm {
             | UnaryOp::Sin
             | UnaryOp::Cos
             | UnaryOp::Tanh
+            | UnaryOp::Atan
             | UnaryOp::Erf
+            | UnaryOp::Erfc
             | UnaryOp::Sigmoid => {
                 return Err(none(op.name(), DType::F32).help("expand it before mapping"));
             }
@@ -180,7 +182,9 @@ impl Asm {
             | UnaryOp::Sin
             | UnaryOp::Cos
             | UnaryOp::Tanh
+            | UnaryOp::Atan
             | UnaryOp::Erf
+            | UnaryOp::Erfc
             | UnaryOp::Sigmoid => {
                 return Err(none(op.name(), DType::F64).help("expand it before mapping"));
             }

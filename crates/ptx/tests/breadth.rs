@@ -133,7 +133,9 @@ fn unary_ops() {
                     | UnaryOp::Sin
                     | UnaryOp::Cos
                     | UnaryOp::Tanh
+                    | UnaryOp::Atan
                     | UnaryOp::Erf
+                    | UnaryOp::Erfc
                     | UnaryOp::Sigmoid
             ) || (dtype == DType::F64 && op == UnaryOp::Exp2);
             assert_eq!(

@@ -19,6 +19,7 @@ pub mod regalloc;
 pub mod rewrite;
 pub mod select;
 pub mod vcast;
+pub mod vcast64;
 pub mod vmem;
 pub mod vops;
 

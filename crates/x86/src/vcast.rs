@@ -30,7 +30,7 @@ impl Emit<'_> {
             (true, true) => self.float_to_float(from, to, a, lanes),
             (false, false) => self.int_to_int(from, to, a, lanes),
             (false, true) => {
-                let wide = self.int_to_float(from, to, a, lanes).ok_or_else(refuse)?;
+                let wide = self.int_to_float(from, to, a, lanes)?;
                 let computed = if to == DType::F64 {
                     DType::F64
                 } else {
@@ -38,7 +38,7 @@ impl Emit<'_> {
                 };
                 self.float_to_float(computed, to, wide, lanes)
             }
-            (true, false) => self.float_to_int(from, to, a, lanes)?.ok_or_else(refuse),
+            (true, false) => self.float_to_int(from, to, a, lanes),
         }
     }
 
@@ -47,16 +47,10 @@ impl Emit<'_> {
         let single = match (lane_bytes(from), lane_bytes(to)) {
             (8, 8) => return Ok(a),
             (4, 8) => return Ok(self.vec(Op::VCvtPs2Pd, wide, &[a.into()])),
+            // Narrower floats are always reached through f32.
             (8, _) => self.vec(Op::VCvtPd2Ps, wide, &[a.into()]),
             (_, _) => a,
         };
-        if from == DType::F64 && to != DType::F32 {
-            // Rounding twice could differ from rounding once.
-            return Err(err!(
-                NoLowering,
-                "x86 has no code for the cast {from} to {to}"
-            ));
-        }
         let w = Width::of_bytes(lanes * 4);
         Ok(match to {
             DType::BF16 => {
@@ -104,13 +98,14 @@ impl Emit<'_> {
         self.vec(Op::VShufPs, Width::X, &[a.into(), high.into(), A::I(0x88)])
     }
 
-    fn int_to_float(&mut self, from: DType, to: DType, a: Reg, lanes: u32) -> Option<Reg> {
+    fn int_to_float(&mut self, from: DType, to: DType, a: Reg, lanes: u32) -> Result<Reg> {
         let double = to == DType::F64;
         let wide = Width::of_bytes(lanes * 8);
         let w = Width::of_bytes(lanes * 4);
         let (op, width) = match (from, double) {
-            (DType::U32, _) | (DType::I64 | DType::U64, _) if !self.avx512() => return None,
-            // An i64 that is first rounded to f32 and then to 16 bits would round twice; so would an i32.
+            (DType::U32 | DType::I64 | DType::U64, _) if !self.avx512() => {
+                return self.wide_int_to_float(from, double, a, lanes);
+            }
             (DType::I64, true) => (Op::VCvtQq2Pd, wide),
             (DType::I64, false) => (Op::VCvtQq2Ps, wide),
             (DType::U64, true) => (Op::VCvtUqq2Pd, wide),
@@ -120,17 +115,17 @@ impl Emit<'_> {
             (_, true) => (Op::VCvtDq2Pd, wide),
             (_, false) => (Op::VCvtDq2Ps, w),
         };
-        Some(self.vec(op, width, &[a.into()]))
+        Ok(self.vec(op, width, &[a.into()]))
     }
 
-    fn float_to_int(&mut self, from: DType, to: DType, a: Reg, lanes: u32) -> Result<Option<Reg>> {
+    fn float_to_int(&mut self, from: DType, to: DType, a: Reg, lanes: u32) -> Result<Reg> {
         let double = from == DType::F64;
         let float = if double { DType::F64 } else { DType::F32 };
         let wide = Width::of_bytes(lanes * 8);
         let w = Width::of_bytes(lanes * 4);
         let bytes = lane_bytes(to);
         if (bytes == 8 || to == DType::U32) && !self.avx512() {
-            return Ok(None);
+            return self.float_to_wide_int(double, to, a, lanes);
         }
         // Negative numbers saturate to 0 in unsigned types; the instructions would give all ones.
         let mut a = a;
@@ -200,6 +195,6 @@ impl Emit<'_> {
             v = self.binary(BinaryOp::Max, DType::I32, v, low, lanes)?;
             v = self.binary(BinaryOp::Min, DType::I32, v, high, lanes)?;
         }
-        Ok(Some(v))
+        Ok(v)
     }
 }

@@ -603,7 +603,11 @@ impl Emit<'_> {
             let index = self.vector(offsets, 4);
             return self.scatter(dtype, base, index, 4, v, lanes, mask);
         }
-        if dtype.is_bool() || dtype.is_narrow_float() {
+        if dtype.is_bool() {
+            let byte = self.cast(DType::Bool, DType::U8, v, lanes)?;
+            return self.store_strided(DType::U8, mem, byte, lanes, apart, mask);
+        }
+        if dtype.is_narrow_float() {
             return refuse("strided stores", dtype);
         }
         let w = Width::of_bytes(lanes * lane_bytes(dtype));

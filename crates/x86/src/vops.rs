@@ -465,7 +465,9 @@ impl Emit<'_> {
             | UnaryOp::Sin
             | UnaryOp::Cos
             | UnaryOp::Tanh
+            | UnaryOp::Atan
             | UnaryOp::Erf
+            | UnaryOp::Erfc
             | UnaryOp::Sigmoid => {
                 return Err(err!(NoLowering, "`{}` reaches x86 unexpanded", op.name())
                     .help("expand transcendental ops before selection"));

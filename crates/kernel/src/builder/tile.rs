@@ -529,7 +529,7 @@ macro_rules! unary_methods {
 
 unary_methods! {
     abs Abs; sqrt Sqrt; rsqrt Rsqrt; recip Recip; floor Floor; ceil Ceil; trunc Trunc; round Round;
-    exp Exp; exp2 Exp2; expm1 Expm1; log Log; log2 Log2; log1p Log1p; sin Sin; cos Cos; tanh Tanh; erf Erf; sigmoid Sigmoid; isnan IsNan;
+    exp Exp; exp2 Exp2; expm1 Expm1; log Log; log2 Log2; log1p Log1p; sin Sin; cos Cos; tanh Tanh; atan Atan; erf Erf; erfc Erfc; sigmoid Sigmoid; isnan IsNan;
 }
 
 macro_rules! binary_methods {

@@ -44,7 +44,9 @@ fn float_unary(op: UnaryOp) -> fn(f64) -> f64 {
         UnaryOp::Sin => f64::sin,
         UnaryOp::Cos => f64::cos,
         UnaryOp::Tanh => f64::tanh,
+        UnaryOp::Atan => f64::atan,
         UnaryOp::Erf => libm::erf,
+        UnaryOp::Erfc => libm::erfc,
         UnaryOp::Sigmoid => |x| 1.0 / (1.0 + (-x).exp()),
         // Neither reaches floats: `not` takes integers, `isnan` has a result of its own.
         UnaryOp::Not | UnaryOp::IsNan => |x| x,
@@ -74,7 +76,9 @@ fn int_unary(op: UnaryOp, dtype: DType, x: i64) -> i64 {
         | UnaryOp::Sin
         | UnaryOp::Cos
         | UnaryOp::Tanh
+        | UnaryOp::Atan
         | UnaryOp::Erf
+        | UnaryOp::Erfc
         | UnaryOp::Sigmoid
         | UnaryOp::IsNan => x,
     }

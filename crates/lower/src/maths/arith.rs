@@ -6,7 +6,7 @@
 //!
 //! # Meaning
 //! Each float operation rounds once, to nearest even; denormals are kept. `min` and `max` return NaN when either operand is NaN, and order -0
-//! below +0. Integers are i32 and wrap; `shr` keeps the sign. Comparisons with NaN are false. These are the tile IR's own rules.
+//! below +0. Integers are i32, or the 64 bits of an f64, and wrap; `shr` keeps the sign. Comparisons with NaN are false. These are the tile IR's own rules.
 
 /// One way to execute an expansion. Methods take `&self`, so that calls nest like the formulas they stand for.
 pub trait Arith {
@@ -14,8 +14,10 @@ pub trait Arith {
     type F: Copy;
     /// An i32 value.
     type I: Copy;
-    /// An f64 value; only `pow` and the full reduction of sin and cos compute in f64.
+    /// An f64 value: the f64 functions, and `pow` and the full reduction of sin and cos among the f32 ones.
     type D: Copy;
+    /// The bits of an f64.
+    type L: Copy;
     /// A truth value.
     type B: Copy;
 
@@ -69,6 +71,24 @@ pub trait Arith {
     fn dselect(&self, cond: Self::B, yes: Self::D, no: Self::D) -> Self::D;
     /// Truncates; NaN gives 0.
     fn dto_int(&self, a: Self::D) -> Self::I;
+    fn dabs(&self, a: Self::D) -> Self::D;
+    fn dsqrt(&self, a: Self::D) -> Self::D;
+    /// Towards zero.
+    fn dtrunc(&self, a: Self::D) -> Self::D;
+    fn dlt(&self, a: Self::D, b: Self::D) -> Self::B;
+
+    fn long(&self, value: u64) -> Self::L;
+    fn dbits(&self, a: Self::D) -> Self::L;
+    fn of_dbits(&self, a: Self::L) -> Self::D;
+    fn ladd(&self, a: Self::L, b: Self::L) -> Self::L;
+    fn lsub(&self, a: Self::L, b: Self::L) -> Self::L;
+    fn land(&self, a: Self::L, b: Self::L) -> Self::L;
+    fn lor(&self, a: Self::L, b: Self::L) -> Self::L;
+    fn lshl(&self, a: Self::L, by: i32) -> Self::L;
+    /// Fills with zeros.
+    fn lshr(&self, a: Self::L, by: i32) -> Self::L;
+    /// True where `a` is not zero.
+    fn lnonzero(&self, a: Self::L) -> Self::B;
 
     /// `c[0] + c[1] x + c[2] x^2 + ...`, by Horner's rule: one `fma` less than there are coefficients.
     fn poly(&self, x: Self::F, coefficients: &[f32]) -> Self::F {
@@ -88,6 +108,12 @@ pub trait Arith {
         rest.iter().rev().fold(self.double(*last), |sum, c| {
             self.dfma(sum, x, self.double(*c))
         })
+    }
+
+    /// [`with_sign`](Self::with_sign) in f64.
+    fn dwith_sign(&self, magnitude: Self::D, sign: Self::D) -> Self::D {
+        let sign = self.land(self.dbits(sign), self.long(1 << 63));
+        self.of_dbits(self.lor(self.dbits(magnitude), sign))
     }
 
     /// `magnitude`, which must not be negative, with the sign of `sign`.

@@ -37,10 +37,11 @@ impl Arith for Count {
     type F = ();
     type I = ();
     type D = ();
+    type L = ();
     type B = ();
 
     counted! {
-        float(f32); int(i32); bits(()); of_bits(()); double(f64);
+        float(f32); int(i32); bits(()); of_bits(()); double(f64); long(u64); dbits(()); of_dbits(());
     }
     counted! { singles:
         add((), ()); sub((), ()); mul((), ()); div((), ()); fma((), (), ()); min((), ());
@@ -51,5 +52,7 @@ impl Arith for Count {
     counted! { doubles:
         widen(()); narrow(()); dadd((), ()); dsub((), ()); dmul((), ()); dfma((), (), ());
         ddiv((), ()); dmin((), ()); dmax((), ()); deq((), ()); dneg(()); dround(()); dselect((), (), ()); dto_int(());
+        dabs(()); dsqrt(()); dtrunc(()); dlt((), ()); ladd((), ()); lsub((), ()); land((), ()); lor((), ());
+        lshl((), i32); lshr((), i32); lnonzero(());
     }
 }

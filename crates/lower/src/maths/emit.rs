@@ -74,6 +74,11 @@ macro_rules! ops {
             self.tile(a).bitcast($dtype).val()
         }
     };
+    (@ long_shift $method:ident $op:path) => {
+        fn $method(&self, a: Val, by: i32) -> Val {
+            self.binary($op, a, self.long(by as u64))
+        }
+    };
     (@ shift $method:ident $op:path) => {
         fn $method(&self, a: Val, by: i32) -> Val {
             self.binary($op, a, self.int(by))
@@ -85,6 +90,7 @@ impl Arith for Emit<'_> {
     type F = Val;
     type I = Val;
     type D = Val;
+    type L = Val;
     type B = Val;
 
     fn float(&self, value: f32) -> Val {
@@ -97,6 +103,14 @@ impl Arith for Emit<'_> {
 
     fn double(&self, value: f64) -> Val {
         self.literal(DType::F64, Scalar::from(value))
+    }
+
+    fn long(&self, value: u64) -> Val {
+        self.literal(DType::U64, Scalar::I(value as i64))
+    }
+
+    fn lnonzero(&self, a: Val) -> Val {
+        self.compare(CompareOp::Ne, a, self.long(0))
     }
 
     fn fma(&self, a: Val, b: Val, c: Val) -> Val {
@@ -153,5 +167,17 @@ impl Arith for Emit<'_> {
         dneg unary UnaryOp::Neg;
         dround unary UnaryOp::Round;
         dto_int cast DType::I32;
+        dabs unary UnaryOp::Abs;
+        dsqrt unary UnaryOp::Sqrt;
+        dtrunc unary UnaryOp::Trunc;
+        dlt compare CompareOp::Lt;
+        dbits bitcast DType::U64;
+        of_dbits bitcast DType::F64;
+        ladd binary BinaryOp::Add;
+        lsub binary BinaryOp::Sub;
+        land binary BinaryOp::And;
+        lor binary BinaryOp::Or;
+        lshl long_shift BinaryOp::Shl;
+        lshr long_shift BinaryOp::Shr;
     }
 }

@@ -1,19 +1,17 @@
 //! The pass: transcendental ops go, their expansions come.
 
-use oxyfuel_base::{Result, ensure};
+use oxyfuel_base::Result;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile, rewrite};
 use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, UnaryOp, Val};
 
 use super::emit::Emit;
-use super::power::pow;
-use super::table::{apply, has_expansion};
+use super::table::{apply, apply_double, has_expansion};
+use super::{double_power, narrow, power, remainder};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
 /// always stays. In a mapped program the new tiles take the layout of the argument.
 ///
-/// f32 is expanded as it is. f16 and bf16 are converted to f32, and the result is rounded once. Other floats have no expansion: the error is
-/// `NoLowering`, so that the caller can run the program on an interpreter instead. `pow` of these three dtypes is always expanded (no target has it), of others
-/// never.
+/// f32 and f64 are expanded as they are. f16 and bf16 are converted to f32, and the result is rounded once. `pow` and `rem` of floats are always expanded: no target has them.
 pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Result<Program> {
     rewrite(program, &mut |k, inst| expand_inst(k, inst, needs))
 }
@@ -29,15 +27,15 @@ fn expand_inst(
             op: BinaryOp::Pow,
             lhs,
             rhs,
-        } => expand_pow(k, &k.tile(lhs), &k.tile(rhs)),
+        } => expand_binary(k, BinaryOp::Pow, &k.tile(lhs), &k.tile(rhs)),
+        Op::Binary {
+            op: BinaryOp::Rem,
+            lhs,
+            rhs,
+        } => expand_binary(k, BinaryOp::Rem, &k.tile(lhs), &k.tile(rhs)),
         _ => None,
     };
     Ok(result.map(|tile| vec![tile.val()]))
-}
-
-/// The dtypes that are computed in f32.
-fn is_expandable(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// Constants of an expansion must lie where the argument lies, not where another tile of its shape does.
@@ -58,23 +56,51 @@ fn expand_unary(
     if !has_expansion(op) || !needs(op, dtype) {
         return Ok(None);
     }
-    ensure!(
-        is_expandable(dtype),
-        NoLowering,
-        "`{}` of {dtype} has no expansion; f32, f16 and bf16 have",
-        op.name()
-    );
     let emit = emit_like(k, argument);
-    let result = apply(&emit, op, argument.cast(DType::F32).val());
+    let result = if dtype == DType::F64 {
+        apply_double(&emit, op, argument.val())
+    } else {
+        apply(&emit, op, argument.cast(DType::F32).val())
+    };
     Ok(result.map(|value| k.tile(value).cast(dtype)))
 }
 
-fn expand_pow(k: &KernelBuilder, base: &Tile, exponent: &Tile) -> Option<Tile> {
-    let dtype = base.dtype();
-    if !is_expandable(dtype) {
+/// `pow` and `rem`; those of integers are not for here.
+fn expand_binary(k: &KernelBuilder, op: BinaryOp, lhs: &Tile, rhs: &Tile) -> Option<Tile> {
+    let dtype = lhs.dtype();
+    if !dtype.is_float() {
         return None;
     }
-    let [x, y] = [base, exponent].map(|tile| tile.cast(DType::F32).val());
-    let result = pow(&emit_like(k, base), x, y);
+    let emit = emit_like(k, lhs);
+    let result = match (op, dtype) {
+        (BinaryOp::Pow, DType::F64) => double_power::pow(&emit, lhs.val(), rhs.val()),
+        (BinaryOp::Pow, _) => {
+            let [x, y] = [lhs, rhs].map(|tile| tile.cast(DType::F32).val());
+            power::pow(&emit, x, y)
+        }
+        (_, DType::F64) => remainder::rem_of_doubles(&emit, lhs.val(), rhs.val()),
+        (_, _) => {
+            let [x, y] = [lhs, rhs].map(|tile| tile.cast(DType::F64).val());
+            let rest = remainder::rem_of_singles(&emit, x, y);
+            k.tile(rest).cast(DType::F32).val()
+        }
+    };
     Some(k.tile(result).cast(dtype))
+}
+
+/// A cast from or to a float of at most eight bits, which stands as its code in a byte, as arithmetic on that code.
+pub fn code_cast(k: &KernelBuilder, value: &Tile, from: DType, to: DType) -> Tile {
+    let emit = emit_like(k, value);
+    let number = if from.is_narrow_float() {
+        let code = value.cast(DType::I32);
+        k.tile(narrow::decode(&emit, from, code.val()))
+    } else {
+        value.cast(DType::F32)
+    };
+    if to.is_narrow_float() {
+        let code = narrow::encode(&emit, to, number.val());
+        k.tile(code).cast(DType::U8)
+    } else {
+        number.cast(to)
+    }
 }

@@ -10,6 +10,7 @@ impl Arith for Native {
     type F = f32;
     type I = i32;
     type D = f64;
+    type L = u64;
     type B = bool;
 
     #[inline(always)]
@@ -199,5 +200,61 @@ impl Arith for Native {
     #[inline(always)]
     fn dto_int(&self, a: f64) -> i32 {
         a as i32
+    }
+    #[inline(always)]
+    fn dabs(&self, a: f64) -> f64 {
+        a.abs()
+    }
+    #[inline(always)]
+    fn dsqrt(&self, a: f64) -> f64 {
+        a.sqrt()
+    }
+    #[inline(always)]
+    fn dtrunc(&self, a: f64) -> f64 {
+        a.trunc()
+    }
+    #[inline(always)]
+    fn dlt(&self, a: f64, b: f64) -> bool {
+        a < b
+    }
+    #[inline(always)]
+    fn long(&self, value: u64) -> u64 {
+        value
+    }
+    #[inline(always)]
+    fn dbits(&self, a: f64) -> u64 {
+        a.to_bits()
+    }
+    #[inline(always)]
+    fn of_dbits(&self, a: u64) -> f64 {
+        f64::from_bits(a)
+    }
+    #[inline(always)]
+    fn ladd(&self, a: u64, b: u64) -> u64 {
+        a.wrapping_add(b)
+    }
+    #[inline(always)]
+    fn lsub(&self, a: u64, b: u64) -> u64 {
+        a.wrapping_sub(b)
+    }
+    #[inline(always)]
+    fn land(&self, a: u64, b: u64) -> u64 {
+        a & b
+    }
+    #[inline(always)]
+    fn lor(&self, a: u64, b: u64) -> u64 {
+        a | b
+    }
+    #[inline(always)]
+    fn lshl(&self, a: u64, by: i32) -> u64 {
+        a << by
+    }
+    #[inline(always)]
+    fn lshr(&self, a: u64, by: i32) -> u64 {
+        a >> by
+    }
+    #[inline(always)]
+    fn lnonzero(&self, a: u64) -> bool {
+        a != 0
     }
 }

@@ -4,6 +4,7 @@ use oxyfuel_kernel::UnaryOp;
 
 use super::arith::Arith;
 use super::count::Count;
+use super::{double, double_angle, double_error};
 use super::{error_function, exponential, logarithm, roots, trigonometric};
 
 /// One row: what is known of an expansion.
@@ -46,6 +47,9 @@ macro_rules! expansions {
         pub fn apply<A: Arith>(a: &A, op: UnaryOp, x: A::F) -> Option<A::F> {
             match op {
                 $(UnaryOp::$op => Some($function(a, x)),)*
+                // Rare enough to be computed in f64.
+                UnaryOp::Atan => Some(a.narrow(double_angle::atan(a, a.widen(x)))),
+                UnaryOp::Erfc => Some(a.narrow(double_error::erfc(a, a.widen(x)))),
                 UnaryOp::Neg
                 | UnaryOp::Abs
                 | UnaryOp::Not
@@ -76,7 +80,38 @@ expansions! {
     Rsqrt   roots::rsqrt,          0.850 at 0x003f_eb3a, "sqrt(1 / x), scaled";
 }
 
+/// `op` of an f64 by its expansion; `None` for the ops that targets have themselves.
+pub fn apply_double<A: Arith>(a: &A, op: UnaryOp, x: A::D) -> Option<A::D> {
+    let function = match op {
+        UnaryOp::Exp => double::exp,
+        UnaryOp::Exp2 => double::exp2,
+        UnaryOp::Expm1 => double::expm1,
+        UnaryOp::Log => double::log,
+        UnaryOp::Log2 => double::log2,
+        UnaryOp::Log1p => double::log1p,
+        UnaryOp::Sin => double_angle::sin,
+        UnaryOp::Cos => double_angle::cos,
+        UnaryOp::Atan => double_angle::atan,
+        UnaryOp::Tanh => double::tanh,
+        UnaryOp::Erf => double_error::erf,
+        UnaryOp::Erfc => double_error::erfc,
+        UnaryOp::Sigmoid => double::sigmoid,
+        UnaryOp::Neg
+        | UnaryOp::Abs
+        | UnaryOp::Not
+        | UnaryOp::Sqrt
+        | UnaryOp::Rsqrt
+        | UnaryOp::Recip
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::Trunc
+        | UnaryOp::Round
+        | UnaryOp::IsNan => return None,
+    };
+    Some(function(a, x))
+}
+
 /// Whether an op is one that this module expands.
 pub fn has_expansion(op: UnaryOp) -> bool {
-    TABLE.iter().any(|row| row.op == op)
+    matches!(op, UnaryOp::Atan | UnaryOp::Erfc) || TABLE.iter().any(|row| row.op == op)
 }

@@ -215,10 +215,6 @@ impl<'p> Select<'p, '_> {
                 if uniform {
                     return self.cast_uniform(from, dtype, a);
                 }
-                let wide = from == DType::I64 && matches!(dtype, DType::F32 | DType::F64);
-                if wide && !self.e.avx512() {
-                    return self.float_by_lanes(dtype, a, lanes);
-                }
                 self.e.cast(from, dtype, a, lanes)
             }
             Op::Bitcast { value } => {

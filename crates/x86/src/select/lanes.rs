@@ -1,4 +1,4 @@
-//! Ops that the vector unit lacks, lane by lane through scratch: 64-bit division, and on AVX2 64-bit shifts and conversions.
+//! Ops that the vector unit lacks, lane by lane through scratch: 64-bit division, and on AVX2 64-bit shifts.
 
 use oxyfuel_base::{DType, Result};
 use oxyfuel_kernel::ir::BinaryOp;
@@ -111,44 +111,6 @@ impl Select<'_, '_> {
         Ok(self
             .e
             .vec(X::VMovUps, width, &[Mem::at(scratch, out).into()]))
-    }
-
-    /// 64-bit integers to floats where no vector instruction does it.
-    pub fn float_by_lanes(&mut self, to: DType, a: Reg, lanes: u32) -> Result<Reg> {
-        let at = self.lane_place()? as i32;
-        let wide = Width::of_bytes(lanes * 8);
-        let scratch = self.scratch;
-        self.e
-            .f
-            .inst(X::VMovUpsS, wide, &[Mem::at(scratch, at).into(), a.into()]);
-        let bytes = lane_bytes(to);
-        let out = at + PLACE as i32;
-        self.each_lane(lanes, |s, lane| {
-            let r =
-                s.e.load_gpr(DType::I64, Mem::indexed(scratch, lane, 8, at))?;
-            let zero = s.e.f.vec();
-            s.e.f.inst(X::VZero, Width::X, &[zero.into()]);
-            let (convert, store) = if bytes == 8 {
-                (X::VCvtSi2Sd, X::VMovSdS)
-            } else {
-                (X::VCvtSi2Ss, X::VMovSsS)
-            };
-            let v = s.e.vec(convert, Width::X, &[zero.into(), r.into()]);
-            s.e.f.inst(
-                store,
-                Width::X,
-                &[
-                    Mem::indexed(scratch, lane, bytes as u8, out).into(),
-                    v.into(),
-                ],
-            );
-            Ok(())
-        })?;
-        Ok(self.e.vec(
-            X::VMovUps,
-            Width::of_bytes(lanes * bytes),
-            &[Mem::at(scratch, out).into()],
-        ))
     }
 
     fn each_lane(
