@@ -5,7 +5,7 @@
 //! interpreter, and never index out of range whatever their inputs hold.
 
 use crate::builder::{Builder, Operand};
-use crate::ir::{Device, Graph, ValueId};
+use crate::ir::{Device, Graph, Layout, ValueId};
 use crate::op::{Accepts, Binary, Compare, Op, Reduce, Unary};
 use crate::{Bindings, HostTensor};
 use oxyfuel_base::{DType, Expr, Result, Scalar, err};
@@ -54,6 +54,8 @@ pub struct Limits {
     pub elements: i64,
     /// Whether sizes may be symbols.
     pub symbols: bool,
+    /// Whether inputs and outputs may ask for strides.
+    pub layouts: bool,
     /// Whether some sizes are larger than a vector: one or two such sizes in a graph, so that its shapes fit together.
     pub large: bool,
 }
@@ -76,6 +78,7 @@ impl Default for Limits {
             steps: 24,
             elements: 2000,
             symbols: true,
+            layouts: true,
             large: false,
         }
     }
@@ -147,16 +150,58 @@ pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
     for _ in 0..choices.below(3) {
         b.output(choices.pick(&pool));
     }
-    if choices.flip()
-        && let Some(i) = b
-            .graph()
-            .inputs
-            .iter()
-            .position(|&v| v != last && b.ty(v) == b.ty(last))
-    {
-        b.mutate(i, last);
+    for i in 0..b.graph().inputs.len() {
+        if choices.flip()
+            && let Some(value) = fitting(&b, choices, &pool, i)
+        {
+            b.mutate(i, value);
+        }
+    }
+    if limits.layouts && choices.flip() {
+        lay_out(&mut b, choices);
     }
     b.finish()?.compact()
+}
+
+/// A value that an input can be overwritten with.
+fn fitting(
+    b: &Builder,
+    choices: &mut Choices<'_>,
+    pool: &[ValueId],
+    input: usize,
+) -> Option<ValueId> {
+    let input = b.graph().inputs[input];
+    let fitting: Vec<ValueId> = pool
+        .iter()
+        .copied()
+        .filter(|&v| v != input && b.ty(v) == b.ty(input))
+        .collect();
+    (!fitting.is_empty()).then(|| choices.pick(&fitting))
+}
+
+/// Strides for inputs and outputs: dims in another order, sometimes with gaps.
+fn lay_out(b: &mut Builder, choices: &mut Choices<'_>) {
+    let mut values = b.graph().inputs.clone();
+    values.extend(b.graph().outputs.iter().map(|out| out.value));
+    values.dedup();
+    for value in values {
+        let shape = b.ty(value).shape.clone();
+        if shape.iter().any(|extent| extent.as_const().is_none()) {
+            continue;
+        }
+        let mut order: Vec<usize> = (0..shape.len()).collect();
+        for d in (1..order.len()).rev() {
+            order.swap(d, choices.below(d + 1));
+        }
+        let mut strides = vec![Expr::ONE; shape.len()];
+        let mut step = Expr::from([1, 1, 2, 3][choices.below(4)]);
+        for d in order {
+            strides[d] = step.clone();
+            step *= shape[d].clone().max(1.into());
+            step += Expr::from([0, 0, 0, 5][choices.below(4)]);
+        }
+        b.set_layout(value, Layout::Required(strides));
+    }
 }
 
 /// Random inputs for a graph, whose symbols get random values too.
@@ -396,11 +441,25 @@ fn update(
     x: ValueId,
     dim: i64,
 ) -> Result<ValueId> {
-    match choices.below(4) {
+    match choices.below(6) {
         0 => {
             let part = b.slice(x, dim, 1, i64::MAX, 1)?;
             let part = b.unary(Unary::Neg, part)?;
             b.slice_scatter(x, part, dim, 1, i64::MAX, 1)
+        }
+        4 => {
+            // From a neighbouring slice of the same tensor.
+            let part = b.slice(x, dim, 0, -1, 1)?;
+            b.slice_scatter(x, part, dim, 1, i64::MAX, 1)
+        }
+        5 => {
+            // A slice of a slice.
+            let outer = b.slice(x, dim, 1, i64::MAX, 1)?;
+            let inner = b.slice(outer, -1, 0, -1, 1)?;
+            let src = operand(b, choices, pool);
+            let src = b.copy(inner, src)?;
+            let outer = b.slice_scatter(outer, src, -1, 0, -1, 1)?;
+            b.slice_scatter(x, outer, dim, 1, i64::MAX, 1)
         }
         1 => {
             let src = operand(b, choices, pool);

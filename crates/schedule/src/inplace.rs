@@ -59,7 +59,7 @@ impl Fuser<'_> {
                 .all(|&reader| self.reads_the_same(reader, group, &target, &written))
     }
 
-    /// Whether a write into an input has nothing to do, because what it brings was computed in its very place.
+    /// Whether a write into an input has nothing to do: it brings nothing, or what it brings was computed in its very place.
     pub(crate) fn is_there(&self, kind: GroupKind) -> bool {
         let GroupKind::Writes(id) = kind else {
             return false;
@@ -70,6 +70,9 @@ impl Fuser<'_> {
         };
         if !self.overwrites.contains(node.out()) {
             return false;
+        }
+        if self.graph.ty(src).shape.iter().any(|e| e.is_const(0)) {
+            return true;
         }
         let place = self.overwrites.memory(self.placements.of(src));
         let base = self.overwrites.memory(self.placements.of(base));
@@ -97,9 +100,12 @@ impl Fuser<'_> {
                 return true;
             }
             let rank = self.graph.ty(operand).rank();
-            let dims: DimMap = (0..rank)
-                .map(|j| map[result_dim(&node.op, i, j, map.len(), rank)])
-                .collect();
+            let dims: DimMap = match self.operand_maps.get(&reader) {
+                Some(dims) => dims.clone(),
+                None => (0..rank)
+                    .map(|j| map[result_dim(&node.op, i, j, map.len(), rank)])
+                    .collect(),
+            };
             !reads_memory(&node.op, i)
                 && place.offset == target.offset
                 && self.walk(group, operand, &place, &dims) == written

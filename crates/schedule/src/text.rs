@@ -58,7 +58,15 @@ impl Shown<'_> {
             });
             writeln!(f, "  {} = {}{dims}", self.name(node.out()), node.op.name())?;
         }
-        writeln!(f, "  writes {}", self.names(&group.outputs))
+        let written: Vec<String> = group
+            .outputs
+            .iter()
+            .map(|&v| match self.schedule.memory.root(v) {
+                root if root == v => self.name(v),
+                input => format!("{} into {}", self.name(v), self.name(input)),
+            })
+            .collect();
+        writeln!(f, "  writes {}", written.join(", "))
     }
 
     fn name(&self, value: ValueId) -> String {

@@ -55,8 +55,13 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "view-of-same",
-        doc: "A view, expand or permute that changes nothing is its operand.",
+        doc: "A view, expand, slice or permute that changes nothing is its operand.",
         apply: view_of_same,
+    },
+    Rule {
+        name: "write-of-all",
+        doc: "What is written over all of a tensor is the result; what writes nothing leaves it.",
+        apply: write_of_all,
     },
     Rule {
         name: "times-one",
@@ -73,11 +78,25 @@ fn cast_of_same(seen: &Seen<'_>) -> Option<ValueId> {
 fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
     let x = seen.inputs.first().copied()?;
     let same = match seen.op {
-        Op::View { .. } | Op::Expand { .. } => seen.same_type(x),
+        // A slice of the same size takes everything.
+        Op::View { .. } | Op::Expand { .. } | Op::Slice { .. } => seen.same_type(x),
         Op::Permute { dims } => dims.iter().copied().eq(0..dims.len()) && seen.same_type(x),
         _ => false,
     };
     same.then_some(x)
+}
+
+fn write_of_all(seen: &Seen<'_>) -> Option<ValueId> {
+    let (Op::Copy | Op::SliceScatter { .. }, [x, src]) = (seen.op, seen.inputs) else {
+        return None;
+    };
+    let written = &seen.new.values[*src].ty.shape;
+    if seen.same_type(*src) {
+        return Some(*src);
+    }
+    let nothing = matches!(seen.op, Op::SliceScatter { .. })
+        && written.iter().any(|extent| extent.is_const(0));
+    (nothing && seen.same_type(*x)).then_some(*x)
 }
 
 fn times_one(seen: &Seen<'_>) -> Option<ValueId> {
@@ -101,8 +120,7 @@ fn empty(graph: &Graph, node: &Node) -> Result<Option<Scalar>> {
     if matches!(node.op, Op::External { .. }) {
         return Ok(None);
     }
-    let data = &graph.values[out];
-    if data.layout.strides().is_some() || matches!(node.op, Op::Full { .. }) {
+    if matches!(node.op, Op::Full { .. }) {
         return Ok(None);
     }
     let none = |value: ValueId| {
@@ -169,6 +187,8 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
         if let Some(value) = empty(graph, node)? {
             rebuild.at(id);
             let made = constant_result(&mut rebuild, graph, node, &inputs, value)?;
+            let layout = graph.values[node.out()].layout.clone();
+            rebuild.builder.set_layout(made, layout);
             rebuild.define(node.out(), made);
             continue;
         }

@@ -1,9 +1,10 @@
 //! Running one graph on every target.
 
+use crate::memory;
 use oxyfuel_base::{Code, DType};
 use oxyfuel_engine::{Executable, Options, Target, agree, compile, cpu_device, same};
 use oxyfuel_graph::op::{Binary, Category, Op, Reduce, Unary};
-use oxyfuel_graph::{Graph, GraphOutput, HostTensor, Node, Rebuild, ValueId, run};
+use oxyfuel_graph::{Graph, GraphOutput, HostTensor, Node, Rebuild, ValueId, bind, run};
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
@@ -135,27 +136,21 @@ impl Machines {
         neighbours: &Neighbours,
     ) -> Result<(), Failure> {
         let (executable, device) = loaded.as_ref().map_err(Clone::clone)?;
+        let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
+        let bindings = bind(graph, &shapes).map_err(coded)?;
         if !target.can_interpret() {
-            let tensors: Vec<Tensor> = inputs
-                .iter()
-                .map(|input| Tensor::empty_on(&**device, input.dtype, &input.shape))
-                .collect::<Result<_, _>>()
-                .map_err(coded)?;
+            let tensors = memory::reserve(graph, &bindings, inputs, &**device).map_err(coded)?;
             executable
                 .run(&tensors.iter().collect::<Vec<_>>())
                 .map_err(coded)?;
             return Ok(());
         }
-        let tensors: Vec<Tensor> = inputs
-            .iter()
-            .map(|input| {
-                Tensor::from_bytes(self.cpu.memory(), &input.data, input.dtype, &input.shape)
-            })
-            .collect::<Result<_, _>>()
-            .map_err(coded)?;
+        let memory = self.cpu.memory();
+        let tensors = memory::place(graph, &bindings, inputs, memory).map_err(coded)?;
         let outputs = executable
             .run(&tensors.iter().collect::<Vec<_>>())
             .map_err(coded)?;
+        memory::check(graph, &bindings, inputs, &tensors, &outputs).map_err(|why| (None, why))?;
         let mut result = Ok(());
         for expected in expected {
             result = compare_all(graph, &outputs, expected, neighbours);

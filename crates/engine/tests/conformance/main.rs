@@ -5,6 +5,7 @@
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
 
 mod everywhere;
+mod memory;
 
 use everywhere::{Machines, Outcome, order_decides, perturbed};
 use oxyfuel_graph::random::{self, Choices, Limits};
