@@ -480,7 +480,7 @@ pub(crate) fn order_of(shape: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
     while !left.is_empty() {
         let at = left.iter().position(|&d| strides[d] == expected)?;
         let d = left.remove(at);
-        expected = expected * shape[d].clone();
+        expected *= shape[d].clone();
         order.push(d);
     }
     order.reverse();

@@ -24,7 +24,7 @@ fn tensor(json: &Json) -> HostTensor {
     HostTensor {
         dtype: json[0].as_str().unwrap().parse().unwrap(),
         shape: shape.iter().map(|n| n.as_i64().unwrap()).collect(),
-        data: data.into(),
+        data,
     }
 }
 
