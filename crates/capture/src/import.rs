@@ -86,39 +86,70 @@ pub enum OutputKind {
 
 /// Imports a description. See the module's documentation.
 pub fn import(description: &Description, options: &ImportOptions) -> Result<Imported> {
-    let mut importer = Importer {
-        b: Builder::new(description.name.as_str()),
-        env: Env::default(),
-        options,
-        externals: vec![],
-        signature: Signature::default(),
-        input_positions: vec![],
-        bound: HashSet::new(),
-    };
-    importer.symbols(description)?;
-    for input in &description.inputs {
-        importer.input(input)?;
-    }
-    for node in &description.nodes {
-        importer
-            .node(node, description)
-            .map_err(|e| located(node, e))?;
-    }
+    let mut importer = Importer::of_nodes(description, options)?;
     importer.outputs(description)?;
     importer.mutations(description)?;
-    let Importer {
-        b,
-        externals,
-        signature,
-        ..
-    } = importer;
     // Rows that were refused half way leave nodes that nobody reads.
-    let graph = b.finish()?.compact()?;
+    let graph = importer.b.finish()?.compact()?;
     Ok(Imported {
         graph,
-        signature,
-        externals,
+        signature: importer.signature,
+        externals: importer.externals,
     })
+}
+
+/// What the nodes of a description compute, for those who ask about its values rather than run it.
+#[derive(Clone, Debug)]
+pub struct Values {
+    /// Without results or layouts.
+    pub graph: Graph,
+    /// The value behind each result of an input or node that is a tensor of ours: name, index, value; in the order of the description.
+    pub names: Vec<(String, usize, ValueId)>,
+}
+
+/// Imports the inputs and nodes of a description.
+pub fn import_values(description: &Description, options: &ImportOptions) -> Result<Values> {
+    let importer = Importer::of_nodes(description, options)?;
+    let mut names = vec![];
+    let inputs = description.inputs.iter().map(|input| &input.name);
+    let nodes = description.nodes.iter().map(|node| &node.name);
+    for name in inputs.chain(nodes) {
+        for (index, slot) in importer.env.entry(name)?.slots.iter().enumerate() {
+            if let Slot::Value { id, .. } = slot {
+                names.push((name.clone(), index, *id));
+            }
+        }
+    }
+    let mut graph = importer.b.finish()?;
+    for value in graph.values.values_mut() {
+        value.layout = Layout::Any;
+    }
+    Ok(Values { graph, names })
+}
+
+impl<'d> Importer<'d> {
+    /// An import as far as the last node.
+    fn of_nodes(description: &'d Description, options: &'d ImportOptions) -> Result<Self> {
+        let mut importer = Importer {
+            b: Builder::new(description.name.as_str()),
+            env: Env::default(),
+            options,
+            externals: vec![],
+            signature: Signature::default(),
+            input_positions: vec![],
+            bound: HashSet::new(),
+        };
+        importer.symbols(description)?;
+        for input in &description.inputs {
+            importer.input(input)?;
+        }
+        for node in &description.nodes {
+            importer
+                .node(node, description)
+                .map_err(|e| located(node, e))?;
+        }
+        Ok(importer)
+    }
 }
 
 /// Says which node an error is about, and where the user wrote it.
@@ -344,9 +375,13 @@ impl<'d> Importer<'d> {
                             Some(strides) => self.with_strides(id, strides, op)?,
                             None => id,
                         };
-                        let position = self.b.graph().outputs.len();
-                        self.b.output(id);
-                        OutputKind::Value(position)
+                        // A value that is returned twice is one tensor.
+                        let outputs = &self.b.graph().outputs;
+                        let known = outputs.iter().position(|out| out.value == id);
+                        OutputKind::Value(known.unwrap_or_else(|| {
+                            self.b.output(id);
+                            self.b.graph().outputs.len() - 1
+                        }))
                     }
                 },
                 other => OutputKind::Constant(host::constant(other, description.objects)?),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`description`] | an FX graph as plain data: what Python writes and [`read`] reads |
 //! | [`import`](mod@import) | a description as a GRAPH, what is not compiled as external calls |
+//! | [`export`](mod@export) | what rules found, as edits of the host's graph |
 //! | [`aten`] | one row an ATen overload: compiled, and how, or deliberately external |
 //!
 //! Rust closures do not come through here: the crate `oxyfuel` traces them straight into the graph builder. `docs/capture.md` says the same in prose.
@@ -12,10 +13,13 @@
 pub mod aten;
 mod call;
 pub mod description;
+pub mod export;
 mod host;
 pub mod import;
 
 pub use description::{Description, read};
+pub use export::{Edits, export};
 pub use import::{
-    External, ImportOptions, Imported, InputKind, OutputKind, Products, Signature, import,
+    External, ImportOptions, Imported, InputKind, OutputKind, Products, Signature, Values, import,
+    import_values,
 };

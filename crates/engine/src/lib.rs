@@ -9,6 +9,7 @@
 //! | `assemble.rs` | kernels, buffers and steps become a plan |
 //! | `executable.rs` | a plan on a device, callable, with its guards |
 //! | `interpret.rs` | the tile interpreter as a runner and as a judge |
+//! | `joint.rs` | rules on a joint graph before the host cuts it in two |
 //! | `kernel.rs` | users' own tile programs |
 //! | `agree.rs` | when two results count as equal |
 //! | `cache.rs` | plans on disk |
@@ -26,6 +27,7 @@ pub mod cache;
 mod executable;
 pub mod explain;
 mod interpret;
+mod joint;
 mod kernel;
 mod options;
 mod peak;
@@ -39,6 +41,7 @@ pub use agree::{agree, same};
 pub use executable::{Executable, Mismatch};
 pub use explain::{Explanation, Limits, explain};
 pub use interpret::Interpreter;
+pub use joint::rewrite_joint;
 pub use kernel::{UserKernel, compile_kernel};
 pub use options::{Mode, Numerics, Options};
 pub use peak::{Peak, peak};

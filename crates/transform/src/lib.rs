@@ -15,4 +15,4 @@ mod simplify;
 
 pub use borders::borders;
 pub use decompose::decompose;
-pub use simplify::{RULES, Rule, simplify};
+pub use simplify::{RULES, Rule, same_values, simplify};

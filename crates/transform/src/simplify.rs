@@ -3,7 +3,7 @@
 //! A rule looks at one node (and what defines its operands) and may name a value that already holds the node's result. Rules run in one walk from inputs to outputs, so a
 //! rewrite is seen by everything after it; what nobody reads any more disappears at the end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use oxyfuel_base::{Result, Scalar, err};
 use oxyfuel_graph::{Binary, Graph, Node, NodeId, Op, Rebuild, Reduce, ValueId};
@@ -175,9 +175,27 @@ fn constant_result(
 
 /// Runs all rules and makes equal nodes one.
 pub fn simplify(graph: &Graph) -> Result<Graph> {
+    simplified(graph)?.finish()
+}
+
+/// For every value of the graph the first one that certainly holds the same: what the rules find, for those who keep the graph in a form of their own.
+pub fn same_values(graph: &Graph) -> Result<Vec<ValueId>> {
+    let rebuild = simplified(graph)?;
+    let mut first: HashMap<ValueId, ValueId> = HashMap::new();
+    graph
+        .values
+        .ids()
+        .map(|old| Ok(*first.entry(rebuild.get(old)?).or_insert(old)))
+        .collect()
+}
+
+/// One walk of all rules over the graph.
+fn simplified(graph: &Graph) -> Result<Rebuild<'_>> {
     let mut rebuild = Rebuild::new(graph);
     let mut definitions: HashMap<ValueId, NodeId> = HashMap::new();
     let mut known: HashMap<String, ValueId> = HashMap::new();
+    // Results that are computed alike are tensors of their own: the caller may write to one of them.
+    let returned: HashSet<ValueId> = graph.outputs.iter().map(|out| out.value).collect();
     for (id, node) in graph.nodes.iter() {
         let inputs = node
             .inputs
@@ -213,6 +231,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
         let key = format!("{:?} {inputs:?} {layouts:?}", node.op);
         if node.outputs.len() == 1
             && !node.op.is_ordered()
+            && !returned.contains(&node.out())
             && let Some(&value) = known.get(&key)
         {
             rebuild.define(node.out(), value);
@@ -220,7 +239,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
         }
         rebuild.copy(id)?;
         let new = rebuild.builder.graph();
-        if let Some((new_id, new_node)) = new.nodes.iter().last() {
+        if let Some((new_id, new_node)) = new.nodes.iter().next_back() {
             for &out in &new_node.outputs {
                 definitions.insert(out, new_id);
             }
@@ -229,5 +248,5 @@ pub fn simplify(graph: &Graph) -> Result<Graph> {
             }
         }
     }
-    rebuild.finish()
+    Ok(rebuild)
 }
