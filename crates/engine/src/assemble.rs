@@ -226,6 +226,8 @@ fn bindings(graph: &Graph, steps: &[Step]) -> Vec<SymbolBinding> {
     let symbols = graph.symbols.iter().map(|info| SymbolBinding {
         symbol: info.symbol,
         source: source(info.symbol),
+        min: info.min,
+        max: info.max,
     });
     symbols.collect()
 }

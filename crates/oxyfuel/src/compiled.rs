@@ -39,6 +39,8 @@ pub struct Compiled {
     name: String,
     function: Traceable,
     arity: Option<usize>,
+    /// A graph of symbolic sizes: one variant a device serves them all.
+    symbolic: Option<Graph>,
     options: Options,
     variants: RwLock<Variants>,
     /// One a device.
@@ -95,6 +97,7 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
         name: short_name(std::any::type_name::<F>()),
         function: Box::new(move |tensors| function.invoke(tensors)),
         arity: F::ARITY,
+        symbolic: None,
         options,
         variants: RwLock::default(),
         compilers: Mutex::default(),
@@ -104,7 +107,8 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
 
 /// Makes a graph, such as one read from text, a compiled function of its inputs.
 ///
-/// It has the guards, variants and explanations of a compiled closure. A graph that writes to its inputs, or whose sizes are symbolic, is refused.
+/// It has the guards, variants and explanations of a compiled closure. A graph whose sizes are symbolic is compiled once for all sizes: its inputs are row-major or as their layouts say, and it cannot be captured
+/// inside of another function. A graph that writes to its inputs is refused.
 ///
 /// ```
 /// # fn main() -> oxyfuel::Result<()> {
@@ -120,23 +124,25 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
 /// ```
 pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
     oxyfuel_graph::verify(&graph)?;
-    if let Some(symbol) = graph.symbols.first() {
-        return Err(err!(
-            NoLowering,
-            "@{} has a symbolic size, {}",
-            graph.name,
-            symbol.symbol
-        ));
-    }
     if graph.outputs.iter().any(|output| output.alias.is_some()) {
         return Err(err!(NoLowering, "@{} writes to an input", graph.name));
     }
     let (name, arity) = (graph.name.clone(), graph.inputs.len());
+    let symbolic = (!graph.symbols.is_empty()).then(|| graph.clone());
     let mut compiled = compile(
-        move |tensors: &[Tensor]| trace::splice(&graph, tensors),
+        move |tensors: &[Tensor]| match graph.symbols.first() {
+            Some(symbol) => Err(err!(
+                NoLowering,
+                "@{} has a symbolic size, {}, and is captured inside of another function",
+                graph.name,
+                symbol.symbol
+            )),
+            None => trace::splice(&graph, tensors),
+        },
         options,
     )?;
     compiled.arity = Some(arity);
+    compiled.symbolic = symbolic;
     Ok(compiled.named(name))
 }
 
@@ -243,7 +249,7 @@ impl Compiled {
         let caller = Location::caller();
         let capture = || {
             self.check_arity(inputs.len())?;
-            trace::capture(&self.name, &concrete(inputs, caller)?, &*self.function)
+            self.capture(&concrete(inputs, caller)?)
         };
         let captured = capture().map_err(|error| located(error, caller))?;
         let tensors = captured.tensors.into_iter().map(Tensor::from).collect();
@@ -289,7 +295,10 @@ impl Compiled {
 
     /// The variant for these arguments.
     fn variant(&self, inputs: &[&rt::Tensor]) -> Result<Arc<Variant>> {
-        let hash = hash_all(inputs.iter().copied());
+        let hash = match &self.symbolic {
+            Some(_) => 0,
+            None => hash_all(inputs.iter().copied()),
+        };
         let variant = match self.find(hash, inputs) {
             Some(variant) => variant,
             None => self.compile_variant(hash, inputs)?,
@@ -300,13 +309,13 @@ impl Compiled {
 
     fn find(&self, hash: u64, inputs: &[&rt::Tensor]) -> Option<Arc<Variant>> {
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+        // What is left to check of a graph of symbolic sizes, its plan checks.
+        let admits = |(guard, input): (&Guard, &&rt::Tensor)| match &self.symbolic {
+            Some(_) => guard.device == input.device(),
+            None => guard.admits(input),
+        };
         let fits = |variant: &&Arc<Variant>| {
-            variant.guards.len() == inputs.len()
-                && variant
-                    .guards
-                    .iter()
-                    .zip(inputs)
-                    .all(|(guard, input)| guard.admits(input))
+            variant.guards.len() == inputs.len() && variant.guards.iter().zip(inputs).all(admits)
         };
         variants.by_hash.get(&hash)?.iter().find(fits).cloned()
     }
@@ -323,7 +332,7 @@ impl Compiled {
         }
         let reasons = self.reasons(inputs);
         let start = Instant::now();
-        let captured = trace::capture(&self.name, inputs, &*self.function)?;
+        let captured = self.capture(inputs)?;
         let capture = start.elapsed();
         let device = inputs
             .iter()
@@ -344,6 +353,16 @@ impl Compiled {
         });
         self.keep(&variant);
         Ok(variant)
+    }
+
+    fn capture(&self, inputs: &[&rt::Tensor]) -> Result<trace::Captured> {
+        match &self.symbolic {
+            Some(graph) => Ok(trace::Captured {
+                graph: graph.clone(),
+                tensors: Vec::new(),
+            }),
+            None => trace::capture(&self.name, inputs, &*self.function),
+        }
     }
 
     fn compiler(&self, device: Device) -> Result<Arc<Compiler>> {

@@ -1,8 +1,8 @@
 //! What a compiled function became, for people and for programs.
 
 use crate::compiled::Variant;
-use oxyfuel_base::Expr;
-use oxyfuel_plan::{Artefact, BufferHome};
+use oxyfuel_base::{Expr, Symbol};
+use oxyfuel_plan::{Artefact, BufferHome, SymbolSource};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -71,13 +71,19 @@ pub struct MemoryReport {
     pub constants: i64,
 }
 
-fn number(e: &Expr) -> i64 {
-    e.as_const().unwrap_or(0)
-}
-
 impl VariantReport {
     pub(crate) fn of(variant: &Variant) -> Self {
         let plan = variant.executable.plan();
+        // Sizes of a graph of symbolic sizes are those of the call that it was compiled at.
+        let extent = |symbol: Symbol| {
+            let binding = plan.symbols.iter().find(|known| known.symbol == symbol)?;
+            let SymbolSource::Extent { input, dim } = binding.source else {
+                return None;
+            };
+            let guard = variant.guards.get(input as usize)?;
+            guard.shape.get(dim as usize).copied()
+        };
+        let number = |e: &Expr| e.eval(&extent).unwrap_or(0);
         let mut memory = MemoryReport {
             arena: number(&plan.arena_bytes),
             ..MemoryReport::default()
@@ -103,7 +109,11 @@ impl VariantReport {
             target: variant.target.clone(),
             calls: variant.calls.load(Ordering::Relaxed),
             steps,
-            kernels: plan.kernels.values().map(KernelReport::of).collect(),
+            kernels: plan
+                .kernels
+                .values()
+                .map(|kernel| KernelReport::of(kernel, &number))
+                .collect(),
             memory,
         }
     }
@@ -122,7 +132,7 @@ impl VariantReport {
 }
 
 impl KernelReport {
-    fn of(kernel: &oxyfuel_plan::Kernel) -> Self {
+    fn of(kernel: &oxyfuel_plan::Kernel, number: &dyn Fn(&Expr) -> i64) -> Self {
         let (kind, code_bytes) = match &kernel.artefact {
             Artefact::MachineCode(code) => ("machine code", code.code.len()),
             Artefact::Ptx(module) => ("ptx", module.text.len()),

@@ -282,3 +282,52 @@ fn plans_come_back_from_disk() {
     }
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+/// A layer norm, a softmax along a symbolic dim, a mean over everything and a product, of sizes that only a call knows.
+const SYMBOLIC: &str = "sym s0: 0.. \"batch\"
+sym s1: 0..4096 \"length\" hint 16
+graph @block(%x: f32[s0, s1, 8] cpu, %w: f32[8] cpu) {
+  %n: f32[s0, s1, 8], %m: f32[s0, s1, 1], %r: f32[s0, s1, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5
+  %t: f32[s0, 8, s1] = permute %n, dims=[0, 2, 1]
+  %scores: f32[s0, s1, s1] = bmm %n, %t
+  %p: f32[s0, s1, s1] = _softmax %scores, dim=2
+  %y: f32[s0, s1, 8] = bmm %p, %n
+  %all: f32[] = mean %y, dims=[0, 1, 2], keepdim=false
+  return %y, %all
+}";
+
+#[test]
+fn a_graph_of_symbolic_sizes_is_compiled_once() {
+    let graph = oxyfuel::parse_graph("block", SYMBOLIC).unwrap();
+    let f = oxyfuel::compile_graph(graph.clone(), Options::default()).unwrap();
+    let w = Tensor::randn(&[8], DType::F32, 7);
+    for (batch, length) in [(2, 5), (1, 1), (3, 70), (1, 300), (0, 4), (4, 0), (2, 5)] {
+        let x = Tensor::randn(&[batch, length, 8], DType::F32, 1);
+        let ours = f.call(&[&x, &w]).unwrap();
+        let host = |t: &Tensor| {
+            let values: Vec<f64> = t
+                .to_vec::<f32>()
+                .unwrap()
+                .into_iter()
+                .map(f64::from)
+                .collect();
+            oxyfuel_graph::HostTensor::from_f64(DType::F32, t.shape(), &values).unwrap()
+        };
+        let expected = oxyfuel_graph::run(&graph, &[host(&x), host(&w)]).unwrap();
+        for (ours, expected) in ours.iter().zip(&expected) {
+            assert_eq!(ours.shape(), expected.shape);
+            for (a, b) in ours.to_vec::<f32>().unwrap().iter().zip(expected.to_f64()) {
+                let close = (f64::from(*a) - b).abs() <= 1e-4 * b.abs().max(1.0);
+                assert!(close || (a.is_nan() && b.is_nan()), "{a} instead of {b}");
+            }
+        }
+    }
+    let explanation = f.explain();
+    assert_eq!(explanation.variants.len(), 1);
+    assert_eq!(explanation.variants[0].interpreted().count(), 0);
+    assert_eq!(explanation.variants[0].memory.outputs, 4 * (2 * 5 * 8 + 1));
+    let long = Tensor::randn(&[1, 5000, 8], DType::F32, 1);
+    let error = f.call(&[&long, &w]).unwrap_err();
+    assert_eq!(error.code, oxyfuel::Code::ShapeMismatch);
+    assert!(error.message.contains("between 0 and 4096"), "{error}");
+}

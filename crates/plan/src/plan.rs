@@ -37,6 +37,9 @@ pub struct Plan {
 pub struct SymbolBinding {
     pub symbol: Symbol,
     pub source: SymbolSource,
+    /// The range that the code was made for; `i64::MAX` without an upper end.
+    pub min: i64,
+    pub max: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

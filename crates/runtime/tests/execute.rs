@@ -261,6 +261,8 @@ fn symbols_come_from_the_inputs() {
     let binding = SymbolBinding {
         symbol,
         source: SymbolSource::Extent { input: 0, dim: 0 },
+        min: 0,
+        max: 300,
     };
     for machine_code in kinds() {
         let plan = build(Expr::symbol(symbol), vec![binding.clone()], machine_code).plan;
@@ -272,6 +274,14 @@ fn symbols_come_from_the_inputs() {
         assert_eq!(
             program
                 .call(&[&ramp(3, 1.0), &ramp(4, 1.0)])
+                .unwrap_err()
+                .code,
+            Code::ShapeMismatch
+        );
+        // The code relies on the range.
+        assert_eq!(
+            program
+                .call(&[&ramp(301, 1.0), &ramp(301, 1.0)])
                 .unwrap_err()
                 .code,
             Code::ShapeMismatch

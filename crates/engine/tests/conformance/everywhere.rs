@@ -66,21 +66,6 @@ impl Machines {
         }
     }
 
-    /// Runs the graph on every target and compares with the graph interpreter.
-    pub fn run(&self, graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<Outcome>, String> {
-        self.run_loosely(graph, inputs, &Vec::new())
-    }
-
-    /// As [`Self::run`], but an element may differ as much as it differs between neighbours.
-    pub fn run_loosely(
-        &self,
-        graph: &Graph,
-        inputs: &[HostTensor],
-        neighbours: &Neighbours,
-    ) -> Result<Vec<Outcome>, String> {
-        self.run_loaded(graph, &self.load(graph), inputs, neighbours)
-    }
-
     /// The graph compiled once for every target.
     pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
         let load = |target: &Target| {
@@ -97,7 +82,7 @@ impl Machines {
         self.targets.iter().map(load).collect()
     }
 
-    /// Runs what was loaded; see [`Self::run_loosely`].
+    /// Runs what was loaded and compares with the graph interpreter. An element may differ as much as it differs between neighbours.
     pub fn run_loaded(
         &self,
         graph: &Graph,
@@ -446,11 +431,21 @@ pub fn order_decides(graph: &Graph, inputs: &[HostTensor]) -> bool {
 }
 
 /// Numbers around zero for floats, small ones for integers: indices into dims of the cases stay in range.
-pub fn random_inputs(graph: &Graph, rng: &mut Rng) -> Result<Vec<HostTensor>, String> {
+pub fn random_inputs(
+    graph: &Graph,
+    sizes: &[i64],
+    rng: &mut Rng,
+) -> Result<Vec<HostTensor>, String> {
+    let size = |symbol| {
+        let at = graph.symbols.iter().position(|s| s.symbol == symbol)?;
+        sizes.get(at).copied()
+    };
     let tensor = |&value: &ValueId| {
         let ty = graph.ty(value);
-        let shape: Option<Vec<i64>> = ty.shape.iter().map(|e| e.as_const()).collect();
-        let shape = shape.ok_or("a seeded case has constant sizes")?;
+        let shape = ty.shape.iter().map(|e| e.eval(&size));
+        let shape = shape
+            .collect::<Result<Vec<i64>, _>>()
+            .map_err(|e| e.to_string())?;
         let count: i64 = shape.iter().product();
         let made = if ty.dtype.is_float() {
             let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();

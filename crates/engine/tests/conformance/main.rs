@@ -27,41 +27,45 @@ fn split(input: &str) -> (&str, &str) {
         .map_or((input, ""), |end| input.split_at(end + 2))
 }
 
-/// Tensors written out, one a line; or `; seed N`, from which they are drawn.
-fn inputs_of(graph: &Graph, text: &str) -> Result<Vec<HostTensor>, String> {
+/// Tensors written out, one a line; or `seed N`, from which they are drawn. `seed N sizes 3, 70` draws them for these values of the symbols; each such line is one run of code that is compiled once.
+fn inputs_of(graph: &Graph, text: &str) -> Result<Vec<Vec<HostTensor>>, String> {
     let lines: Vec<&str> = text
         .lines()
-        .filter(|line| !line.trim().is_empty())
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
         .collect();
-    match lines.as_slice() {
-        [line] if line.trim().starts_with("seed ") => {
-            let seed = line.trim()["seed ".len()..]
-                .parse()
-                .map_err(|e| format!("{line}: {e}"))?;
-            let mut rng = Rng::new(seed);
-            everywhere::random_inputs(graph, &mut rng)
-        }
-        lines => lines
-            .iter()
-            .map(|line| parse_tensor("input", line).map_err(|e| e.to_string()))
-            .collect(),
+    if !lines.iter().all(|line| line.starts_with("seed ")) {
+        let tensor = |line: &&str| parse_tensor("input", line).map_err(|e| e.to_string());
+        return Ok(vec![lines.iter().map(tensor).collect::<Result<_, _>>()?]);
     }
+    let seeded = |line: &&str| {
+        let numbers = line.replace("seed", "").replace("sizes", ",");
+        let numbers: Vec<i64> = numbers
+            .split(',')
+            .map(|n| n.trim().parse().map_err(|e| format!("{line}: {e}")))
+            .collect::<Result<_, _>>()?;
+        let mut rng = Rng::new(numbers[0] as u64);
+        everywhere::random_inputs(graph, &numbers[1..], &mut rng)
+    };
+    lines.iter().map(seeded).collect()
 }
 
 fn conforms(case: &Case, machines: &Machines) -> Result<String, String> {
     let (text, rest) = split(&case.input);
     let graph = parse(&case.name, text).map_err(|e| e.to_string())?;
-    let inputs = inputs_of(&graph, rest)?;
+    let loaded = machines.load(&graph);
     let mut report = String::new();
-    for outcome in machines.run(&graph, &inputs)? {
-        let ignored = IGNORED
-            .iter()
-            .any(|(file, target, _)| *file == case.name && outcome.target().starts_with(target));
-        match outcome {
-            Outcome::Agrees(_) => {}
-            Outcome::NoLowering(..) if ignored => {}
-            Outcome::NoLowering(target, why) | Outcome::Wrong(target, why) => {
-                report += &format!("{target}: {why}\n")
+    for inputs in inputs_of(&graph, rest)? {
+        for outcome in machines.run_loaded(&graph, &loaded, &inputs, &Vec::new())? {
+            let ignored = IGNORED.iter().any(|(file, target, _)| {
+                *file == case.name && outcome.target().starts_with(target)
+            });
+            match outcome {
+                Outcome::Agrees(_) => {}
+                Outcome::NoLowering(..) if ignored => {}
+                Outcome::NoLowering(target, why) | Outcome::Wrong(target, why) => {
+                    report += &format!("{target}: {why}\n")
+                }
             }
         }
     }

@@ -12,7 +12,7 @@
 use super::Program;
 use super::instance::{Home, Instance, ReadyStep};
 use crate::device::Stream;
-use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_base::{Result, ensure};
 use oxyfuel_plan::{Plan, Step, SymbolSource};
 use std::ops::Range;
 
@@ -198,18 +198,24 @@ impl Program {
         matches!(&self.plan.steps[step], Step::External(step) if !step.call.binds.is_empty())
     }
 
-    /// The numbers of symbols that are known before any step ran must be there.
+    /// The numbers of symbols that are known before any step ran must be there, and all of them within the ranges that the code was made for.
     pub(super) fn check_numbers(&self, values: &[i64]) -> Result<()> {
-        let mut bindings = self.plan.symbols.iter().zip(values);
-        match bindings.find(|(binding, value)| {
-            **value == LATER && !matches!(binding.source, SymbolSource::Step(_))
-        }) {
-            None => Ok(()),
-            Some((binding, _)) => Err(err!(
-                UnboundSymbol,
-                "nobody says what {} is",
-                binding.symbol
-            )),
+        for (binding, &value) in self.plan.symbols.iter().zip(values) {
+            let (symbol, min, max) = (binding.symbol, binding.min, binding.max);
+            if value == LATER {
+                ensure!(
+                    matches!(binding.source, SymbolSource::Step(_)),
+                    UnboundSymbol,
+                    "nobody says what {symbol} is"
+                );
+                continue;
+            }
+            ensure!(
+                min <= value && value <= max,
+                ShapeMismatch,
+                "{symbol} must lie between {min} and {max}, is {value}"
+            );
         }
+        Ok(())
     }
 }
