@@ -1,0 +1,223 @@
+"""What a compiled function returns is what eager returns: values, strides, aliases, structure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from agree import compiled, same
+
+
+def test_pointwise_and_reduction() -> None:
+    same(lambda x: ((x + 1).relu() * 2).sum(-1), torch.randn(4, 8))
+
+
+def test_products_stay_with_torch() -> None:
+    same(lambda x, y: (x @ y).relu() + 1, torch.randn(4, 8), torch.randn(8, 4))
+
+
+def test_kwargs_and_nested_outputs() -> None:
+    def f(x: torch.Tensor, *, scale: float, other: dict[str, torch.Tensor]) -> Any:
+        y = x * scale
+        return {"a": y, "b": [y + 1, (other["z"], None, 3)], "same": y}
+
+    x, z = torch.randn(3), torch.randn(2)
+    result = compiled(f)(x, scale=2.0, other={"z": z})
+    torch.testing.assert_close(result["a"], x * 2)
+    assert result["b"][1][0] is z
+    assert result["b"][1][1:] == (None, 3)
+    assert result["same"] is result["a"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(8, 6).t(),
+        lambda: torch.randn(4, 6)[:, ::2],
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(4, 1).expand(4, 5),
+        lambda: torch.randn(9).as_strided((4, 3), (2, 1)),
+        lambda: torch.randn(()),
+        lambda: torch.randn(0, 3),
+        lambda: torch.randn(33)[1:],
+        lambda: torch.randn(5, 1, 7).permute(2, 0, 1),
+    ],
+    ids=["transposed", "gaps", "channels-last", "expanded", "overlapping", "0-d", "empty", "unaligned", "permuted"],
+)
+def test_inputs_of_every_layout(make: Any) -> None:
+    x = make()
+    same(lambda x: (x * 2 + 1, x.sum(), x.unsqueeze(0)), x)
+
+
+def test_an_unaligned_byte_offset() -> None:
+    bytes = torch.zeros(41, dtype=torch.uint8)
+    x = bytes[1:41]
+    same(lambda x: x + 1, x)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool],
+    ids=str,
+)
+def test_element_types(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 5, (4, 5)).to(dtype)
+    same(lambda x: (x * x, x == 1, x.float().mean()), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_float8(dtype: torch.dtype) -> None:
+    x = torch.randn(64)
+    same(lambda x: x.to(dtype), x)
+    same(lambda x: x.to(torch.float32) * 2, x.to(dtype))
+
+
+def test_complex_numbers_stay_with_torch() -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    same(lambda x: (x * 2, x.abs() + 1, torch.view_as_real(x)), x)
+
+
+def test_outputs_that_are_inputs_or_views() -> None:
+    x = torch.randn(4, 6)
+    a, b, c, d = compiled(lambda x: (x, x.view(6, 4), x[1:], (x + 1).t()))(x)
+    assert a is x
+    assert b.data_ptr() == x.data_ptr() and b.shape == (6, 4)
+    assert c.data_ptr() == x[1:].data_ptr()
+    assert d.stride() == (x + 1).t().stride()
+
+
+def test_views_of_one_result_share_memory() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return y, y[1:], y.view(-1)
+
+    y, tail, flat = compiled(f)(torch.randn(4, 6))
+    y.zero_()
+    assert tail.abs().sum() == 0 and flat.abs().sum() == 0
+
+
+def test_results_of_two_calls_are_apart() -> None:
+    f = compiled(lambda x: x + 1)
+    x = torch.randn(5)
+    a, b = f(x), f(x)
+    a.zero_()
+    torch.testing.assert_close(b, x + 1)
+
+
+def test_mutated_inputs() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x[1:].mul_(y)
+        return x.sum()
+
+    x, y = torch.randn(4, 3), torch.randn(3)
+    mine, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(compiled(f)(mine, y), f(theirs, y))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_mutation_through_a_view() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.t().relu_()
+        return x * 2
+
+    x = torch.randn(4, 3).t()
+    mine, theirs = x.clone(memory_format=torch.preserve_format), x.clone(memory_format=torch.preserve_format)
+    torch.testing.assert_close(compiled(f)(mine), f(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_written_slice_of_an_input() -> None:
+    """A step of a key-value cache."""
+
+    def f(cache: torch.Tensor, rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, at, rows)
+        return cache[:8].sum(0)
+
+    cache, rows, at = torch.randn(64, 4), torch.randn(2, 4), torch.tensor([5, 3])
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(compiled(f)(mine, rows, at), f(theirs, rows, at))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_constants_of_the_graph() -> None:
+    table = torch.arange(6.0)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + table, torch.tensor([1.0, 2.0]), torch.ones(3), torch.arange(4)
+
+    same(f, torch.randn(6))
+
+
+def test_integers_in_and_out() -> None:
+    same(lambda x, n: (x[:n] * n, n + 1), torch.randn(8), 3)
+
+
+def test_modules_keep_their_keys() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    keys = list(model.state_dict())
+    model.compile(backend="oxyfuel")
+    model(torch.randn(5, 3))
+    assert list(model.state_dict()) == keys
+
+
+def test_buffers_are_updated() -> None:
+    torch.manual_seed(0)
+    model, other = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(model)(x), other(x))
+    torch.testing.assert_close(model.running_mean, other.running_mean)
+    torch.testing.assert_close(model.running_var, other.running_var)
+    assert model.num_batches_tracked == 1
+
+
+def test_autocast() -> None:
+    model = nn.Linear(8, 8)
+    x = torch.randn(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, result = model(x), compiled(model)(x)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result, expected)
+
+
+def test_modes_are_guards() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    fast = compiled(model)
+    x = torch.randn(3, 4)
+    model.eval()
+    with torch.no_grad():
+        result = fast(x)
+        assert not result.requires_grad
+        torch.testing.assert_close(result, model(x))
+    with torch.inference_mode():
+        assert fast(x).is_inference()
+    assert fast(x).requires_grad
+    model.train()
+    assert (fast(torch.ones(64, 4)) == 0).any()
+
+
+def test_parts_that_are_not_compiled() -> None:
+    @torch.compiler.disable
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    same(lambda x: outside(x + 1) * 2, torch.randn(3))
+
+
+def test_stance() -> None:
+    f = compiled(lambda x: x + 1)
+    x = torch.randn(3)
+    with torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(f(x), x + 1)
+    torch.testing.assert_close(f(x), x + 1)
+
+
+def test_deterministic_mode() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        same(lambda x, i: torch.zeros(4).index_add(0, i, x), torch.randn(9), torch.arange(9) % 4)
+    finally:
+        torch.use_deterministic_algorithms(False)

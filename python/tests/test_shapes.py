@@ -1,0 +1,127 @@
+"""Sizes that change: one plan for a graph with symbols, and no more compiles than Dynamo asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from oxyfuel import backend
+
+from agree import agree, compiled
+
+
+class Counter:
+    """The backend, counting."""
+
+    def __init__(self) -> None:
+        self.compiles = 0
+
+    def __call__(self, gm: Any, inputs: Any, **kwargs: Any) -> Any:
+        self.compiles += 1
+        return backend(gm, inputs, options={"fallback": "error"})
+
+
+def net(x: torch.Tensor) -> torch.Tensor:
+    return ((x + 1).relu() * x).sum(-1) + x.mean()
+
+
+@pytest.mark.parametrize("order", ["up", "down", "mixed"])
+def test_a_sweep_of_batch_sizes_compiles_twice(order: str) -> None:
+    sizes = list(range(2, 66))
+    sizes = {"up": sizes, "down": sizes[::-1], "mixed": sizes[::2] + sizes[1::2]}[order]
+    counter = Counter()
+    f = torch.compile(net, backend=counter)
+    for size in sizes:
+        x = torch.randn(size, 8)
+        agree(f(x), net(x))
+    assert counter.compiles <= 2
+    f(torch.randn(1, 8))
+    assert counter.compiles <= 3
+
+
+def test_dynamic_from_the_start() -> None:
+    counter = Counter()
+    f = torch.compile(net, backend=counter, dynamic=True)
+    for size in (4, 9, 2):
+        x = torch.randn(size, size + 3)
+        agree(f(x), net(x))
+    assert counter.compiles == 1
+
+
+def test_marked_dims() -> None:
+    counter = Counter()
+    f = torch.compile(net, backend=counter)
+    for size in (5, 6, 7):
+        x = torch.randn(size, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        agree(f(x), net(x))
+    assert counter.compiles == 1
+
+
+def test_static_sizes_compile_each() -> None:
+    counter = Counter()
+    f = torch.compile(net, backend=counter, dynamic=False)
+    for size in (3, 4, 5):
+        x = torch.randn(size, 8)
+        agree(f(x), net(x))
+    assert counter.compiles == 3
+
+
+def test_symbolic_training() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    f = compiled(model, dynamic=True)
+    for size in (3, 5):
+        x = torch.randn(size, 4)
+        model.zero_grad()
+        f(x).sum().backward()
+        found = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        model(x).sum().backward()
+        agree(found, [p.grad for p in model.parameters()])
+
+
+def test_sizes_in_the_results() -> None:
+    def f(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return x.reshape(-1), n * 2, torch.zeros(n // 2 + 1), torch.arange(n)
+
+    g = compiled(f, dynamic=True)
+    for size in (3, 4, 8):
+        x = torch.randn(size, 3)
+        agree(g(x), f(x))
+
+
+def test_a_size_that_no_text_says() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(int(x.shape[0] * 1.5)) + 1
+
+    g = compiled(f, dynamic=True)
+    for size in (3, 4, 8):
+        agree(g(torch.randn(size)), f(torch.randn(size)))
+
+
+def test_sizes_that_depend_on_data() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.nonzero() * 2).sum(0) + 1
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        g = compiled(f, fullgraph=True)
+        for seed in range(4):
+            torch.manual_seed(seed)
+            x = torch.randn(6) > 0
+            agree(g(x), f(x))
+
+
+def test_numbers_that_depend_on_data() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = int(x.max().item())
+        torch._check(n >= 0)
+        torch._check(n < 100)
+        return torch.ones(n) * 2
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        g = compiled(f, fullgraph=True)
+        for n in (3, 7):
+            x = torch.tensor([1, n])
+            agree(g(x), f(x))
