@@ -4,18 +4,18 @@ use crate::compile::Compiled;
 use crate::dlpack::View;
 use crate::errors::raise;
 use crate::form::{Form, Forms, Maker, Output};
-use crate::host::{Caller, take};
+use crate::host::Caller;
 use crate::torch::Torch;
-use oxyfuel_base::{Result, Symbol, err};
+use oxyfuel_base::{Id, Result, Symbol, err};
 use oxyfuel_capture::{External, InputKind, Signature};
 use oxyfuel_engine::Executable;
-use oxyfuel_plan::{Plan, Step, SymbolSource};
+use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::Stream;
 use oxyfuel_runtime::execute::LATER;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// More assignments than this and the oldest knowledge is forgotten.
 const MAX_FORMS: usize = 256;
@@ -45,6 +45,37 @@ pub struct Inner {
     given: Vec<(usize, usize)>,
     /// Inputs that the plan writes.
     written: Vec<bool>,
+    /// The buffer of each input.
+    input_buffers: Vec<usize>,
+    /// By step: inputs that nobody reads after this external call.
+    pub last_reads: Vec<Vec<usize>>,
+    /// What calls need for themselves, waiting for the next.
+    states: Mutex<Vec<State>>,
+}
+
+/// More calls at once than this, and what they needed is not kept.
+const MAX_STATES: usize = 16;
+
+/// What a call needs for itself.
+#[derive(Debug)]
+struct State {
+    views: Vec<View>,
+    addresses: Vec<u64>,
+    numbers: Vec<i64>,
+    slots: Vec<Option<Py<PyAny>>>,
+}
+
+impl State {
+    fn new(plan: &Plan) -> Self {
+        let mut slots = vec![];
+        slots.resize_with(plan.buffers.len(), || None);
+        Self {
+            views: vec![View::default(); plan.inputs.len()],
+            addresses: vec![0; plan.inputs.len()],
+            numbers: vec![LATER; plan.symbols.len()],
+            slots,
+        }
+    }
 }
 
 /// A callable of Python's and the names of its last arguments.
@@ -102,6 +133,9 @@ impl Graph {
         });
         let mut inner = Inner {
             written: written.collect(),
+            input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
+            last_reads: last_reads(plan),
+            states: Mutex::default(),
             executable,
             signature,
             externals,
@@ -159,103 +193,112 @@ impl Inner {
     }
 
     fn call<'py>(&self, inputs: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
-        let py = inputs.py();
-        let torch = Torch::get(py)?;
-        if inputs.len() != self.signature.inputs.len() {
+        let count = inputs.len();
+        if count != self.signature.inputs.len() {
             return Err(raise(err!(
                 ArityMismatch,
-                "{} inputs for a graph with {}",
-                inputs.len(),
+                "{count} inputs for a graph with {}",
                 self.signature.inputs.len()
             )));
         }
-        let items = take(inputs)?;
+        let mut state = self
+            .states()
+            .pop()
+            .unwrap_or_else(|| State::new(self.plan()));
+        let called = self.call_with(inputs, &mut state);
+        if state.slots.len() == self.plan().buffers.len() {
+            state.slots.fill_with(|| None);
+        } else {
+            state = State::new(self.plan());
+        }
+        let mut states = self.states();
+        if states.len() < MAX_STATES {
+            states.push(state);
+        }
+        drop(states);
+        called
+    }
+
+    fn states(&self) -> MutexGuard<'_, Vec<State>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call_with<'py>(
+        &self,
+        inputs: &Bound<'py, PyList>,
+        state: &mut State,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let py = inputs.py();
+        let torch = Torch::get(py)?;
         let plan = self.plan();
-        let mut addresses = vec![0; plan.inputs.len()];
-        let mut slots: Vec<Option<Bound<'py, PyAny>>> = vec![None; plan.buffers.len()];
-        let mut numbers = vec![LATER; plan.symbols.len()];
-        let mut views = vec![];
-        for (parameter, (item, kind)) in items.into_iter().zip(&self.signature.inputs).enumerate() {
+        state.numbers.fill(LATER);
+        for (parameter, kind) in self.signature.inputs.iter().enumerate() {
             match kind {
                 InputKind::Tensor(input) => {
-                    let mut view = View::default();
-                    view.read(&item)?;
-                    views.push((*input, item, view));
+                    let item = inputs.get_item(parameter)?;
+                    state.views[*input].read(&item)?;
+                    state.slots[self.input_buffers[*input]] = Some(item.unbind());
                 }
                 InputKind::Object(input) => {
-                    slots[oxyfuel_base::Id::index(plan.inputs[*input].buffer)] = Some(item);
+                    let item = inputs.get_item(parameter)?;
+                    state.slots[self.input_buffers[*input]] = Some(item.unbind());
                 }
                 InputKind::Symbol(_) => {
                     if let Some((_, place)) = self.given.iter().find(|(p, _)| *p == parameter) {
-                        numbers[*place] = item.extract()?;
+                        state.numbers[*place] = inputs.get_item(parameter)?.extract()?;
                     }
                 }
                 InputKind::Unused => {}
             }
         }
+        inputs.del_slice(0, inputs.len())?;
         for (place, binding) in plan.symbols.iter().enumerate() {
             if let SymbolSource::Extent { input, dim } = binding.source {
-                let view = views.iter().find(|(index, ..)| *index == input as usize);
-                let extent = view.and_then(|(_, _, view)| view.shape.get(dim as usize));
-                numbers[place] = *extent
+                let extent = state.views[input as usize].shape.get(dim as usize);
+                state.numbers[place] = *extent
                     .ok_or_else(|| raise(err!(RankMismatch, "input {input} has no dim {dim}")))?;
             }
         }
-        let forms = self.forms(py, &numbers)?;
+        let forms = self.forms(py, &state.numbers)?;
         let mut written_back = vec![];
-        for (input, item, view) in views {
-            let spec = &plan.inputs[input];
-            let Some(form) = &forms.inputs[input] else {
-                return Err(raise(err!(
-                    UnboundSymbol,
-                    "input {} has no form",
-                    spec.name
-                )));
+        for (input, (form, spec)) in forms.inputs.iter().zip(&plan.inputs).enumerate() {
+            let buffer = self.input_buffers[input];
+            let (Some(form), Some(item)) = (form, &state.slots[buffer]) else {
+                continue;
             };
-            let item = match check(form, &view, spec.align, &spec.name).map_err(raise)? {
-                true => {
-                    addresses[input] = view.address;
-                    item
+            let view = &mut state.views[input];
+            if !check(form, view, spec.align, &spec.name).map_err(raise)? {
+                let copy = form.copy(py, torch, item.bind(py))?;
+                view.read(&copy)?;
+                if self.written[input] {
+                    written_back.push((item.clone_ref(py), copy.clone()));
                 }
-                false => {
-                    let copy = form.copy(py, torch, &item)?;
-                    let mut view = view;
-                    view.read(&copy)?;
-                    addresses[input] = view.address;
-                    if self.written[input] {
-                        written_back.push((item, copy.clone()));
-                    }
-                    copy
-                }
-            };
-            slots[oxyfuel_base::Id::index(spec.buffer)] = Some(item);
+                state.slots[buffer] = Some(copy.unbind());
+            }
+            state.addresses[input] = state.views[input].address;
         }
-        let mut caller = Caller {
-            py,
-            torch,
-            graph: self,
-            forms,
-            slots,
-            view: View::default(),
-            raised: None,
-        };
+        let mut caller = Caller::new(py, torch, self, forms, std::mem::take(&mut state.slots));
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
         // plan's own forms, and results of calls were checked against them.
         let ran = unsafe {
             self.executable.program().call_hosted(
-                &mut numbers,
-                &addresses,
+                &mut state.numbers,
+                &state.addresses,
                 &mut caller,
                 Stream::default(),
             )
         };
-        if let Err(error) = ran {
-            return Err(caller.raised.take().unwrap_or_else(|| raise(error)));
-        }
-        for (item, copy) in written_back {
-            item.call_method1("copy_", (copy,))?;
-        }
-        self.results(&mut caller)
+        let result = match ran {
+            Err(error) => Err(caller.raised.take().unwrap_or_else(|| raise(error))),
+            Ok(()) => {
+                for (item, copy) in written_back {
+                    item.call_method1(py, "copy_", (copy,))?;
+                }
+                self.results(&mut caller)
+            }
+        };
+        state.slots = caller.slots;
+        result
     }
 
     fn results<'py>(&self, caller: &mut Caller<'_, 'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -265,11 +308,43 @@ impl Inner {
             results.push(match output {
                 Output::Constant(object) => object.bind(caller.py).clone(),
                 Output::Same(earlier) => results[*earlier].clone(),
-                Output::Window(window) => caller.window(window, &[])?,
+                Output::Window(window) => caller.window(window)?,
             });
         }
         PyTuple::new(caller.py, results)
     }
+}
+
+/// By step: inputs that no step after it touches and that are no outputs. Only external calls have any: between them nothing is freed.
+fn last_reads(plan: &Plan) -> Vec<Vec<usize>> {
+    let mut last = vec![0; plan.buffers.len()];
+    let end = plan.steps.len();
+    for (number, step) in plan.steps.iter().enumerate() {
+        let mut touch = |buffer: BufferId| last[buffer.index()] = number;
+        match step {
+            Step::External(step) => step.operands.iter().for_each(|o| touch(o.buffer)),
+            Step::Copy { src, dst, .. } => [*src, *dst].into_iter().for_each(touch),
+            Step::Launch { args, .. } => args.iter().for_each(|arg| {
+                if let ArgRef::Buffer { buffer, .. } = arg {
+                    touch(*buffer);
+                }
+            }),
+        }
+    }
+    for output in &plan.outputs {
+        last[output.buffer.index()] = end;
+    }
+    let calls: Vec<usize> = (0..end)
+        .filter(|step| matches!(plan.steps[*step], Step::External(_)))
+        .collect();
+    let mut reads = vec![vec![]; end];
+    for spec in &plan.inputs {
+        let buffer = spec.buffer.index();
+        if let Some(call) = calls.iter().find(|call| **call >= last[buffer]) {
+            reads[*call].push(buffer);
+        }
+    }
+    reads
 }
 
 /// Whether an input can be used as it is; an error where it is not the tensor that the plan was made for.

@@ -1,14 +1,14 @@
 //! Python as the host of a plan: its tensors hold the buffers, its operators run the steps that we did not compile.
 
 use crate::dlpack::View;
-use crate::form::{Call, Form, Forms, Window};
-use crate::graph::{Graph, Inner};
+use crate::form::{Call, Form, Forms, Value, Window};
+use crate::graph::Inner;
 use crate::torch::{Torch, vectorcall};
-use oxyfuel_base::{Code, Error, Result, err};
+use oxyfuel_base::{Code, Error, Id, Result, err};
 use oxyfuel_plan::{BufferHome, Step};
 use oxyfuel_runtime::execute::Host;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 use std::sync::Arc;
 
 /// Kernels that move less than this run without letting the GIL go: taking it back may cost more than they do.
@@ -21,14 +21,15 @@ pub struct Caller<'a, 'py> {
     pub graph: &'a Inner,
     pub forms: Arc<Forms>,
     /// What the host holds for each buffer.
-    pub slots: Vec<Option<Bound<'py, PyAny>>>,
-    pub view: View,
+    pub slots: Vec<Option<Py<PyAny>>>,
+    view: View,
+    operands: Vec<Bound<'py, PyAny>>,
     /// What Python raised; it outlives the error that stands for it on our side.
     pub raised: Option<PyErr>,
 }
 
 impl Host for Caller<'_, '_> {
-    fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
+    fn allocate(&mut self, buffer: usize, _bytes: usize) -> Result<u64> {
         let forms = self.forms.clone();
         let made = match &forms.buffers[buffer] {
             Some(form) => form.empty(self.py, self.torch),
@@ -39,14 +40,16 @@ impl Host for Caller<'_, '_> {
             Ok(tensor)
         });
         let tensor = self.keep(tensor)?;
-        self.slots[buffer] = Some(tensor);
-        let _ = bytes;
+        self.slots[buffer] = Some(tensor.unbind());
         Ok(self.view.address)
     }
 
     fn external(&mut self, step: usize, addresses: &mut [u64], numbers: &mut [i64]) -> Result<()> {
         let ran = self.run(step, addresses, numbers);
         let binds = self.keep(ran)?;
+        for &input in &self.graph.last_reads[step] {
+            self.slots[input] = None;
+        }
         if binds {
             let forms = self.graph.forms(self.py, numbers);
             self.forms = self.keep(forms)?;
@@ -67,7 +70,26 @@ impl Host for Caller<'_, '_> {
     }
 }
 
-impl<'py> Caller<'_, 'py> {
+impl<'a, 'py> Caller<'a, 'py> {
+    pub fn new(
+        py: Python<'py>,
+        torch: &'a Torch,
+        graph: &'a Inner,
+        forms: Arc<Forms>,
+        slots: Vec<Option<Py<PyAny>>>,
+    ) -> Self {
+        Self {
+            py,
+            torch,
+            graph,
+            forms,
+            slots,
+            view: View::default(),
+            operands: vec![],
+            raised: None,
+        }
+    }
+
     /// An exception of Python's as an error of ours, kept so that the caller sees the exception itself.
     fn keep<T>(&mut self, result: PyResult<T>) -> Result<T> {
         result.map_err(|raised| {
@@ -94,7 +116,7 @@ impl<'py> Caller<'_, 'py> {
                 step.call.name
             )));
         };
-        let returned = self.invoke(call, &target.callable, target.names.as_ref(), addresses)?;
+        let returned = self.invoke(call, &target.callable, target.names.as_ref())?;
         let item = |index: usize| -> PyResult<Bound<'py, PyAny>> {
             if step.call.sequence {
                 returned.get_item(index)
@@ -129,16 +151,19 @@ impl<'py> Caller<'_, 'py> {
             late.calls[number].as_ref().unwrap_or(call)
         };
         for (index, buffer) in step.results.iter().enumerate() {
-            let buffer = oxyfuel_base::Id::index(*buffer);
+            let buffer = buffer.index();
             let result = item(index)?;
-            self.slots[buffer] = Some(match &call.results[index] {
-                None => result,
-                Some(form) => {
-                    let result = self.as_promised(result, form, &step.call.name)?;
-                    addresses[buffer] = self.view.address;
-                    result
+            self.slots[buffer] = Some(
+                match &call.results[index] {
+                    None => result,
+                    Some(form) => {
+                        let result = self.as_promised(result, form, &step.call.name)?;
+                        addresses[buffer] = self.view.address;
+                        result
+                    }
                 }
-            });
+                .unbind(),
+            );
         }
         Ok(!step.call.binds.is_empty())
     }
@@ -148,23 +173,37 @@ impl<'py> Caller<'_, 'py> {
         call: &Call,
         callable: &Py<PyAny>,
         names: Option<&Py<PyTuple>>,
-        addresses: &[u64],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut operands = Vec::with_capacity(call.operands.len());
+        let mut operands = std::mem::take(&mut self.operands);
         for window in &call.operands {
-            operands.push(self.window(window, addresses)?);
+            operands.push(self.window(window)?);
         }
-        let args = call.args.iter().map(|arg| arg.build(self.py, &operands));
-        let args = args.collect::<PyResult<Vec<_>>>()?;
-        let pointers: Vec<_> = args.iter().map(Bound::as_ptr).collect();
-        vectorcall(self.py, callable, &pointers, names)
+        // Sequences that hold operands are made for this call; the rest is there already.
+        let mut made = vec![];
+        let mut args = Vec::with_capacity(call.args.len());
+        for arg in &call.args {
+            args.push(match arg {
+                Value::Constant(object) => object.as_ptr(),
+                Value::Operand(number) => operands[*number].as_ptr(),
+                Value::List(_) | Value::Tuple(_) => {
+                    let sequence = arg.build(self.py, &operands)?;
+                    let pointer = sequence.as_ptr();
+                    made.push(sequence);
+                    pointer
+                }
+            });
+        }
+        let returned = vectorcall(self.py, callable, &args, names);
+        operands.clear();
+        self.operands = operands;
+        returned
     }
 
     /// The tensor that a call or the caller sees.
-    pub fn window(&mut self, window: &Window, addresses: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+    pub fn window(&mut self, window: &Window) -> PyResult<Bound<'py, PyAny>> {
         let held = match &self.slots[window.buffer] {
-            Some(held) => held.clone(),
-            None => self.constant(window.buffer, addresses)?,
+            Some(held) => held.bind(self.py).clone(),
+            None => self.constant(window.buffer)?,
         };
         let Some(form) = &window.form else {
             return Ok(held);
@@ -192,7 +231,7 @@ impl<'py> Caller<'_, 'py> {
     }
 
     /// A constant of the plan as a tensor of its own: the caller may write what it is given.
-    fn constant(&mut self, buffer: usize, _addresses: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+    fn constant(&mut self, buffer: usize) -> PyResult<Bound<'py, PyAny>> {
         let forms = self.forms.clone();
         let spec = self.graph.plan().buffers.values().nth(buffer);
         let (Some(BufferHome::Constant(bytes)), Some(form)) =
@@ -259,15 +298,3 @@ impl Form {
         Ok(copy)
     }
 }
-
-/// The inputs of a call: taken from the list, which is emptied.
-pub fn take<'py>(list: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let items: Vec<_> = list.iter().collect();
-    list.del_slice(0, items.len())?;
-    Ok(items)
-}
-
-const _: fn() = || {
-    fn is_sync<T: Sync + Send>() {}
-    is_sync::<Graph>();
-};
