@@ -38,6 +38,7 @@ from torch._decomp import core_aten_decompositions  # noqa: E402, F401
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
 from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: E402, F401
 from torch._guards import TracingContext  # noqa: E402
+from torch._higher_order_ops.effects import with_effects  # noqa: E402, F401
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.utils._sympy.numbers import int_oo  # noqa: E402

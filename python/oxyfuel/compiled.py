@@ -38,4 +38,14 @@ def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode:
     """Compiles an ATen graph; raises where that fails."""
     description = describe(gm, role)
-    return OutputCode(_native.compile(description.text, options.native(), description.objects))
+    external = _nodes_of(gm, options.external) if options.external else []
+    return OutputCode(_native.compile(description.text, options.native(external), description.objects))
+
+
+def _nodes_of(gm: torch.fx.GraphModule, operators: tuple[str, ...]) -> list[str]:
+    """The nodes that call one of these operators, named with or without their overload."""
+    return [
+        node.name
+        for node in gm.graph.nodes
+        if node.op == "call_function" and any(f"{node.target}.".startswith(f"{name}.") for name in operators)
+    ]

@@ -102,6 +102,8 @@ class _Describer:
         # What a use of an FX node becomes.
         self.uses: dict[fx.Node, Any] = {}
         self.results: dict[fx.Node, list[dict[str, Any]]] = {}
+        # Tokens that order effects: traced as tensors, and nothing at all when the graph runs.
+        self.tokens = {node.args[0] for node in gm.graph.nodes if node.target is _torch.with_effects}
 
     def run(self, name: str) -> Description:
         inputs: list[dict[str, Any]] = []
@@ -168,7 +170,7 @@ class _Describer:
             self.uses[node] = {"expr": said}
             return {"name": node.name, "kind": "int", "value": said}
         self.uses[node] = {"node": node.name}
-        return {"name": node.name, **self.result(value)}
+        return {"name": node.name, **({"kind": "object"} if node in self.tokens else self.result(value))}
 
     def call(self, node: fx.Node) -> None:
         value = node.meta.get("val")
@@ -179,6 +181,8 @@ class _Describer:
             return
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
+        if node.target is _torch.with_effects:
+            results[0] = {"kind": "object"}
         target = _target_name(node.target)
         try:
             if target is None:

@@ -37,10 +37,10 @@ class Options:
     trace_dir: str | None = None
     log: str = ""
 
-    def native(self) -> str:
-        """The part that the Rust side reads, as JSON."""
+    def native(self, external: list[str]) -> str:
+        """The part that the Rust side reads, as JSON; `external` are nodes of the graph that torch runs."""
         names = ("mode", "numerics", "target", "threads", "verify", "cache_dir", "trace_dir")
-        return json.dumps({name: getattr(self, name) for name in names})
+        return json.dumps({"external": external, **{name: getattr(self, name) for name in names}})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

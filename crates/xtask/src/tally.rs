@@ -1,10 +1,11 @@
-//! Counting tests from what the runners print: `cargo nextest` (one summary) and `cargo test` (one line a binary).
+//! Counting tests from what the runners print: `cargo nextest` (one summary), `cargo test` (one line a binary) and `pytest -q` (the last line).
 
 /// Whose lines to read. They are not mixed: nextest repeats what a failed test's own harness printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runner {
     Nextest,
     CargoTest,
+    Pytest,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +18,18 @@ pub struct Tally {
 impl Tally {
     /// Looks at one printed line, and adds what it counts.
     pub fn see(&mut self, runner: Runner, line: &str) {
-        let start = match runner {
-            Runner::Nextest => "Summary [",
-            Runner::CargoTest => "test result:",
+        let line = line.trim();
+        let counts = match runner {
+            Runner::Nextest => line.strip_prefix("Summary ["),
+            Runner::CargoTest => line.strip_prefix("test result:"),
+            Runner::Pytest => {
+                let counts = line.starts_with(|c: char| c.is_ascii_digit());
+                line.split_once(" in ")
+                    .map(|(counts, _)| counts)
+                    .filter(|_| counts)
+            }
         };
-        let Some(counts) = line.trim().strip_prefix(start) else {
+        let Some(counts) = counts else {
             return;
         };
         let words: Vec<&str> = counts
@@ -35,7 +43,7 @@ impl Tally {
             match pair[1] {
                 "passed" => self.passed += n,
                 // nextest counts a test that could not start, or ran past its time, apart from a failed one.
-                "failed" | "exec" | "timed" => self.failed += n,
+                "failed" | "exec" | "timed" | "error" | "errors" => self.failed += n,
                 "ignored" | "skipped" => self.ignored += n,
                 _ => {}
             }
@@ -66,6 +74,24 @@ mod tests {
 
     const OK: &str = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
     const BAD: &str = "test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s";
+
+    #[test]
+    fn pytest_says_it_in_its_last_line() {
+        let mut tally = Tally::default();
+        for line in [
+            "....F...                                  [100%]",
+            "FAILED python/tests/test_a.py::test_b - assert 3 in 4",
+            "1 failed, 70 passed, 2 skipped, 1 error, 3 warnings in 112.09s (0:01:52)",
+        ] {
+            tally.see(Runner::Pytest, line);
+        }
+        let wanted = Tally {
+            passed: 70,
+            failed: 2,
+            ignored: 2,
+        };
+        assert_eq!(tally, wanted);
+    }
 
     #[test]
     fn cargo_test_lines_add_up() {

@@ -10,8 +10,9 @@ pub const HELP: &str = "\
 usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
 
 Runs everything CI runs: formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
-then all tests and doctests of the workspace. Makes the pinned Python environment `.venv-test` by itself. Uses
-cargo-nextest where it is installed. Closes with one line: `N passed, N failed`.
+then all tests and doctests of the workspace, then the Python package: its tests, and `pip install .` with the
+quickstart in a fresh environment. Makes the pinned Python environment `.venv-test` by itself. Uses cargo-nextest
+where it is installed. Closes with one line: `N passed, N failed`.
 
   --only-tests   leave out the checks before the tests
   -- ...         handed to the runner in place of `--workspace`, for instance `-- -p oxyfuel-graph`; leaves out the
@@ -100,6 +101,25 @@ fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
             (false, n) => failed.push(format!("{n} of the {name} failed")),
         }
     }
+    if arguments.is_empty() {
+        let mut seen = Tally::default();
+        let status = python_tests(&mut seen)?;
+        tally.add(seen);
+        match (status, seen.failed) {
+            (true, _) => {}
+            (false, 0) => return Err("the Python tests could not be run".to_owned()),
+            (false, n) => failed.push(format!("{n} of the Python tests failed")),
+        }
+        timed("install", || {
+            let python = venv::install_fresh(&tools)?;
+            let mut quickstart = Command::new(python);
+            // Outside of the tree, so that what is imported is what was installed.
+            quickstart
+                .current_dir(std::env::temp_dir())
+                .arg(workspace::root().join("python/examples/quickstart.py"));
+            process::run(&mut quickstart, "python/examples/quickstart.py")
+        })?;
+    }
     // A filter skips on purpose; in a full run a skipped test is one that nobody runs.
     if arguments.is_empty() && tally.ignored > 0 {
         failed.push(format!(
@@ -112,6 +132,20 @@ fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
     } else {
         Err(failed.join("; "))
     }
+}
+
+/// The tests of the Python package; whether all passed.
+fn python_tests(seen: &mut Tally) -> Result<bool, String> {
+    let tools = timed("package", venv::ensure_package)?;
+    let mut pytest = Command::new(&tools.python);
+    pytest
+        .current_dir(workspace::root())
+        .env(FULL_RUN, "1")
+        .args(["-m", "pytest", "-q", "python/tests"]);
+    let status = timed("python", || {
+        process::watch(&mut pytest, |line| seen.see(Runner::Pytest, line))
+    })?;
+    Ok(status.success())
 }
 
 fn cargo(args: &[&str]) -> Command {

@@ -42,6 +42,14 @@ pub struct Tools {
     pub ptxas: Option<PathBuf>,
 }
 
+impl Tools {
+    fn bin(&self) -> Result<&Path, String> {
+        self.python
+            .parent()
+            .ok_or_else(|| "the environment has no folder".to_owned())
+    }
+}
+
 /// The interpreter of the environment with the engines we compare with.
 pub fn ensure_peers() -> Result<PathBuf, String> {
     Ok(ensure_environment(PEERS)?.join("bin/python"))
@@ -73,6 +81,86 @@ pub fn ensure() -> Result<Tools, String> {
     })
 }
 
+/// The test environment with the Python package of this tree in it, built with the development profile.
+pub fn ensure_package() -> Result<Tools, String> {
+    let tools = ensure()?;
+    let mut maturin = in_environment(&tools, "maturin")?;
+    process::run(
+        maturin.args(["develop", "--quiet", "--profile", "dev"]),
+        "building the Python package (`maturin develop`)",
+    )?;
+    Ok(tools)
+}
+
+/// `pip install .` in an environment with nothing else in it, as a user does it; its interpreter.
+///
+/// torch and the build tool come from the test environment, and the development profile is used: what is tried is the package, not the download of torch nor
+/// the optimiser.
+pub fn install_fresh(tools: &Tools) -> Result<PathBuf, String> {
+    let venv = workspace::root().join(".venv-install");
+    if venv.exists() {
+        fs::remove_dir_all(&venv)
+            .map_err(|e| format!("cannot remove the old {}: {e}", venv.display()))?;
+    }
+    process::run(
+        Command::new(&tools.python).args(["-m", "venv"]).arg(&venv),
+        "`python -m venv`",
+    )?;
+    let site = |venv: &Path| -> Result<PathBuf, String> {
+        let sites = find_folder(&venv.join("lib"), "site-packages");
+        sites.ok_or_else(|| format!("{} has no site-packages", venv.display()))
+    };
+    let test = tools
+        .python
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("."));
+    let (from, to) = (site(test)?, site(&venv)?.join("tools.pth"));
+    fs::write(&to, format!("{}\n", from.display()))
+        .map_err(|e| format!("cannot write {}: {e}", to.display()))?;
+    let python = venv.join("bin/python");
+    let mut install = Command::new(&python);
+    install
+        .current_dir(workspace::root())
+        .env("PATH", search_path(tools)?)
+        .env("MATURIN_PEP517_ARGS", "--profile dev")
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ])
+        .args([
+            "--no-deps",
+            "--no-build-isolation",
+            "--ignore-installed",
+            ".",
+        ]);
+    process::run(&mut install, "`pip install .`")?;
+    Ok(python)
+}
+
+/// A program of the test environment, as if the environment was active.
+fn in_environment(tools: &Tools, program: &str) -> Result<Command, String> {
+    let bin = tools.bin()?;
+    let mut command = Command::new(bin.join(program));
+    command
+        .current_dir(workspace::root())
+        .env("PATH", search_path(tools)?)
+        .env("VIRTUAL_ENV", bin.parent().unwrap_or(bin));
+    Ok(command)
+}
+
+/// The search path with the environment's programs first.
+fn search_path(tools: &Tools) -> Result<std::ffi::OsString, String> {
+    let mut paths = vec![tools.bin()?.to_path_buf()];
+    paths.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    std::env::join_paths(paths).map_err(|e| format!("the search path cannot be said: {e}"))
+}
+
 fn make(root: &Path, venv: &Path, requirements: &str) -> Outcome {
     println!("making {} from {requirements}", venv.display());
     if venv.exists() {
@@ -97,6 +185,20 @@ fn make(root: &Path, venv: &Path, requirements: &str) -> Outcome {
         "-r",
     ]);
     process::run(pip.arg(requirements), &format!("installing {requirements}"))
+}
+
+/// The first folder of that name under another.
+fn find_folder(folder: &Path, name: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|e| Some(e.ok()?.path()));
+    let mut folders: Vec<PathBuf> = entries.filter(|p| p.is_dir() && !p.is_symlink()).collect();
+    folders.sort();
+    let here = folders
+        .iter()
+        .find(|p| p.file_name().is_some_and(|n| n == name));
+    here.cloned()
+        .or_else(|| folders.iter().find_map(|p| find_folder(p, name)))
 }
 
 /// The first file of that name under a folder, in the order of names.

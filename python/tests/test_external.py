@@ -1,0 +1,118 @@
+"""What we do not compile runs in torch, inside of our plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from agree import agree, compiled, same
+
+
+def test_cond() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x - 1, (x * 2,)) * 3
+
+    g = compiled(f)
+    for x in (torch.ones(4), -torch.ones(4)):
+        agree(g(x), f(x))
+
+
+def test_while_loop() -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def f(x: torch.Tensor) -> Any:
+        return while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x + 1))
+
+    same(f, torch.randn(3))
+
+
+def test_flex_attention() -> None:
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j)) * 2
+
+    q, k, v = (torch.randn(1, 2, 128, 16) for _ in range(3))
+    torch.testing.assert_close(compiled(f)(q, k, v), f(q, k, v), rtol=1e-4, atol=1e-4)
+
+
+def test_attention() -> None:
+    same(torch.nn.functional.scaled_dot_product_attention, *(torch.randn(1, 2, 16, 8) for _ in range(3)))
+
+
+@torch.library.custom_op("oxyfuel_tests::twice", mutates_args=())
+def twice(x: torch.Tensor, names: str, by: float = 2.0) -> torch.Tensor:
+    assert names == "a"
+    return x * by
+
+
+twice.register_fake(lambda x, names, by=2.0: torch.empty_like(x))
+
+
+@torch.library.custom_op("oxyfuel_tests::bump", mutates_args={"x"})
+def bump(x: torch.Tensor) -> None:
+    x += 1
+
+
+def test_custom_operators() -> None:
+    same(lambda x: twice(x + 1, "a") + twice(x, "a", by=3.0), torch.randn(4))
+
+
+def test_custom_operators_that_write() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        bump(y)
+        bump(x)
+        return y + x
+
+    mine, theirs = torch.zeros(3), torch.zeros(3)
+    torch.testing.assert_close(torch.compile(f, backend="oxyfuel")(mine), f(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_an_operator_whose_strides_are_not_as_traced() -> None:
+    @torch.library.custom_op("oxyfuel_tests::flipped", mutates_args=())
+    def flipped(x: torch.Tensor) -> torch.Tensor:
+        return x.t().contiguous().t()
+
+    flipped.register_fake(torch.empty_like)
+    x = torch.randn(3, 4)
+    result = compiled(lambda x: (flipped(x), flipped(x) + 1))(x)
+    assert result[0].stride() == (4, 1)
+    torch.testing.assert_close(result, (x, x + 1))
+
+
+def test_lists_in_and_out() -> None:
+    same(lambda x, y: torch.meshgrid(x, y, indexing="ij"), torch.arange(3), torch.arange(4))
+    same(lambda x: [t + 1 for t in torch.linalg.eigh(x @ x.t())][0], torch.randn(4, 4))
+    same(lambda x, y: torch.block_diag(x, y), torch.randn(2, 3), torch.randn(1, 2))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_numbers_keep_their_order(seed: int) -> None:
+    def f(x: torch.Tensor) -> Any:
+        a = torch.rand(3)
+        b = torch.randn(3) + x
+        return a, b, torch.randint(0, 9, (3,)), torch.rand_like(x)
+
+    g = compiled(f, options={"fallback_random": True})
+    x = torch.zeros(3)
+    torch.manual_seed(seed)
+    mine = g(x)
+    torch.manual_seed(seed)
+    agree(mine, f(x))
+
+
+def test_named_operators_are_left_to_torch() -> None:
+    same(lambda x: x.sin() + x.cos(), torch.randn(4), options={"external": ["aten.sin"]})
+
+
+def test_printing_breaks_the_graph_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        print("here")
+        return x * 2
+
+    same(f, torch.randn(3))
+    assert capsys.readouterr().out == "here\nhere\n"

@@ -1,0 +1,165 @@
+"""A guest in somebody's process: threads, forks, memory, interrupts."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import multiprocessing
+import os
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from agree import compiled
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_eight_threads_on_one_model() -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).eval()
+    fast = compiled(model)
+    inputs = [torch.randn(16, 32) for _ in range(8)]
+    with torch.no_grad():
+        expected = [model(x) for x in inputs]
+        fast(inputs[0])
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(50):
+                torch.testing.assert_close(fast(inputs[number]), expected[number])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_the_gil_is_released_while_kernels_run() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            x = x.sin().exp().tanh()
+        return x
+
+    fast = compiled(f, options={"threads": 1})
+    x = torch.randn(1 << 21)
+    fast(x)
+    ticks = 0
+    stop = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.is_set():
+            ticks += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = ticks
+    fast(x)
+    during = ticks - before
+    stop.set()
+    thread.join()
+    assert during > 10
+
+
+def child(queue: multiprocessing.Queue, fast: object, x: torch.Tensor) -> None:
+    torch.set_num_threads(1)
+    queue.put(fast(x).sum().item())
+
+
+def test_after_a_fork() -> None:
+    fast = compiled(lambda x: (x + 1).relu())
+    x = torch.randn(64)
+    expected = fast(x).sum().item()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue, fast, x))
+    process.start()
+    assert queue.get(timeout=60) == expected
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def fresh(queue: multiprocessing.Queue) -> None:
+    x = torch.arange(8.0)
+    queue.put(torch.compile(lambda x: (x * 2 + 1).sum(), backend="oxyfuel")(x).item())
+
+
+def test_in_a_spawned_process() -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=fresh, args=(queue,))
+    process.start()
+    assert queue.get(timeout=120) == 64.0
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_nothing_leaks_over_ten_thousand_calls() -> None:
+    fast = compiled(lambda x, w: ((x @ w).relu() + 1, x[1:], x.shape[0]))
+    x, w = torch.randn(32, 32), torch.randn(32, 32)
+    with torch.no_grad():
+        for _ in range(1000):
+            fast(x, w)
+        gc.collect()
+        objects, memory = len(gc.get_objects()), resident()
+        for _ in range(10_000):
+            fast(x, w)
+        gc.collect()
+        assert len(gc.get_objects()) - objects < 50
+        assert resident() - memory < 4 << 20
+
+
+def test_inputs_are_not_held_after_a_call() -> None:
+    fast = compiled(lambda x: x + 1)
+    x = torch.randn(8)
+    fast(x)
+    seen = weakref.ref(x)
+    del x
+    gc.collect()
+    assert seen() is None
+
+
+def test_dropping_a_model_frees_it() -> None:
+    model = nn.Linear(64, 64)
+    fast = torch.compile(model, backend="oxyfuel")
+    fast(torch.randn(4, 64)).sum().backward()
+    seen = [weakref.ref(model), weakref.ref(model.weight)]
+    del model, fast
+    torch._dynamo.reset()
+    gc.collect()
+    assert [ref() for ref in seen] == [None, None]
+
+
+def test_an_exception_of_an_operator_arrives_as_it_is() -> None:
+    fast = compiled(lambda x: torch.linalg.cholesky(x) + 1)
+    with pytest.raises(torch.linalg.LinAlgError):
+        fast(-torch.eye(3))
+    torch.testing.assert_close(fast(torch.eye(3)), torch.eye(3) + 1)
+
+
+def test_an_interrupt_in_an_operator_arrives() -> None:
+    @torch.library.custom_op("oxyfuel_tests::interrupt", mutates_args=())
+    def interrupt(x: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    interrupt.register_fake(torch.empty_like)
+    fast = compiled(lambda x: interrupt(x + 1))
+    with pytest.raises(KeyboardInterrupt):
+        fast(torch.randn(3))
+
+
+def test_thread_counts_are_honoured() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        fast = compiled(lambda x: x.sin())
+        x = torch.randn(1 << 18)
+        torch.testing.assert_close(fast(x), x.sin())
+    finally:
+        torch.set_num_threads(before)
