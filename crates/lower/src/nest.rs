@@ -286,8 +286,10 @@ impl Nest {
         loads.chain(self.stores.iter().map(|store| &store.window))
     }
 
-    /// Merges neighbouring dims that every window walks as one, and drops dims of extent 1, so that tiles run over as few and as long dims as possible.
+    /// Puts the dims in the order of memory, merges neighbours that every window walks as one, and drops dims of extent 1, so that tiles run over as few and as long
+    /// dims as possible.
     pub fn collapse(&mut self) {
+        self.follow_memory();
         let mut d = self.rank();
         while d > 0 {
             d -= 1;
@@ -302,6 +304,69 @@ impl Nest {
                 self.merge(outer);
             }
         }
+    }
+
+    /// Lets dims follow each other as in memory, the one with neighbouring elements last. Stores decide before loads; where a reduction needs its dims in one place,
+    /// what it reads whole decides alone.
+    fn follow_memory(&mut self) {
+        let all = Dims::all(self.rank());
+        let loads = self.values.iter().filter_map(|value| match &value.op {
+            NestOp::Load(window) => Some(window),
+            _ => None,
+        });
+        let windows: Vec<Vec<i64>> = if self.has_reduction() {
+            loads
+                .filter(|load| self.window_support(load) == all)
+                .collect::<Vec<_>>()
+        } else {
+            let stores = self.stores.iter().map(|store| &store.window);
+            stores.chain(loads).collect()
+        }
+        .into_iter()
+        .map(|window| {
+            window
+                .strides
+                .iter()
+                .map(|s| self.known.guess(s).saturating_abs())
+                .collect()
+        })
+        .collect();
+        let inside = |a: usize, b: usize| {
+            let moving = windows.iter().map(|w| (w[a], w[b]));
+            let differs = moving.filter(|&(a, b)| a != 0 && b != 0 && a != b);
+            differs.map(|(a, b)| a < b).next().unwrap_or(false)
+        };
+        let mut order: Vec<usize> = Vec::with_capacity(self.rank());
+        for d in 0..self.rank() {
+            // Behind the last dim that does not lie inside of this one.
+            let at = order
+                .iter()
+                .rposition(|&other| !inside(other, d))
+                .map_or(0, |at| at + 1);
+            order.insert(at, d);
+        }
+        if order.iter().enumerate().any(|(i, &d)| i != d) {
+            self.permute(&order);
+        }
+    }
+
+    /// Dim `order[i]` becomes dim `i`.
+    fn permute(&mut self, order: &[usize]) {
+        let moved = |dims: Dims| {
+            let places = (0..order.len()).filter(|&i| dims.contains(order[i]));
+            places.fold(Dims::default(), Dims::with)
+        };
+        self.dims = order.iter().map(|&d| self.dims[d].clone()).collect();
+        self.reduced = moved(self.reduced);
+        for value in &mut self.values {
+            value.support = moved(value.support);
+            if let NestOp::Coordinate { dim, .. } = &mut value.op {
+                *dim = order.iter().position(|d| d == dim).unwrap_or(*dim);
+            }
+        }
+        for_each_window(self, |window| {
+            window.strides = order.iter().map(|&d| window.strides[d].clone()).collect();
+        });
     }
 
     /// Whether dims `outer` and `outer + 1` can become one.
