@@ -9,6 +9,7 @@ const CRATES: &[&str] = &[
     "graph",
     "kernel",
     "plan",
+    "capture",
     "transform",
     "schedule",
     "lower",

@@ -4,16 +4,29 @@
     model = torch.compile(model, backend="oxyfuel")
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
-defaults of the process, and the errors.
+defaults of the process, `explain`, which says what became of a model, and the errors.
 """
 
 from __future__ import annotations
 
 from . import _torch as _torch  # checks torch's version before anything else of it is touched
-from . import config
+from . import config, logs
 from ._native import __version__
 from .backend import backend
 from .errors import OxyfuelError, OxyfuelWarning
+from .explain import Explanation, GraphReport, explain
 from .options import Options
 
-__all__ = ["Options", "OxyfuelError", "OxyfuelWarning", "__version__", "backend", "config"]
+__all__ = [
+    "Explanation",
+    "GraphReport",
+    "Options",
+    "OxyfuelError",
+    "OxyfuelWarning",
+    "__version__",
+    "backend",
+    "config",
+    "explain",
+]
+
+logs.setup(config.log)

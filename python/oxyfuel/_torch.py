@@ -6,8 +6,10 @@ the range is an error with a code, not a crash somewhere later.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,12 +38,20 @@ check_version(torch.__version__)
 import sympy  # noqa: E402  (torch depends on it)
 from torch._decomp import core_aten_decompositions  # noqa: E402, F401
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
+from torch._dynamo.utils import counters, get_compilation_metrics  # noqa: E402
+from torch._functorch import config as functorch_config  # noqa: E402
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler  # noqa: E402
 from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: E402, F401
 from torch._guards import TracingContext  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402, F401
+from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor.output_code import OutputCode  # noqa: E402
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.utils._sympy.numbers import int_oo  # noqa: E402
+
+# Whether somebody records what runs.
+profiler_enabled = torch._C._autograd._profiler_enabled
 
 # Makes a CPU tensor from sizes, strides and dtype, without the dispatcher's detours.
 empty_strided_cpu = torch._C._dynamo.guards._empty_strided_cpu
@@ -86,9 +96,47 @@ def report_output_strides(strides: list[tuple[Any, ...] | None]) -> None:
         context.output_strides.extend(strides)
 
 
-def serialisable(output_code: type, compiler: Any) -> Any:
-    """The compiler as AOTAutograd's cache wants it."""
-    return compiler
+def serialisable(compiler: Any) -> Any:
+    """The compiler as AOTAutograd's cache wants it: what it returns can be pickled."""
+    return SerializableAOTDispatchCompiler(OutputCode, compiler)
+
+
+@contextlib.contextmanager
+def cached_as(key: str) -> Iterator[None]:
+    """What AOTAutograd compiles in here is kept in its cache, whole, under a key of ours beside its own.
+
+    The key would otherwise say nothing of the backend: a graph compiled by Inductor must never be taken for one of ours. The backward is compiled together with the
+    forward, since an entry holds both.
+    """
+    marked = {**inductor_config.unsafe_marked_cacheable_functions, "oxyfuel": key}
+    with (
+        functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
+        inductor_config.patch(unsafe_marked_cacheable_functions=marked),
+    ):
+        yield
+
+
+class Events:
+    """Why Dynamo compiled again or cut a graph."""
+
+    def __init__(self) -> None:
+        self.recompiles: list[str] = []
+        self.breaks: list[str] = []
+
+
+@contextlib.contextmanager
+def compile_events() -> Iterator[Events]:
+    """Collects Dynamo's reasons; nothing comes from AOTAutograd's cache meanwhile."""
+    events = Events()
+    before = dict(counters["graph_break"])
+    seen = {id(metrics) for metrics in get_compilation_metrics()}
+    with functorch_config.patch(enable_autograd_cache=False):
+        yield events
+    for metrics in get_compilation_metrics():
+        if id(metrics) not in seen and metrics.recompile_reason:
+            events.recompiles.append(metrics.recompile_reason)
+    for reason, count in counters["graph_break"].items():
+        events.breaks.extend([reason] * (count - before.get(reason, 0)))
 
 
 # A window on a tensor: sizes, strides and the offset from the tensor's own first element.

@@ -7,6 +7,7 @@ A graph that we fail to compile runs as it is, with one warning that names the c
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import time
@@ -16,9 +17,10 @@ from typing import Any
 
 import torch
 
-from . import _torch, config, decompositions
+from . import _native, _torch, config, decompositions
 from .compiled import OutputCode, compile_graph
 from .errors import OxyfuelError, OxyfuelWarning
+from .explain import report
 from .options import Options, resolve
 from .partition import partition
 
@@ -40,15 +42,24 @@ def backend(
     chosen = resolve(config.current(), mode, options)
     if chosen.disable:
         return gm.forward
-    return _aot(chosen)(gm, example_inputs)
+    if chosen.threads == 0:
+        chosen = dataclasses.replace(chosen, threads=torch.get_num_threads())
+    with _torch.cached_as(_key(chosen)):
+        return _aot(chosen)(gm, example_inputs)
+
+
+@functools.lru_cache(maxsize=None)
+def _key(options: Options) -> str:
+    """Everything that compiled code depends on besides the graph."""
+    return f"{_native.fingerprint(options.native([]))} {options}"
 
 
 def _aot(options: Options) -> Callable[..., Any]:
     compiler = functools.partial(_compile, options=options)
     return _torch.aot_autograd(
-        fw_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="forward")),
-        bw_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="backward")),
-        inference_compiler=_torch.serialisable(OutputCode, functools.partial(compiler, role="inference")),
+        fw_compiler=_torch.serialisable(functools.partial(compiler, role="forward")),
+        bw_compiler=_torch.serialisable(functools.partial(compiler, role="backward")),
+        inference_compiler=_torch.serialisable(functools.partial(compiler, role="inference")),
         partition_fn=functools.partial(partition, options=options),
         decompositions=decompositions.table(options.fallback_random),
         keep_inference_input_mutations=True,
@@ -57,16 +68,19 @@ def _aot(options: Options) -> Callable[..., Any]:
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options, role: str) -> OutputCode:
     started = time.perf_counter()
+    cause = None
     try:
         code = compile_graph(gm, options, role)
     except Exception as error:
-        if options.fallback == "error" or isinstance(error, (KeyboardInterrupt, MemoryError)):
+        if options.fallback == "error" or isinstance(error, MemoryError):
             raise
-        _warn(role, error)
-        code = OutputCode.eager(gm)
+        cause = _warn(role, error)
+        code = OutputCode.eager(gm, role)
     if role == "forward":
         _torch.report_output_strides(_strides(gm))
-    log.debug("%s: compiled in %.1f ms", role, 1e3 * (time.perf_counter() - started))
+    seconds = time.perf_counter() - started
+    report(gm, role, seconds, None if cause else code.run, cause)
+    log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds)
     return code
 
 
@@ -80,13 +94,13 @@ def _strides(gm: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
 _warned: set[str] = set()
 
 
-def _warn(role: str, error: Exception) -> None:
-    """One warning for one cause."""
+def _warn(role: str, error: Exception) -> str:
+    """One warning for one cause; the cause."""
     cause = str(error) if isinstance(error, OxyfuelError) else f"{type(error).__name__}: {error}"
-    if cause in _warned:
-        return
-    _warned.add(cause)
-    warnings.warn(
-        f"oxyfuel could not compile the {role} graph, which runs uncompiled: {cause}", OxyfuelWarning, stacklevel=2
-    )
-    log.debug("the cause in full", exc_info=error)
+    if cause not in _warned:
+        _warned.add(cause)
+        warnings.warn(
+            f"oxyfuel could not compile the {role} graph, which runs uncompiled: {cause}", OxyfuelWarning, stacklevel=2
+        )
+        log.debug("the cause in full", exc_info=error)
+    return cause

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from typing import Any
 
 import torch
 
-from . import _native
+from . import _native, _torch
 from .describe import describe
 from .options import Options
 
 
-class OutputCode:
-    """A boxed callable: takes a list, empties it, and returns the outputs."""
+class OutputCode(_torch.OutputCode):
+    """A boxed callable: takes a list, empties it, and returns the outputs. Pickled, it is the plan and the objects that the plan names."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, role: str, settings: str | None = None, objects: list[Any] | None = None) -> None:
         self.run = run
+        self.role = role
+        self.settings = settings
+        self.objects = objects
         # Of the object, not of the class: wrappers that torch puts around it copy what the object says of itself.
         self._boxed_call = True
 
     @classmethod
-    def eager(cls, gm: torch.fx.GraphModule) -> OutputCode:
+    def eager(cls, gm: torch.fx.GraphModule, role: str) -> OutputCode:
         """The graph as it is."""
-        return cls(functools.partial(_interpret, gm))
+        return cls(functools.partial(_interpret, gm), role)
 
     def __call__(self, inputs: list[Any]) -> Any:
+        if _torch.profiler_enabled():
+            with torch.profiler.record_function(f"oxyfuel::{self.role}"):
+                return self.run(inputs)
         return self.run(inputs)
+
+    def __copy__(self) -> OutputCode:
+        return OutputCode(self.run, self.role, self.settings, self.objects)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.settings is None:
+            raise pickle.PicklingError("a graph that was not compiled has no plan")
+        return {"plan": self.run.serialize(), "role": self.role, "settings": self.settings, "objects": self.objects}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        run = _native.load(state["plan"], state["settings"], state["objects"])
+        self.__init__(run, state["role"], state["settings"], state["objects"])  # type: ignore[misc]
+
+    def prepare_for_serialization(self) -> None:
+        """Nothing has to be left out."""
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Nothing is left to do after loading."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is none."""
 
 
 def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -39,7 +67,9 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     """Compiles an ATen graph; raises where that fails."""
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []
-    return OutputCode(_native.compile(description.text, options.native(external), description.objects))
+    settings = options.native(external)
+    graph = _native.compile(description.text, settings, description.objects)
+    return OutputCode(graph, role, settings, description.objects)
 
 
 def _nodes_of(gm: torch.fx.GraphModule, operators: tuple[str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ use oxyfuel_graph::{
     Builder, Category, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value,
     ValueId,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
 
 /// Who computes matrix products.
@@ -47,7 +48,7 @@ pub struct Imported {
 }
 
 /// A node that was not compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct External {
     pub node: String,
     pub target: String,
@@ -55,14 +56,14 @@ pub struct External {
 }
 
 /// How the host's parameters and results map to those of the graph.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Signature {
     pub inputs: Vec<InputKind>,
     pub outputs: Vec<OutputKind>,
 }
 
 /// A parameter of the host's callable.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum InputKind {
     /// A tensor: the graph's input of this position.
     Tensor(usize),
@@ -75,7 +76,7 @@ pub enum InputKind {
 }
 
 /// A result of the host's callable.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum OutputKind {
     /// The graph's result of this position.
     Value(usize),

@@ -5,8 +5,9 @@
 
 use oxyfuel_base::{Code, Error, Result, err};
 use oxyfuel_capture::{Description, ImportOptions, Imported, Signature};
-use oxyfuel_engine::{Compiler, Executable, Options};
-use oxyfuel_plan::Artefact;
+use oxyfuel_engine::cache::BUILD;
+use oxyfuel_engine::{Compiler, Executable, Options, Record};
+use oxyfuel_plan::{Artefact, Plan};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,6 +101,54 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
         Internal,
         "kernels without machine code remain after {ROUNDS} rounds"
     ))
+}
+
+/// A compiled graph as bytes, for a process of the same build on the same kind of machine.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Stored {
+    build: String,
+    plan: Plan,
+    signature: Signature,
+    externals: Vec<oxyfuel_capture::External>,
+}
+
+/// What a graph is stored as.
+pub fn store(compiled: &Compiled) -> Result<Vec<u8>> {
+    let stored = Stored {
+        build: BUILD.to_owned(),
+        plan: Plan::clone(compiled.executable.plan()),
+        signature: compiled.signature.clone(),
+        externals: compiled.externals.clone(),
+    };
+    postcard::to_stdvec(&stored).map_err(|e| err!(Internal, "a plan cannot be written: {e}"))
+}
+
+/// A graph from what it was stored as.
+pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
+    let stored: Stored = postcard::from_bytes(bytes)
+        .map_err(|e| err!(UnsupportedVersion, "a stored plan cannot be read: {e}"))?;
+    let compiler = compiler(settings)?;
+    let isa = &compiler.target().desc.isa;
+    if stored.build != BUILD || stored.plan.isa != *isa {
+        return Err(err!(
+            UnsupportedVersion,
+            "a stored plan was made by {} for {}, and this is {BUILD} on {isa}",
+            stored.build,
+            stored.plan.isa
+        ));
+    }
+    let device = compiler.device().clone();
+    Ok(Compiled {
+        executable: Arc::new(Executable::load(stored.plan, Record::from_disk(), device)?),
+        signature: stored.signature,
+        externals: stored.externals,
+    })
+}
+
+/// What compiled code depends on besides the graph: this build and the machine.
+pub fn fingerprint(settings: &Settings) -> Result<String> {
+    let compiler = compiler(settings)?;
+    Ok(format!("{BUILD} {:?}", compiler.target().desc))
 }
 
 /// The FX nodes behind kernels that would run in the interpreter.

@@ -1,19 +1,19 @@
 //! A compiled graph as Python sees it: a callable that takes a list of tensors, empties it, and returns a tuple.
 
-use crate::compile::Compiled;
+use crate::compile::{self, Compiled};
 use crate::dlpack::View;
 use crate::errors::raise;
 use crate::form::{Form, Forms, Maker, Output};
 use crate::host::Caller;
 use crate::torch::Torch;
 use oxyfuel_base::{Id, Result, Symbol, err};
-use oxyfuel_capture::{External, InputKind, Signature};
-use oxyfuel_engine::Executable;
+use oxyfuel_capture::InputKind;
+use oxyfuel_engine::explain::CodeKind;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::Stream;
 use oxyfuel_runtime::execute::LATER;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,10 +30,7 @@ pub struct Graph {
 /// What a graph is made of.
 #[derive(Debug)]
 pub struct Inner {
-    pub executable: Arc<Executable>,
-    pub signature: Signature,
-    /// The calls that stay with the host.
-    pub externals: Vec<External>,
+    compiled: Compiled,
     /// Objects that arguments name by number.
     pub objects: Py<PyList>,
     /// By step: what an external call calls.
@@ -87,11 +84,7 @@ pub struct Target {
 
 impl Graph {
     pub fn new(py: Python<'_>, compiled: Compiled, objects: Py<PyList>) -> PyResult<Self> {
-        let Compiled {
-            executable,
-            signature,
-            externals,
-        } = compiled;
+        let (executable, signature) = (&compiled.executable, &compiled.signature);
         let torch = Torch::get(py)?;
         let plan = executable.plan();
         let mut targets = vec![];
@@ -136,9 +129,7 @@ impl Graph {
             input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
             last_reads: last_reads(plan),
             states: Mutex::default(),
-            executable,
-            signature,
-            externals,
+            compiled,
             objects,
             targets,
             only: None,
@@ -154,7 +145,7 @@ impl Graph {
 
 impl Inner {
     pub fn plan(&self) -> &Plan {
-        self.executable.plan()
+        self.compiled.executable.plan()
     }
 
     /// The forms for these numbers, one for each symbol of the plan.
@@ -185,7 +176,7 @@ impl Inner {
             py,
             torch: Torch::get(py)?,
             plan: self.plan(),
-            outputs: &self.signature.outputs,
+            outputs: &self.compiled.signature.outputs,
             objects: self.objects.bind(py),
             numbers: &numbers,
         };
@@ -194,11 +185,11 @@ impl Inner {
 
     fn call<'py>(&self, inputs: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
         let count = inputs.len();
-        if count != self.signature.inputs.len() {
+        if count != self.compiled.signature.inputs.len() {
             return Err(raise(err!(
                 ArityMismatch,
                 "{count} inputs for a graph with {}",
-                self.signature.inputs.len()
+                self.compiled.signature.inputs.len()
             )));
         }
         let mut state = self
@@ -232,7 +223,7 @@ impl Inner {
         let torch = Torch::get(py)?;
         let plan = self.plan();
         state.numbers.fill(LATER);
-        for (parameter, kind) in self.signature.inputs.iter().enumerate() {
+        for (parameter, kind) in self.compiled.signature.inputs.iter().enumerate() {
             match kind {
                 InputKind::Tensor(input) => {
                     let item = inputs.get_item(parameter)?;
@@ -281,7 +272,7 @@ impl Inner {
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
         // plan's own forms, and results of calls were checked against them.
         let ran = unsafe {
-            self.executable.program().call_hosted(
+            self.compiled.executable.program().call_hosted(
                 &mut state.numbers,
                 &state.addresses,
                 &mut caller,
@@ -367,5 +358,38 @@ fn check(form: &Form, view: &View, align: u32, name: &str) -> Result<bool> {
 impl Graph {
     fn __call__<'py>(&self, inputs: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
         self.inner.call(inputs)
+    }
+
+    /// The graph as bytes, for [`load`](crate::_native::load).
+    fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = compile::store(&self.inner.compiled).map_err(raise)?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// What became of the graph, as JSON: kernels, how many of them are interpreted, calls of torch's operators with their reasons, memory, compile steps.
+    fn explain(&self) -> PyResult<String> {
+        let executable = &self.inner.compiled.executable;
+        let said = oxyfuel_engine::explain(executable.plan(), executable.record(), None);
+        let interpreted = said
+            .kernels
+            .iter()
+            .filter(|kernel| kernel.code == CodeKind::Interpreted)
+            .count();
+        let text = serde_json::to_value(&said).and_then(|mut value| {
+            value["interpreted"] = interpreted.into();
+            if let Some(calls) = value["externals"].as_array_mut() {
+                for call in calls {
+                    call["target"] = call["name"].clone();
+                }
+            }
+            serde_json::to_string(&value)
+        });
+        text.map_err(|e| raise(err!(Internal, "an explanation cannot be written: {e}")))
+    }
+
+    /// The plan as text, for people.
+    fn __str__(&self) -> String {
+        let executable = &self.inner.compiled.executable;
+        oxyfuel_engine::explain(executable.plan(), executable.record(), None).to_string()
     }
 }

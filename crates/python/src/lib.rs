@@ -51,4 +51,21 @@ mod _native {
         let compiled = compiled.map_err(errors::raise)?;
         Graph::new(py, compiled, objects)
     }
+
+    /// A graph from its bytes.
+    #[pyfunction]
+    fn load(py: Python<'_>, bytes: &[u8], options: &str, objects: Py<PyList>) -> PyResult<Graph> {
+        let loaded = py.detach(|| {
+            let settings = crate::compile::Settings::read(options)?;
+            crate::compile::load(bytes, &settings)
+        });
+        Graph::new(py, loaded.map_err(errors::raise)?, objects)
+    }
+
+    /// What compiled code depends on besides the graph: this build and the machine.
+    #[pyfunction]
+    fn fingerprint(options: &str) -> PyResult<String> {
+        let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;
+        crate::compile::fingerprint(&settings).map_err(errors::raise)
+    }
 }
