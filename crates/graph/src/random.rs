@@ -441,7 +441,20 @@ fn update(
     x: ValueId,
     dim: i64,
 ) -> Result<ValueId> {
-    match choices.below(6) {
+    match choices.below(7) {
+        6 => {
+            // Some slices, from the last to the first.
+            let size = usize::try_from(dim)
+                .ok()
+                .and_then(|d| b.ty(x).shape.get(d)?.as_const());
+            let size = size.ok_or_else(|| err!(InvalidArgument, "no constant size"))?;
+            let first = size - 1 - choices.below(2) as i64;
+            let index = b.arange(first.max(0), -1, -1, None, Device::Cpu)?;
+            let rows = b.index_select(x, dim, index)?;
+            let src = operand(b, choices, pool);
+            let src = b.copy(rows, src)?;
+            b.index_put(x, src, dim, index)
+        }
         0 => {
             let part = b.slice(x, dim, 1, i64::MAX, 1)?;
             let part = b.unary(Unary::Neg, part)?;

@@ -174,6 +174,24 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             }
             one(x.clone())
         }
+        Op::IndexPut { dim } => {
+            let [x, src, index] = [operands[0], operands[1], operands[2]];
+            accept(op, &operands[..2])?;
+            expect_dtype(op, "index", index, INDEX)?;
+            dim_ok(op, *dim, x.rank())?;
+            expect_rank(op, "index", index, 1)?;
+            let mut slices = x.shape.clone();
+            slices[*dim] = index.shape[0].clone();
+            if slices != src.shape {
+                let message = format!(
+                    "the slices have shape {}, their replacement {}",
+                    shape_text(&slices),
+                    shape_text(&src.shape)
+                );
+                return Err(fail(Code::ShapeMismatch, op, message));
+            }
+            one(x.clone())
+        }
         Op::External { call } => {
             if call.operand_count() > operands.len() || call.operand_strides.len() > operands.len()
             {

@@ -303,7 +303,8 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Expand { .. }
         | Op::Cat { .. }
         | Op::Gather { .. }
-        | Op::IndexSelect { .. } => {}
+        | Op::IndexSelect { .. }
+        | Op::IndexPut { .. } => {}
         Op::Embedding
         | Op::Constant { .. }
         | Op::Mm

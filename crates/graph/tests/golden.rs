@@ -286,6 +286,7 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
             bound("end"),
             int("step"),
         )),
+        "index_put" => one(b.index_put(value(0)?, value(1)?, int("dim"), value(2)?)),
         "copy" => one(b.copy(value(0)?, operands[1])),
         "arange" => one(b.arange(
             number(&at["start"]),
@@ -323,7 +324,7 @@ fn every_operator_has_a_sample() {
         .map(|c| c[0].as_str().unwrap())
         .collect();
     // What the builder makes of these names is sampled under others, or has nothing to compare with in eager.
-    let elsewhere = ["_to_copy", "clone", "scalar_tensor", "constant"];
+    let elsewhere = ["_to_copy", "clone", "scalar_tensor", "constant", "external"];
     for row in oxyfuel_graph::op::table().filter(|row| !elsewhere.contains(&row.name)) {
         let name = row.fixed.map_or(row.name.to_owned(), |(_, value)| {
             format!("{}:{value}", row.name)

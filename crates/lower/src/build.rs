@@ -8,7 +8,7 @@ use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
 use oxyfuel_kernel::ir::BinaryOp;
 use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
-use crate::nest::{Nest, NestBuffer, NestOp, NestStore, Node, Window};
+use crate::nest::{Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
 use crate::size::Known;
 
@@ -265,6 +265,7 @@ impl<'a> Builder<'a> {
             Op::Addmm { beta, alpha } => self.addmm(nest, node, &map, *beta, *alpha),
             Op::Cat { .. }
             | Op::SliceScatter { .. }
+            | Op::IndexPut { .. }
             | Op::Constant { .. }
             | Op::External { .. } => Err(internal(node)),
             Op::Softmax { .. }
@@ -467,6 +468,8 @@ impl<'a> Builder<'a> {
         let out = node.out();
         let place = self.memory.of(out).clone();
         let mut parts: Vec<(ValueId, Expr, usize, i64)> = Vec::new();
+        let there = self.memory.of(node.inputs[0]);
+        let in_place = (there.root, &there.offset) == (place.root, &place.offset);
         match &node.op {
             Op::Cat { dim } => {
                 let mut at = Expr::ZERO;
@@ -478,12 +481,15 @@ impl<'a> Builder<'a> {
             Op::SliceScatter {
                 dim, start, step, ..
             } => {
-                let there = self.memory.of(node.inputs[0]);
-                if (there.root, &there.offset) != (place.root, &place.offset) {
+                if !in_place {
                     parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
                 }
                 parts.push((node.inputs[1], start.clone(), *dim, *step));
             }
+            Op::IndexPut { dim } if !in_place => {
+                parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
+            }
+            Op::IndexPut { .. } => {}
             _ => return Err(internal(node)),
         }
         let mut nests = Vec::new();
@@ -507,7 +513,42 @@ impl<'a> Builder<'a> {
             });
             nests.push(nest);
         }
+        if let Op::IndexPut { dim } = node.op {
+            nests.extend(self.scatter(node, dim, &place)?);
+        }
         Ok(nests)
+    }
+
+    /// Slices written where an index says.
+    fn scatter(&self, node: &GraphNode, dim: usize, place: &Placement) -> Result<Option<Nest>> {
+        let (src, index) = (node.inputs[1], node.inputs[2]);
+        let shape = &self.graph.values[src].ty.shape;
+        let extents = shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
+        if extents.contains(&Expr::ZERO) {
+            return Ok(None);
+        }
+        let mut nest = Nest::new(format!("{}_put", self.name), extents, &self.known);
+        nest.buffers = self.buffers.clone();
+        let map: DimMap = (0..shape.len()).map(Some).collect();
+        let load = |nest: &mut Nest, value: ValueId, map: &DimMap| {
+            let ty = &self.graph.values[value].ty;
+            let window = self.window(nest, self.memory.of(value), map, &ty.shape)?;
+            nest.push(NestOp::Load(window), ty.dtype)
+        };
+        let value = load(&mut nest, src, &map)?;
+        let number = load(&mut nest, index, &vec![Some(dim)])?;
+        let number = Writer { nest: &mut nest }.cast(number, DType::I64)?;
+        let out = &self.graph.values[node.out()].ty.shape;
+        let mut window = self.window(&nest, place, &map, out)?;
+        window.strides[dim] = Expr::ZERO;
+        nest.scatters.push(NestScatter {
+            value,
+            window,
+            index: number,
+            stride: checked(&place.strides[dim])?,
+            extent: checked(&out[dim])?,
+        });
+        Ok(Some(nest))
     }
 }
 

@@ -152,6 +152,16 @@ pub struct NestStore {
     pub window: Window,
 }
 
+/// A store that an index moves: element `window + index * stride`; the index counts `0..extent`. The window does not move along the dims of the index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NestScatter {
+    pub value: Node,
+    pub window: Window,
+    pub index: Node,
+    pub stride: Expr,
+    pub extent: Expr,
+}
+
 /// A buffer that the nest touches, in argument order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestBuffer {
@@ -173,6 +183,7 @@ pub struct Nest {
     pub buffers: Vec<NestBuffer>,
     pub values: Vec<NestValue>,
     pub stores: Vec<NestStore>,
+    pub scatters: Vec<NestScatter>,
 }
 
 impl Nest {
@@ -185,6 +196,7 @@ impl Nest {
             buffers: Vec::new(),
             values: Vec::new(),
             stores: Vec::new(),
+            scatters: Vec::new(),
         }
     }
 
@@ -268,8 +280,9 @@ impl Nest {
             NestOp::LoadAt { extent, .. } => Some(extent),
             _ => None,
         });
+        let targets = self.scatters.iter().map(|scatter| &scatter.extent);
         let lengths = self.buffers.iter().map(|buffer| &buffer.len);
-        self.dims.iter().chain(tables).chain(lengths)
+        self.dims.iter().chain(tables).chain(targets).chain(lengths)
     }
 
     pub fn has_reduction(&self) -> bool {
@@ -283,7 +296,9 @@ impl Nest {
             NestOp::Load(window) | NestOp::LoadAt { window, .. } => Some(window),
             _ => None,
         });
-        loads.chain(self.stores.iter().map(|store| &store.window))
+        let scatters = self.scatters.iter().map(|scatter| &scatter.window);
+        let stores = self.stores.iter().map(|store| &store.window);
+        loads.chain(stores).chain(scatters)
     }
 
     /// Puts the dims in the order of memory, merges neighbours that every window walks as one, and drops dims of extent 1, so that tiles run over as few and as long
@@ -425,6 +440,9 @@ fn for_each_window(nest: &mut Nest, mut f: impl FnMut(&mut Window)) {
     }
     for store in &mut nest.stores {
         f(&mut store.window);
+    }
+    for scatter in &mut nest.scatters {
+        f(&mut scatter.window);
     }
 }
 

@@ -7,7 +7,7 @@ use oxyfuel_base::{DType, Expr, Scalar};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window as TileWindow};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, Order, ReduceOp};
 
-use crate::nest::{Dims, Nest, NestOp, NestValue, Node, Window};
+use crate::nest::{Dims, Nest, NestOp, NestScatter, NestValue, Node, Window};
 use crate::size::Params;
 use crate::tile::Tiling;
 
@@ -21,6 +21,9 @@ pub fn emit(k: &KernelBuilder, params: &Params, nest: &Nest, tiling: &Tiling) {
         }
         for store in &nest.stores {
             frame.store(store.value, &store.window);
+        }
+        for scatter in &nest.scatters {
+            frame.scatter(scatter);
         }
     });
 }
@@ -120,7 +123,12 @@ impl Blocks {
             }
             _ => None,
         });
+        let targets = nest.scatters.iter().map(|scatter| {
+            let target = &nest.buffers[scatter.window.buffer];
+            [&scatter.extent, &target.len]
+        });
         let some: Expr = tables
+            .chain(targets)
             .flatten()
             .map(|size| size.min(1).simplify(&nest.known.ranges))
             .product();
@@ -502,10 +510,7 @@ impl<'a> Frame<'a> {
         support: Dims,
     ) -> Tile {
         let (mem, sizes) = (self.mem(window), &self.params.sizes);
-        let index = sizes
-            .binary(&self.get(index), BinaryOp::Min, &(extent - 1))
-            .binary(BinaryOp::Max, 0i64);
-        let index = sizes.times(&index, stride);
+        let index = self.moved(index, stride, extent);
         if index.shape().iter().all(|&n| n == 1) {
             let scalar = if index.shape().is_empty() {
                 index
@@ -540,6 +545,33 @@ impl<'a> Frame<'a> {
             }
         }
         self.k.gather(mem, &position, None, 0)
+    }
+
+    /// How far an index moves a window. It is clamped to its range: memory stays safe whatever the data says.
+    fn moved(&self, index: Node, stride: &Expr, extent: &Expr) -> Tile {
+        let sizes = &self.params.sizes;
+        let index = sizes
+            .binary(&self.get(index), BinaryOp::Min, &(extent - 1))
+            .binary(BinaryOp::Max, 0i64);
+        sizes.times(&index, stride)
+    }
+
+    /// Stores where an index says. The tiling keeps the index out of the tile, so that it is one number.
+    fn scatter(&self, scatter: &NestScatter) {
+        let NestScatter { value, window, .. } = scatter;
+        let moved = self.moved(scatter.index, &scatter.stride, &scatter.extent);
+        let moved = if moved.shape().is_empty() {
+            moved
+        } else {
+            moved.reshape([0i64; 0])
+        };
+        let support = self.nest.window_support(window);
+        let to = self.window(self.mem(window), window, support, Some(moved));
+        let mut tile = self.get(*value);
+        if to.access().shape.is_empty() && !tile.shape().is_empty() {
+            tile = tile.reshape([0i64; 0]);
+        }
+        self.k.store(to, &tile);
     }
 
     fn coordinate_in_tile(&self, dim: usize) -> Tile {

@@ -65,7 +65,7 @@ impl Fuser<'_> {
             return false;
         };
         let node = &self.graph.nodes[id];
-        let [base, src] = node.inputs[..] else {
+        let [base, src, ..] = node.inputs[..] else {
             return false;
         };
         if !self.overwrites.contains(node.out()) {

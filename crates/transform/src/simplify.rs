@@ -87,15 +87,17 @@ fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
 }
 
 fn write_of_all(seen: &Seen<'_>) -> Option<ValueId> {
-    let (Op::Copy | Op::SliceScatter { .. }, [x, src]) = (seen.op, seen.inputs) else {
+    let (Op::Copy | Op::SliceScatter { .. } | Op::IndexPut { .. }, [x, src, ..]) =
+        (seen.op, seen.inputs)
+    else {
         return None;
     };
-    let written = &seen.new.values[*src].ty.shape;
-    if seen.same_type(*src) {
+    let all = !matches!(seen.op, Op::IndexPut { .. });
+    if all && seen.same_type(*src) {
         return Some(*src);
     }
-    let nothing = matches!(seen.op, Op::SliceScatter { .. })
-        && written.iter().any(|extent| extent.is_const(0));
+    let written = &seen.new.values[*src].ty.shape;
+    let nothing = !matches!(seen.op, Op::Copy) && written.iter().any(|extent| extent.is_const(0));
     (nothing && seen.same_type(*x)).then_some(*x)
 }
 

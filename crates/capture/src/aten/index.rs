@@ -92,9 +92,21 @@ fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
     }
 }
 
-/// `x[i, :, j, ..]`: the indexed dimensions become one, which one index then selects from.
-fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    let x = c.tensor(0, "self")?;
+/// A tensor whose indexed dimensions have become one, and an index along it.
+struct Indexed {
+    x: ValueId,
+    /// The dimension that the index names slices of.
+    dim: usize,
+    linear: ValueId,
+    /// What the index looked like.
+    index_shape: Vec<Expr>,
+    /// The shape before dimensions became one, and the permutation that brought them together.
+    shape: Vec<Expr>,
+    order: Option<Vec<usize>>,
+}
+
+/// `x[i, :, j, ..]`: the indexed dimensions become one, so that one index selects from it.
+fn indexed(c: &mut Call<'_>, x: ValueId) -> Result<Indexed> {
     let indices = c.optional_tensors(1, "indices")?;
     let at: Vec<usize> = (0..indices.len())
         .filter(|&d| indices[d].is_some())
@@ -115,15 +127,16 @@ fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     }
     let together = last - first + 1 == at.len();
     // Indexed dimensions that are apart move to the front, as in PyTorch.
-    let (x, start) = if together {
-        (x, first)
+    let (x, dim, order) = if together {
+        (x, first, None)
     } else {
         let rest = (0..rank).filter(|d| !at.contains(d));
         let dims: Vec<usize> = at.iter().copied().chain(rest).collect();
-        (c.b.emit(Op::Permute { dims }, &[x])?, 0)
+        let order = Some(dims.clone());
+        (c.b.emit(Op::Permute { dims }, &[x])?, 0, order)
     };
     let shape = c.shape(x);
-    let sizes = &shape[start..start + at.len()];
+    let sizes = &shape[dim..dim + at.len()];
     let mut linear: Option<ValueId> = None;
     for (&i, size) in picked.iter().zip(sizes) {
         let i = wrapped(c, i, size)?;
@@ -139,15 +152,29 @@ fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let Some(linear) = linear else {
         return refuse("without an index");
     };
-    let count: Expr = c.shape(linear).into_iter().product();
+    let index_shape = c.shape(linear);
+    let count: Expr = index_shape.iter().cloned().product();
     let linear = c.b.view(linear, &[count])?;
     let merged: Expr = sizes.iter().cloned().product();
-    let mut flat = shape[..start].to_vec();
+    let mut flat = shape[..dim].to_vec();
     flat.push(merged);
-    flat.extend_from_slice(&shape[start + at.len()..]);
+    flat.extend_from_slice(&shape[dim + at.len()..]);
     let x = c.b.view(x, &flat)?;
-    let dim = i64::try_from(start).unwrap_or(0);
-    let y = c.b.index_select(x, dim, linear)?;
+    Ok(Indexed {
+        x,
+        dim,
+        linear,
+        index_shape,
+        shape,
+        order,
+    })
+}
+
+fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let Indexed { x, dim, linear, .. } = indexed(c, x)?;
+    let y =
+        c.b.index_select(x, i64::try_from(dim).unwrap_or(0), linear)?;
     let shape = c.out(0)?.shape;
     Ok(vec![c.b.view(y, &shape)?])
 }
@@ -200,15 +227,21 @@ fn select_scatter(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.emit(op, &[x, src])?])
 }
 
-/// `x[mask] = number` chooses; every other write goes to places that only the data says.
+/// `x[mask] = number` chooses; `x[i, :, j, ..] = values` replaces slices. A mask with several values, and sums at repeated places, go to places that only the data says.
 fn index_put(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, values) = (c.tensor(0, "self")?, c.tensor(2, "values")?);
     let indices = c.optional_tensors(1, "indices")?;
-    let single = c.shape(values).iter().all(|n| n.is_const(1));
+    if c.flag(3, "accumulate", false)? {
+        return refuse("sums at places that only the data says");
+    }
+    let values = c.b.cast(values, c.dtype(x))?;
     let &[Some(mask)] = indices.as_slice() else {
-        return refuse("writes to places that only the data says");
+        return put_slices(c, x, values);
     };
-    if c.dtype(mask) != DType::Bool || !single || c.flag(3, "accumulate", false)? {
+    if c.dtype(mask) != DType::Bool {
+        return put_slices(c, x, values);
+    }
+    if !c.shape(values).iter().all(|n| n.is_const(1)) {
         return refuse("writes to places that only the data says");
     }
     let mut shape = c.shape(mask);
@@ -218,8 +251,28 @@ fn index_put(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     shape.resize(c.rank(x), Expr::ONE);
     let mask = c.b.view(mask, &shape)?;
     let value = c.b.view(values, &[])?;
-    let value = c.b.cast(value, c.dtype(x))?;
     Ok(vec![c.b.emit(Op::Where, &[mask, value, x])?])
+}
+
+fn put_slices(c: &mut Call<'_>, x: ValueId, values: ValueId) -> Result<Vec<ValueId>> {
+    let at = indexed(c, x)?;
+    let flat = c.shape(at.x);
+    let mut slices = flat[..at.dim].to_vec();
+    slices.extend(at.index_shape.iter().cloned());
+    slices.extend_from_slice(&flat[at.dim + 1..]);
+    let values = c.b.expand(values, &slices)?;
+    let mut rows = flat.clone();
+    rows[at.dim] = at.index_shape.iter().cloned().product();
+    let values = c.b.view(values, &rows)?;
+    let put = Op::IndexPut { dim: at.dim };
+    let y = c.b.emit(put, &[at.x, values, at.linear])?;
+    let y = c.b.view(y, &at.shape)?;
+    let Some(order) = at.order else {
+        return Ok(vec![y]);
+    };
+    let back = (0..order.len()).map(|d| order.iter().position(|&o| o == d).unwrap_or(d));
+    let dims = back.collect();
+    Ok(vec![c.b.emit(Op::Permute { dims }, &[y])?])
 }
 
 fn flip(c: &mut Call<'_>) -> Result<Vec<ValueId>> {

@@ -208,6 +208,20 @@ impl Builder {
         )
     }
 
+    /// `x` with the slices along `dim` that `index` names replaced.
+    #[track_caller]
+    pub fn index_put(
+        &mut self,
+        x: ValueId,
+        src: ValueId,
+        dim: i64,
+        index: ValueId,
+    ) -> Result<ValueId> {
+        let dim = self.dim("index_put", dim, self.ty(x).rank())?;
+        let src = self.cast(src, self.ty(x).dtype)?;
+        self.emit(Op::IndexPut { dim }, &[x, src, index])
+    }
+
     /// What writing `src` over all of `x` leaves.
     #[track_caller]
     pub fn copy(&mut self, x: ValueId, src: impl Into<Operand>) -> Result<ValueId> {

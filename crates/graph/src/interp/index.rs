@@ -53,19 +53,20 @@ impl Slice {
     }
 
     pub fn write(&self, x: &Tensor, src: &Tensor) -> Tensor {
-        let mut out = x.clone();
-        match (&mut out.data, &src.data) {
-            (Data::F(to), Data::F(from)) => {
-                self.places.iter().zip(from).for_each(|(&i, &v)| to[i] = v)
-            }
-            (Data::I(to), Data::I(from)) => {
-                self.places.iter().zip(from).for_each(|(&i, &v)| to[i] = v)
-            }
-            // The verifier demands one dtype.
-            (Data::F(_), Data::I(_)) | (Data::I(_), Data::F(_)) => {}
-        }
-        out
+        write(x, src, &self.places)
     }
+}
+
+/// `x` with the elements at `places` replaced by those of `src`, in order.
+pub(super) fn write(x: &Tensor, src: &Tensor, places: &[usize]) -> Tensor {
+    let mut out = x.clone();
+    match (&mut out.data, &src.data) {
+        (Data::F(to), Data::F(from)) => places.iter().zip(from).for_each(|(&i, &v)| to[i] = v),
+        (Data::I(to), Data::I(from)) => places.iter().zip(from).for_each(|(&i, &v)| to[i] = v),
+        // The verifier demands one dtype.
+        (Data::F(_), Data::I(_)) | (Data::I(_), Data::F(_)) => {}
+    }
+    out
 }
 
 fn out_of_range(start: i64, end: i64, size: usize) -> Error {
@@ -127,6 +128,11 @@ pub(super) fn index_select(
     index: &Tensor,
     shape: &[usize],
 ) -> Result<Tensor> {
+    Ok(x.pick(shape.to_vec(), &places(x, dim, index)?))
+}
+
+/// Where the elements of the slices that an index names lie.
+pub(super) fn places(x: &Tensor, dim: usize, index: &Tensor) -> Result<Vec<usize>> {
     let inner: usize = x.shape[dim + 1..].iter().product();
     let outer: usize = x.shape[..dim].iter().product();
     let mut from = vec![];
@@ -136,7 +142,7 @@ pub(super) fn index_select(
             from.extend(start..start + inner);
         }
     }
-    Ok(x.pick(shape.to_vec(), &from))
+    Ok(from)
 }
 
 pub(super) fn embedding(weight: &Tensor, indices: &Tensor, shape: Vec<usize>) -> Result<Tensor> {

@@ -183,6 +183,10 @@ fn apply(
             let slice = index::Slice::new(bindings, x()?, *dim, (start, end, *step))?;
             one(slice.write(operands[0], operands[1]))
         }
+        Op::IndexPut { dim } => {
+            let places = index::places(x()?, *dim, operands[2])?;
+            one(index::write(operands[0], operands[1], &places))
+        }
         Op::External { call } => Err(oxyfuel_base::err!(
             NoLowering,
             "`{}` is the host's operator, and the interpreter has no host",

@@ -243,6 +243,11 @@ for dim, start, end, step in [(1, 0, 2, 1), (2, 1, 4, 2), (0, -1, 2**62, 1)]:
     src = torch.ops.aten.slice(x, dim, start, end, step) * 0 - 1
     case("slice_scatter", lambda x, s: torch.slice_scatter(x, s, dim, start, end, step), x, src, dim=dim, start=start, end=end, step=step)
 case("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 0, 0, 1, 1), x, x, dim=0, start=0, end=1, step=1)
+put = lambda dim: lambda x, s, i: torch.ops.aten.index_put(x, [None] * dim + [i], s)
+case("index_put", put(1), f, -torch.ones(f.shape[0], 2), torch.tensor([3, 0]), dim=1)
+case("index_put", put(0), f.bfloat16(), torch.full((1, f.shape[1]), 2.5, dtype=torch.bfloat16), torch.tensor([1]), dim=0)
+case("index_put", put(0), torch.arange(6, dtype=torch.int32), torch.tensor([7, 8], dtype=torch.int32), torch.tensor([5, 2]), dim=0)
+case("index_put", put(0), f, f, torch.tensor([9, 9, 9]), dim=0)
 case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2, 3, dtype=torch.int32), torch.tensor([1.5, -2.5, 3.0]))
 case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2), torch.zeros(3))
 
