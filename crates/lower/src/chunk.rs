@@ -51,7 +51,7 @@ pub fn emit_chunked(
             let step = tiling.block[along];
             let end = params.sizes.index(&nest.dims[along]);
             let totals = k.for_range_vec(0, end, step, inits, |_, at, carried| {
-                let mut inner = outer.at_chunk(along, &at, step, false);
+                let mut inner = outer.at_chunk(along, &at, step);
                 needed(nest, sums.iter().map(|s| s.2))
                     .into_iter()
                     .for_each(|node| inner.value(node));
@@ -76,7 +76,7 @@ pub fn emit_chunked(
         if !big.is_empty() {
             let (end, step) = (params.sizes.index(&nest.dims[along]), tiling.block[along]);
             k.for_range_vec(0, end, step, Vec::new(), |_, at, _| {
-                let mut inner = outer.at_chunk(along, &at, step, false);
+                let mut inner = outer.at_chunk(along, &at, step);
                 needed(nest, big.iter().map(|store| store.value))
                     .into_iter()
                     .for_each(|node| inner.value(node));

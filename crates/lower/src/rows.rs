@@ -208,7 +208,7 @@ pub struct Frame<'a> {
     /// How many coordinates exist from the start on, where the last block is cut short.
     left: Vec<Option<Tile>>,
     values: Vec<Option<Tile>>,
-    /// The reduced dim that this phase sees a part of.
+    /// The reduced dim that may end inside the tile.
     cut: Option<usize>,
 }
 
@@ -473,18 +473,26 @@ impl<'a> Frame<'a> {
         self.k.full(value.dtype, &shape, identity(f, value.dtype))
     }
 
-    /// The frame of the chunk of `block` coordinates that starts at `at`, with everything computed so far. It may end early unless it is `full`.
-    pub fn at_chunk(&self, along: usize, at: &Tile, block: i64, full: bool) -> Frame<'a> {
+    /// The frame of the chunk of `block` coordinates that starts at `at`, with everything computed so far.
+    pub fn at_chunk(&self, along: usize, at: &Tile, block: i64) -> Frame<'a> {
         let mut inner = self.clone();
         inner.block[along] = block;
         inner.start[along] = Some(at.clone());
-        inner.left[along] = (!full && !self.nest.divides(block, along)).then(|| {
+        inner.left[along] = (!self.nest.divides(block, along)).then(|| {
             self.params
                 .sizes
                 .minus(&self.nest.dims[along], at)
                 .binary(BinaryOp::Min, block)
         });
         inner
+    }
+
+    /// The frame that holds all of the reduced dim `along`, which ends at `extent`.
+    pub fn bounded(&self, along: usize, extent: &Tile) -> Frame<'a> {
+        let mut whole = self.clone();
+        whole.left[along] = Some(extent.clone());
+        whole.cut = Some(along);
+        whole
     }
 
     fn coordinate(&self, dim: usize, scale: &Expr, offset: &Expr) -> Tile {

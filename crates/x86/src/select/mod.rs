@@ -9,6 +9,7 @@
 //! axis that is contiguous in memory is the vector axis), so that logical programs without `dot` compile too.
 
 mod amx;
+mod bounded;
 mod control;
 mod eval;
 mod keep;
@@ -20,7 +21,7 @@ mod reduce;
 mod run;
 mod scalar;
 
-use oxyfuel_base::{DType, Id, Result, ensure, err};
+use oxyfuel_base::{Code, DType, Id, Result, ensure, err};
 use oxyfuel_kernel::ir::{
     Access, Block, BufferMode, Index, Inst, Op, Order, ParamKind, Phase, Program, Val,
 };
@@ -56,6 +57,18 @@ pub struct Stats {
 
 /// Compiles a verified program. What this target cannot express is `NoLowering`.
 pub fn compile(program: &Program, level: Level) -> Result<Artefact> {
+    let prepared = prepare::prepare(program);
+    let (bare, limits) = bounded::bounded(prepared.clone());
+    match emit(&bare, &limits, level) {
+        // Loops that something else wants longer: the reductions as they were written.
+        Err(error) if error.code == Code::NoLowering && !limits.is_empty() => {
+            emit(&prepared, &bounded::Limits::default(), level)
+        }
+        made => made,
+    }
+}
+
+fn emit(program: &Program, limits: &bounded::Limits, level: Level) -> Result<Artefact> {
     let mut pool = Pool::default();
     let mut asm = Assembler::default();
     let mut artefact = Artefact {
@@ -65,13 +78,12 @@ pub fn compile(program: &Program, level: Level) -> Result<Artefact> {
         matrix_state: false,
         stats: Stats::default(),
     };
-    let program = &prepare::prepare(program);
     for phase in &program.phases {
         let Selected {
             func,
             scratch,
             matrix,
-        } = Select::phase(program, phase, level, &mut pool)?;
+        } = Select::phase(program, phase, limits, level, &mut pool)?;
         artefact.scratch_bytes = artefact.scratch_bytes.max(scratch as usize);
         artefact.matrix_state |= matrix;
         let physical = rewrite::compile(&func, level);
@@ -112,6 +124,8 @@ pub(crate) enum Def<'p> {
 
 pub(crate) struct Select<'p, 'a> {
     pub p: &'p Program,
+    /// Reductions that end before their tile does.
+    pub limits: &'p bounded::Limits,
     pub e: Emit<'a>,
     pub defs: FxHashMap<Val, Def<'p>>,
     /// The op that defines each scalar, for what can be proved of it.
@@ -142,6 +156,7 @@ impl<'p, 'a> Select<'p, 'a> {
     fn phase(
         p: &'p Program,
         phase: &'p Phase,
+        limits: &'p bounded::Limits,
         level: Level,
         pool: &'a mut Pool,
     ) -> Result<Selected> {
@@ -149,6 +164,7 @@ impl<'p, 'a> Select<'p, 'a> {
         let [args, scratch, begin, end] = e.f.args;
         let mut s = Select {
             p,
+            limits,
             e,
             defs: FxHashMap::default(),
             origin: FxHashMap::default(),

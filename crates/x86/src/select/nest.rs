@@ -62,6 +62,8 @@ pub struct Ctx<'n, 'p> {
     pub test_bounds: bool,
     /// Bounds that the loops themselves keep: axis and the index that limits it.
     pub kept: Vec<(Axis, Index)>,
+    /// A staged axis whose loops end at this scalar.
+    pub limited: Option<(Axis, Val)>,
     pub stage: usize,
     /// Level at which the stages run.
     pub inner: usize,
@@ -98,6 +100,7 @@ impl<'p> Select<'p, '_> {
             tail: None,
             test_bounds: false,
             kept: Vec::new(),
+            limited: None,
             stage: 0,
             inner: 0,
             scratch: FxHashMap::default(),
@@ -126,8 +129,94 @@ impl<'p> Select<'p, '_> {
             let offset = self.take_scratch(bytes as u32)?;
             c.scratch.insert(*v, offset);
         }
+        self.limit_stages(&mut c)?;
         self.parallel(&mut c, 0)?;
         self.keep(&mut c)
+    }
+
+    /// Finds the staged axes whose loops end at the limit of the reductions over them, and makes sure that no limit is lost.
+    fn limit_stages(&mut self, c: &mut Ctx<'_, 'p>) -> Result<()> {
+        let folds: Vec<Val> = c.nest.reductions.iter().flatten().copied().collect();
+        let limit_of = |s: &Self, v: Val| {
+            let &(dim, limit) = s.limits.get(&v)?;
+            let (_, value) = s.reduction(v).ok()?;
+            let axis = c.axes.of(Key::Val(super::slot(value)), usize::from(dim))?;
+            Some((axis, limit))
+        };
+        let limited: Vec<Option<(Axis, Val)>> = folds.iter().map(|&v| limit_of(self, v)).collect();
+        let Some((axis, limit)) = limited.iter().copied().flatten().next() else {
+            let lost = folds.iter().any(|v| self.limits.contains_key(v));
+            ensure!(!lost, NoLowering, "a limited reduction of one element");
+            return Ok(());
+        };
+        let bound = Index::Val(limit);
+        let mut windows = self.bounds_along(c, axis);
+        windows.retain(|valid| *valid != Some(bound));
+        let alone = limited.iter().all(|l| *l == Some((axis, limit)))
+            && c.nest.staged.contains(&axis)
+            && windows.iter().all(|valid| valid.is_none())
+            && c.nest
+                .sinks
+                .iter()
+                .all(|sink| self.ends_at(c, sink, axis, bound));
+        ensure!(
+            alone,
+            NoLowering,
+            "a limited reduction among loops that go on"
+        );
+        c.limited = Some((axis, limit));
+        Ok(())
+    }
+
+    /// Whether an effect stops at a bound of an axis, or does not run along it.
+    fn ends_at(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>, axis: Axis, bound: Index) -> bool {
+        if !self.sink_axes(c.axes, sink).contains(&axis) {
+            return true;
+        }
+        let Sink::Effect(
+            inst @ Inst {
+                op: Op::Store { access, .. },
+                ..
+            },
+        ) = sink
+        else {
+            return false;
+        };
+        (0..access.shape.len())
+            .any(|d| c.axes.of(effect_key(inst), d) == Some(axis) && access.valid[d] == Some(bound))
+    }
+
+    /// The bound of every window that runs along an axis, `None` for those without.
+    fn bounds_along(&self, c: &Ctx<'_, 'p>, axis: Axis) -> Vec<Option<Index>> {
+        let mut found = Vec::new();
+        let mut note = |key: Key, access: &Access| {
+            for (d, valid) in access.valid.iter().enumerate() {
+                if c.axes.of(key, d) == Some(axis) {
+                    found.push(*valid);
+                }
+            }
+        };
+        for v in c.nest.stage.keys() {
+            if let Some(Def::Lazy(Inst {
+                op: Op::Load { access, .. },
+                ..
+            })) = self.defs.get(v)
+            {
+                note(Key::Val(super::slot(*v)), access);
+            }
+        }
+        for sink in &c.nest.sinks {
+            if let Sink::Effect(
+                inst @ Inst {
+                    op: Op::Store { access, .. },
+                    ..
+                },
+            ) = sink
+            {
+                note(effect_key(inst), access);
+            }
+        }
+        found
     }
 
     /// Opens the parallel loops from number `n` on, then runs the stages.
@@ -450,7 +539,14 @@ impl<'p> Select<'p, '_> {
         work: &Work<'p>,
     ) -> Result<()> {
         if let Some((&axis, rest)) = sequential.split_first() {
-            let extent = Bound::Static(c.axes.extent[axis]);
+            let mut extent = Bound::Static(c.axes.extent[axis]);
+            if let Some((limited, limit)) = c.limited
+                && limited == axis
+            {
+                let valid = self.gpr(limit)?;
+                extent = Bound::Dynamic(self.minimum(c, valid, c.axes.extent[axis]));
+                c.kept.push((axis, Index::Val(limit)));
+            }
             return self.counted(c, axis, extent, |s, c| {
                 s.staged(c, rest, vector, copies, work)
             });
@@ -459,49 +555,23 @@ impl<'p> Select<'p, '_> {
             return self.work(c, copies, work);
         };
         let bound = self.staged_bound(c, axis)?;
-        let beyond = bound != Bound::Static(c.axes.extent[axis]);
+        let ends = c.limited.is_some_and(|(limited, _)| limited == axis);
+        let beyond = !ends && bound != Bound::Static(c.axes.extent[axis]);
         self.vector_loop(c, axis, bound, copies, beyond, |s, c, n| s.work(c, n, work))
     }
 
     /// The part of a staged vector axis in which every access is inside its bounds.
     fn staged_bound(&mut self, c: &mut Ctx<'_, 'p>, axis: Axis) -> Result<Bound> {
         let extent = c.axes.extent[axis];
-        let mut limits: Vec<Index> = Vec::new();
-        let mut note = |key: Key, access: &Access| {
-            for (d, valid) in access.valid.iter().enumerate() {
-                if c.axes.of(key, d) == Some(axis)
-                    && let Some(valid) = valid
-                    && !limits.contains(valid)
-                {
-                    limits.push(*valid);
-                }
-            }
-        };
-        for v in c.nest.stage.keys() {
-            if let Some(Def::Lazy(Inst {
-                op: Op::Load { access, .. },
-                ..
-            })) = self.defs.get(v)
-            {
-                note(Key::Val(super::slot(*v)), access);
-            }
-        }
-        for sink in &c.nest.sinks {
-            if let Sink::Effect(
-                inst @ Inst {
-                    op: Op::Store { access, .. },
-                    ..
-                },
-            ) = sink
-            {
-                note(effect_key(inst), access);
-            }
-        }
+        let mut limits: Vec<Index> = self.bounds_along(c, axis).into_iter().flatten().collect();
+        let own = c.limited.filter(|(limited, _)| *limited == axis);
+        limits.extend(own.map(|(_, limit)| Index::Val(limit)));
         // The table of values has no order of its own; code must.
         limits.sort_by_key(|l| match l {
             Index::Const(n) => (0, *n),
             Index::Val(v) => (1, super::slot(*v) as i64),
         });
+        limits.dedup();
         if limits.is_empty() {
             return Ok(Bound::Static(extent));
         }

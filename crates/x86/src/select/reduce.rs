@@ -85,7 +85,7 @@ fn folds_lanes(c: &Ctx<'_, '_>) -> bool {
 }
 
 impl<'p> Select<'p, '_> {
-    fn reduction(&self, v: Val) -> Result<(ReduceOp, Val)> {
+    pub fn reduction(&self, v: Val) -> Result<(ReduceOp, Val)> {
         match self.defs.get(&v) {
             Some(Def::Lazy(Inst {
                 op: Op::Reduce { op, value, .. },
