@@ -37,6 +37,9 @@ DTYPES: dict[torch.dtype, str] = {
     if hasattr(torch, name)
 }
 
+# Bytes of a constant that is said with its elements.
+SMALL = 1024
+
 
 @dataclasses.dataclass(slots=True)
 class Description:
@@ -110,13 +113,14 @@ class _Describer:
         outputs: list[Any] = []
         write_backs = self.write_backs()
         mutations: list[dict[str, Any]] = []
+        constants: list[dict[str, Any]] = []
         placeholders: dict[fx.Node, int] = {}
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 placeholders[node] = len(inputs)
                 inputs.append(self.input(node))
             elif node.op == "get_attr":
-                self.uses[node] = self.object(_attribute(self.gm, node.target))
+                self.uses[node] = self.attribute(node, constants)
             elif node in write_backs:
                 target, source = node.args[0], node.args[1]
                 mutations.append({"input": placeholders[target], "value": self.arg(source)})
@@ -132,6 +136,7 @@ class _Describer:
             "name": name,
             "symbols": self.symbols.described(),
             "inputs": inputs,
+            "constants": constants,
             "nodes": self.nodes,
             "outputs": outputs,
             "mutations": mutations,
@@ -292,6 +297,16 @@ class _Describer:
                 }
             )
         return known
+
+    def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
+        """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""
+        value = _attribute(self.gm, node.target)
+        small = is_plain(value) and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
+        if not small or not value.is_contiguous():
+            return self.object(value)
+        data = bytes(value.detach().reshape(-1).view(torch.uint8).tolist()).hex()
+        constants.append({"name": node.name, "type": self.result(value)["type"], "data": data})
+        return {"node": node.name}
 
     def object(self, value: Any) -> dict[str, int]:
         """A value that the text names by number."""

@@ -1,17 +1,31 @@
-"""How a joint graph of forward and backward is cut in two."""
+"""How a joint graph of forward and backward is cut in two: our rules first, then PyTorch's min-cut.
+
+The rules come first because the cut decides what is kept for the backward: it should see no work twice.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 
 from . import _torch
 from .options import Options
+from .rewrite import rewrite
+
+log = logging.getLogger("oxyfuel")
 
 
 def partition(
     joint: torch.fx.GraphModule, joint_inputs: Any, *, options: Options, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """PyTorch's min-cut: what is cheap to compute again is not kept for the backward."""
+    try:
+        log.debug("joint graph: %d nodes less", rewrite(joint))
+    except Exception as error:
+        # Without the rules the graph is right too; its parts are compiled later, where a failure is told.
+        if options.fallback == "error":
+            raise
+        log.info("no rules on the joint graph: %s", error)
     return _torch.min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)

@@ -7,6 +7,7 @@
 //! {"version": 1, "name": "forward",
 //!  "symbols":   [{"name": "s0", "min": 2, "max": null, "hint": 8}],
 //!  "inputs":    [{"name": "x", "kind": "tensor", "type": T} | {"name": "n", "kind": "int", "value": E} | {"name": "o", "kind": "object"}],
+//!  "constants": [{"name": "c", "type": T, "data": "0000803f"}],                        (row-major, little-endian, in hex)
 //!  "nodes":     [{"name": "add", "target": "aten.add.Tensor", "args": [A..], "kwargs": {"alpha": A}, "results": [R..],
 //!                 "sequence": false, "ordered": false, "at": {"file": "model.py", "line": 12}, "stack": "..", "tags": ["core"]}],
 //!  "outputs":   [A..],
@@ -37,6 +38,8 @@ pub struct Description {
     pub symbols: Vec<SymbolRow>,
     #[serde(default)]
     pub inputs: Vec<Input>,
+    #[serde(default)]
+    pub constants: Vec<ConstantRow>,
     #[serde(default)]
     pub nodes: Vec<Node>,
     #[serde(default)]
@@ -89,6 +92,16 @@ pub struct Input {
     pub name: String,
     #[serde(flatten)]
     pub item: Item,
+}
+
+/// A small tensor that belongs to the graph.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ConstantRow {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub ty: Type,
+    /// The elements in row-major order, little-endian, in hex.
+    pub data: String,
 }
 
 /// What a parameter or a result is.

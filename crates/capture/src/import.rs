@@ -9,13 +9,13 @@
 
 use crate::aten::{self, Import};
 use crate::call::{Call, Entry, Env, Slot};
-use crate::description::{Description, Input, Item, Node, Type, Value as Argument};
+use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Value as Argument};
 use crate::host;
-use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure};
+use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
 use oxyfuel_graph::same_strides;
 use oxyfuel_graph::{
-    Builder, Category, Device, Graph, Layout, Op, Origin, Place, SymbolInfo, TensorType, Value,
-    ValueId,
+    Builder, Category, Device, Graph, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
+    TensorType, Value, ValueId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
@@ -144,6 +144,11 @@ impl<'d> Importer<'d> {
         for input in &description.inputs {
             importer.input(input)?;
         }
+        for constant in &description.constants {
+            importer
+                .constant(constant)
+                .map_err(|e| e.context(&constant.name))?;
+        }
         for node in &description.nodes {
             importer
                 .node(node, description)
@@ -151,6 +156,21 @@ impl<'d> Importer<'d> {
         }
         Ok(importer)
     }
+}
+
+/// The bytes behind hexadecimal digits.
+fn bytes(hex: &str) -> Result<Vec<u8>> {
+    let digits = hex.as_bytes();
+    let pairs = digits.chunks(2).map(|pair| {
+        let digit = |c: u8| char::from(c).to_digit(16);
+        match pair {
+            &[a, b] => Some(u8::try_from(digit(a)? * 16 + digit(b)?).unwrap_or(0)),
+            _ => None,
+        }
+    });
+    pairs
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| err!(InvalidLiteral, "its data is not in hexadecimal pairs"))
 }
 
 /// Says which node an error is about, and where the user wrote it.
@@ -233,6 +253,32 @@ impl<'d> Importer<'d> {
         });
         self.input_positions.push(Some(position));
         self.define(&input.name, false, vec![Slot::Value { id, strides }])
+    }
+
+    fn constant(&mut self, row: &'d ConstantRow) -> Result<()> {
+        let Some(ty) = tensor_type(&row.ty) else {
+            return Err(err!(
+                UnsupportedDType,
+                "a constant of {} on {}",
+                row.ty.dtype,
+                row.ty.device
+            ));
+        };
+        let shape: Option<Vec<i64>> = ty.shape.iter().map(Expr::as_const).collect();
+        let shape = shape.ok_or_else(|| err!(InvalidArgument, "a constant of unknown size"))?;
+        let tensor = HostTensor::new(ty.dtype, &shape, bytes(&row.data)?)?;
+        self.b.set_origin(Some(Origin {
+            ops: vec![row.name.clone()],
+            ..Origin::default()
+        }));
+        // One number is a literal, which every kernel can hold.
+        let id = if tensor.numel() == 1 {
+            self.b.full(tensor.get(0), ty.shape, ty.dtype, ty.device)?
+        } else {
+            self.b.constant(&row.name, tensor, ty.device)?
+        };
+        let strides = Some(row.ty.strides.clone());
+        self.define(&row.name, false, vec![Slot::Value { id, strides }])
     }
 
     fn define(&mut self, name: &'d str, sequence: bool, slots: Vec<Slot>) -> Result<()> {

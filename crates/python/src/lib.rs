@@ -68,4 +68,11 @@ mod _native {
         let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;
         crate::compile::fingerprint(&settings).map_err(errors::raise)
     }
+
+    /// The edits that our rules make in a described joint graph, as JSON.
+    #[pyfunction]
+    fn rewrite_joint(py: Python<'_>, description: &str) -> PyResult<String> {
+        py.detach(|| oxyfuel_engine::rewrite_joint(description))
+            .map_err(errors::raise)
+    }
 }

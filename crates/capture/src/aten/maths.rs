@@ -42,6 +42,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     ("aten.addcmul.default", Compiled(|c| addc(c, Binary::Mul))),
     ("aten.addcdiv.default", Compiled(|c| addc(c, Binary::Div))),
+    ("aten.ldexp.Tensor", Compiled(ldexp)),
     ("aten.lerp.Scalar", Compiled(lerp)),
     ("aten.lerp.Tensor", Compiled(lerp)),
     ("aten.xlogy.Tensor", Compiled(xlogy)),
@@ -350,6 +351,21 @@ fn lerp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let abs = s.unary(Unary::Abs, weight)?;
     let near = s.is(Compare::Lt, abs, 0.5)?;
     let y = s.choose(near, from_start, from_end)?;
+    Ok(vec![c.b.cast(y, out)?])
+}
+
+/// `self * 2^other`.
+fn ldexp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, exponent) = (c.tensor(0, "self")?, c.tensor(1, "other")?);
+    let out = c.out(0)?.dtype;
+    if !out.is_float() || c.dtype(exponent).is_float() {
+        return refuse("with a fractional exponent");
+    }
+    let dtype = wide(out);
+    let (x, exponent) = (c.b.cast(x, dtype)?, c.b.cast(exponent, dtype)?);
+    let mut s = Steps { c, dtype };
+    let power = s.unary(Unary::Exp2, exponent)?;
+    let y = s.mul(x, power)?;
     Ok(vec![c.b.cast(y, out)?])
 }
 

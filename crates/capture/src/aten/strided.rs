@@ -13,6 +13,9 @@ use oxyfuel_graph::{Op, ValueId};
 pub(super) const ROWS: &[Row] = &[
     ("aten.as_strided.default", View(as_strided)),
     ("aten.diagonal.default", View(diagonal)),
+    ("aten.as_strided_copy.default", Compiled(as_strided)),
+    ("aten.diagonal_copy.default", Compiled(diagonal)),
+    ("aten.diagonal_scatter.default", Compiled(diagonal_scatter)),
     (
         "aten.as_strided_scatter.default",
         Compiled(as_strided_scatter),
@@ -143,17 +146,31 @@ fn from_memory_order(
     c.b.emit(Op::Permute { dims: back }, &[x])
 }
 
-/// Rows laid end to end have their diagonal at every (columns + 1)-th place.
-fn diagonal(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    let x = c.tensor(0, "self")?;
-    let offset = c.int(1, "offset", 0)?;
-    let (dim1, dim2) = (c.int(2, "dim1", 0)?, c.int(3, "dim2", 1)?);
+/// A matrix inside of a tensor as rows laid end to end, and the places of one diagonal there: every (columns + 1)-th.
+struct Diagonal {
+    /// The order of dimensions with those of the matrix last.
+    dims: Vec<usize>,
+    /// The sizes of the others.
+    batch: Vec<Expr>,
+    rows: i64,
+    cols: i64,
+    start: i64,
+    end: i64,
+}
+
+/// The diagonal that arguments from `position` on name: offset and two dimensions.
+fn find_diagonal(c: &Call<'_>, x: ValueId, position: usize) -> Result<Diagonal> {
+    let offset = c.int(position, "offset", 0)?;
+    let (dim1, dim2) = (
+        c.int(position + 1, "dim1", 0)?,
+        c.int(position + 2, "dim2", 1)?,
+    );
     let (d1, d2) = (dim_of(c, x, dim1)?, dim_of(c, x, dim2)?);
-    let rank = c.rank(x);
-    let mut dims: Vec<usize> = (0..rank).filter(|&d| d != d1 && d != d2).collect();
-    let batch: Vec<Expr> = dims.iter().map(|&d| c.shape(x)[d].clone()).collect();
+    let shape = c.shape(x);
+    let mut dims: Vec<usize> = (0..shape.len()).filter(|&d| d != d1 && d != d2).collect();
+    let batch: Vec<Expr> = dims.iter().map(|&d| shape[d].clone()).collect();
     dims.extend([d1, d2]);
-    let (Some(rows), Some(cols)) = (c.shape(x)[d1].as_const(), c.shape(x)[d2].as_const()) else {
+    let (Some(rows), Some(cols)) = (shape[d1].as_const(), shape[d2].as_const()) else {
         return refuse("a matrix of unknown size");
     };
     let length = if offset >= 0 {
@@ -161,24 +178,75 @@ fn diagonal(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     } else {
         (rows + offset).min(cols)
     };
-    let x = match dims.windows(2).all(|w| w[0] < w[1]) {
-        true => x,
-        false => c.b.emit(Op::Permute { dims }, &[x])?,
-    };
-    let mut flat = batch.clone();
-    flat.push(Expr::constant(rows * cols));
-    let flat = c.b.view(x, &flat)?;
     let (start, end) = if length <= 0 {
         (0, 0)
     } else {
         let start = if offset >= 0 { offset } else { -offset * cols };
         (start, start + (length - 1) * (cols + 1) + 1)
     };
+    Ok(Diagonal {
+        dims,
+        batch,
+        rows,
+        cols,
+        start,
+        end,
+    })
+}
+
+impl Diagonal {
+    fn is_sorted(&self) -> bool {
+        self.dims.windows(2).all(|w| w[0] < w[1])
+    }
+
+    /// The tensor with the rows of its matrices laid end to end.
+    fn flat(&self, c: &mut Call<'_>, x: ValueId) -> Result<ValueId> {
+        let dims = self.dims.clone();
+        let x = match self.is_sorted() {
+            true => x,
+            false => c.b.emit(Op::Permute { dims }, &[x])?,
+        };
+        let mut shape = self.batch.clone();
+        shape.push(Expr::constant(self.rows * self.cols));
+        c.b.view(x, &shape)
+    }
+}
+
+fn diagonal(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let d = find_diagonal(c, x, 1)?;
+    let flat = d.flat(c, x)?;
     let op = Op::Slice {
-        dim: batch.len(),
-        start: Expr::constant(start),
-        end: Expr::constant(end),
-        step: cols + 1,
+        dim: d.batch.len(),
+        start: Expr::constant(d.start),
+        end: Expr::constant(d.end),
+        step: d.cols + 1,
     };
     Ok(vec![c.b.emit(op, &[flat])?])
+}
+
+/// The tensor with a diagonal replaced.
+fn diagonal_scatter(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, src) = (c.tensor(0, "self")?, c.tensor(1, "src")?);
+    let d = find_diagonal(c, x, 2)?;
+    let flat = d.flat(c, x)?;
+    let src = c.b.cast(src, c.dtype(x))?;
+    let op = Op::SliceScatter {
+        dim: d.batch.len(),
+        start: Expr::constant(d.start),
+        end: Expr::constant(d.end),
+        step: d.cols + 1,
+    };
+    let flat = c.b.emit(op, &[flat, src])?;
+    let mut shape = d.batch.clone();
+    shape.extend([Expr::constant(d.rows), Expr::constant(d.cols)]);
+    let x = c.b.view(flat, &shape)?;
+    if d.is_sorted() {
+        return Ok(vec![x]);
+    }
+    let mut back = vec![0; d.dims.len()];
+    for (i, &dim) in d.dims.iter().enumerate() {
+        back[dim] = i;
+    }
+    Ok(vec![c.b.emit(Op::Permute { dims: back }, &[x])?])
 }

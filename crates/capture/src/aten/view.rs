@@ -38,6 +38,23 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.view_copy.default", Compiled(reshape)),
     ("aten.permute_copy.default", Compiled(permute)),
     ("aten.expand_copy.default", Compiled(expand)),
+    ("aten.unsqueeze_copy.default", Compiled(reshape)),
+    ("aten.squeeze_copy.default", Compiled(reshape)),
+    ("aten.squeeze_copy.dim", Compiled(reshape)),
+    ("aten.squeeze_copy.dims", Compiled(reshape)),
+    ("aten.transpose_copy.int", Compiled(transpose)),
+    ("aten.t_copy.default", Compiled(t)),
+    ("aten.alias_copy.default", Compiled(same)),
+    ("aten.detach_copy.default", Compiled(same)),
+    ("aten.slice_copy.Tensor", Compiled(slice)),
+    ("aten.select_copy.int", Compiled(select)),
+    ("aten.unbind_copy.int", Compiled(unbind)),
+    ("aten.split_copy.Tensor", Compiled(|c| split(c, 2))),
+    (
+        "aten.split_with_sizes_copy.default",
+        Compiled(|c| split(c, 2)),
+    ),
+    ("aten.narrow_copy.default", Compiled(narrow)),
     ("aten.repeat.default", Compiled(repeat)),
     ("aten.roll.default", Compiled(roll)),
 ];
@@ -148,6 +165,28 @@ fn select(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         return refuse("an index that may count from the end");
     }
     Ok(vec![c.b.select(x, dim, index)?])
+}
+
+/// So many elements of a dimension from a start.
+fn narrow(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let dim = c.int(1, "dim", 0)?;
+    let (Some(start), Some(length)) = (c.expr(2, "start")?, c.expr(3, "length")?) else {
+        return refuse("no bounds");
+    };
+    let dim = dim_of(c, x, dim)?;
+    let start = from_end(start, &c.shape(x)[dim]);
+    if !not_negative(c, &start) {
+        return refuse("bounds whose order is not known");
+    }
+    let end = start.clone() + length;
+    let op = Op::Slice {
+        dim,
+        start,
+        end,
+        step: 1,
+    };
+    Ok(vec![c.b.emit(op, &[x])?])
 }
 
 /// Parts one after another along a dimension; the results say how large each is.
