@@ -66,7 +66,7 @@ impl<'p> Select<'p, '_> {
             .map(|(d, s)| (c.axes.of(key, d), Index::Const(*s)))
             .collect();
         Ok(Window {
-            key: Key::Scratch(slot(v)),
+            key: Key::Kept(slot(v)),
             memory: self.scratch,
             base: Index::Const(i64::from(offset) / size),
             size,

@@ -57,8 +57,10 @@ pub struct Axes {
 pub enum Key {
     Val(usize),
     Effect(usize),
-    /// Scratch of a value.
+    /// Where a value stays between the stages of a nest.
     Scratch(usize),
+    /// Where a value stays between nests.
+    Kept(usize),
 }
 
 pub fn effect_key(inst: &Inst) -> Key {
