@@ -39,7 +39,7 @@ class Options:
 
     def native(self, external: list[str]) -> str:
         """The part that the Rust side reads, as JSON; `external` are nodes of the graph that torch runs."""
-        names = ("mode", "numerics", "target", "threads", "verify", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "target", "threads", "output_pool", "verify", "cache_dir", "trace_dir")
         return json.dumps({"external": external, **{name: getattr(self, name) for name in names}})
 
 

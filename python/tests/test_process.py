@@ -163,3 +163,24 @@ def test_thread_counts_are_honoured() -> None:
         torch.testing.assert_close(fast(x), x.sin())
     finally:
         torch.set_num_threads(before)
+
+
+def test_large_outputs_keep_their_pages() -> None:
+    fast = compiled(lambda x: x + 1)
+    x = torch.randn(1 << 20)
+    places = set()
+    for _ in range(20):
+        y = fast(x)
+        places.add(y.data_ptr())
+        torch.testing.assert_close(y, x + 1)
+        del y
+    assert len(places) <= 2
+    held = [fast(x) for _ in range(4)]
+    assert len({y.data_ptr() for y in held}) == 4
+    held[0].mul_(2)
+    torch.testing.assert_close(held[1], x + 1)
+
+
+def test_large_outputs_without_the_pool() -> None:
+    x = torch.randn(1 << 20)
+    torch.testing.assert_close(compiled(lambda x: x * 2, options={"output_pool": False})(x), x * 2)

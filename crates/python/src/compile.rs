@@ -26,6 +26,8 @@ pub struct Settings {
     verify: bool,
     cache_dir: Option<PathBuf>,
     trace_dir: Option<PathBuf>,
+    #[serde(default)]
+    output_pool: bool,
     /// FX nodes that the host shall run.
     #[serde(default)]
     external: Vec<String>,
@@ -72,6 +74,8 @@ pub struct Compiled {
     pub executable: Arc<Executable>,
     pub signature: Signature,
     pub externals: Vec<oxyfuel_capture::External>,
+    /// Large tensors live on memory of ours.
+    pub pool: bool,
 }
 
 /// Compiles a description.
@@ -94,6 +98,7 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
                 executable,
                 signature,
                 externals,
+                pool: settings.output_pool,
             });
         }
     }
@@ -142,6 +147,7 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
         executable: Arc::new(Executable::load(stored.plan, Record::from_disk(), device)?),
         signature: stored.signature,
         externals: stored.externals,
+        pool: settings.output_pool,
     })
 }
 

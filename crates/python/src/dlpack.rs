@@ -1,8 +1,11 @@
 //! Where the elements of a tensor lie, by torch's table of C functions (DLPack 1.3).
 //!
+//! Large outputs go the other way: torch adopts memory of ours, whose pages are kept from call to call; fresh pages cost more than the arithmetic done on them.
+//!
 //! Asking the table costs a tenth of a microsecond; Python's `data_ptr`, `size` and `stride` together cost one. A torch without the table is asked by those.
 
 use oxyfuel_base::DType;
+use oxyfuel_runtime::storage::Storage;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -31,6 +34,26 @@ struct Element {
 }
 
 type Borrow = unsafe extern "C" fn(*mut ffi::PyObject, *mut DlTensor) -> c_int;
+type Adopt = unsafe extern "C" fn(*mut Managed, *mut *mut ffi::PyObject) -> c_int;
+
+/// DLPack's description of a tensor that changes hands.
+#[repr(C)]
+struct Managed {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// What a tensor of ours lives on until its last user lets it go.
+struct Owner {
+    managed: Managed,
+    _storage: Storage,
+    _shape: Box<[i64]>,
+    _strides: Box<[i64]>,
+}
 
 /// DLPack's table of functions, as far as we read it.
 #[repr(C)]
@@ -40,7 +63,7 @@ struct Table {
     previous: *const Table,
     allocate: *const c_void,
     from_object: *const c_void,
-    to_object: *const c_void,
+    adopt: Option<Adopt>,
     borrow: Option<Borrow>,
 }
 
@@ -49,8 +72,75 @@ const MAJOR: u32 = 1;
 /// DLPack's number for memory of the processor.
 const CPU: c_int = 1;
 
-/// The function that borrows a tensor, where this torch has one.
-static BORROW: PyOnceLock<Option<Borrow>> = PyOnceLock::new();
+/// The functions that lend and take tensors, where this torch has them.
+static FUNCTIONS: PyOnceLock<(Option<Borrow>, Option<Adopt>)> = PyOnceLock::new();
+
+fn functions(py: Python<'_>) -> (Option<Borrow>, Option<Adopt>) {
+    *FUNCTIONS.get_or_init(py, || find(py).unwrap_or_default())
+}
+
+/// A tensor of torch's on memory of ours, if this torch can take it. The memory goes back when torch lets go of its last use.
+pub fn tensor<'py>(
+    py: Python<'py>,
+    storage: &Storage,
+    dtype: DType,
+    shape: &[i64],
+    strides: &[i64],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let (_, Some(adopt)) = functions(py) else {
+        return Ok(None);
+    };
+    if dtype.is_narrow_float() {
+        return Ok(None);
+    }
+    let (code, bits) = element(dtype);
+    let (shape, strides): (Box<[i64]>, Box<[i64]>) = (shape.into(), strides.into());
+    let owner = Box::into_raw(Box::new(Owner {
+        managed: Managed {
+            major: MAJOR,
+            minor: 0,
+            context: std::ptr::null_mut(),
+            deleter: Some(delete),
+            flags: 0,
+            tensor: DlTensor {
+                data: storage.address() as *mut c_void,
+                device: [CPU, 0],
+                ndim: c_int::try_from(shape.len()).unwrap_or(c_int::MAX),
+                dtype: Element {
+                    code,
+                    bits,
+                    lanes: 1,
+                },
+                shape: shape.as_ptr(),
+                strides: strides.as_ptr(),
+                byte_offset: 0,
+            },
+        },
+        _storage: storage.clone(),
+        _shape: shape,
+        _strides: strides,
+    }));
+    // SAFETY: the box is ours alone until torch gets it.
+    let managed = unsafe {
+        (*owner).managed.context = owner.cast();
+        &raw mut (*owner).managed
+    };
+    let mut object = std::ptr::null_mut();
+    // SAFETY: the description is whole, its arrays and its memory belong to the owner, which lives until `delete`; torch calls that when it lets go, and by
+    // DLPack's rules also when it fails.
+    let failed = unsafe { adopt(managed, &raw mut object) } != 0;
+    if failed {
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: on success torch has put a new reference there.
+    unsafe { Bound::from_owned_ptr_or_err(py, object) }.map(Some)
+}
+
+/// Gives back what a tensor of ours lived on. Any thread may call it.
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: `context` is the box that `tensor` made, and torch calls this once.
+    unsafe { drop(Box::from_raw((*managed).context.cast::<Owner>())) }
+}
 
 /// A tensor's place and form.
 #[derive(Clone, Debug, Default)]
@@ -70,10 +160,9 @@ impl View {
 
     /// Reads a tensor on the CPU into this view, without asking for memory once its vectors have grown.
     pub fn read(&mut self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-        let borrow = BORROW.get_or_init(tensor.py(), || find(tensor).unwrap_or(None));
-        match borrow {
-            Some(borrow) => self.borrow(tensor, *borrow),
-            None => self.ask(tensor),
+        match functions(tensor.py()) {
+            (Some(borrow), _) => self.borrow(tensor, borrow),
+            (None, _) => self.ask(tensor),
         }
     }
 
@@ -126,21 +215,25 @@ impl View {
     }
 }
 
-/// The table of the tensor's own class.
-fn find(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Borrow>> {
-    let class = tensor.py().import("torch")?.getattr("Tensor")?;
+/// The functions in the table of torch's tensors.
+fn find(py: Python<'_>) -> PyResult<(Option<Borrow>, Option<Adopt>)> {
+    let class = py.import("torch")?.getattr("Tensor")?;
     let Ok(capsule) = class.getattr("__dlpack_c_exchange_api__") else {
-        return Ok(None);
+        return Ok((None, None));
     };
     // SAFETY: the name is checked by Python; a capsule of another name gives null.
     let table =
         unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dlpack_exchange_api".as_ptr()) };
     if table.is_null() {
-        return Err(PyErr::fetch(tensor.py()));
+        return Err(PyErr::fetch(py));
     }
     // SAFETY: DLPack says that the table lives as long as the process and begins with its version, by which the rest is known.
     let table = unsafe { &*table.cast::<Table>() };
-    Ok(table.borrow.filter(|_| table.major == MAJOR))
+    if table.major == MAJOR {
+        Ok((table.borrow, table.adopt))
+    } else {
+        Ok((None, None))
+    }
 }
 
 /// DLPack's code and bits.

@@ -10,7 +10,7 @@ use oxyfuel_base::{Id, Result, Symbol, err};
 use oxyfuel_capture::InputKind;
 use oxyfuel_engine::explain::CodeKind;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
-use oxyfuel_runtime::device::Stream;
+use oxyfuel_runtime::device::{Device, Stream};
 use oxyfuel_runtime::execute::LATER;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -46,6 +46,8 @@ pub struct Inner {
     input_buffers: Vec<usize>,
     /// By step: inputs that nobody reads after this external call.
     pub last_reads: Vec<Vec<usize>>,
+    /// Large tensors live on memory of ours.
+    pub pool: bool,
     /// What calls need for themselves, waiting for the next.
     states: Mutex<Vec<State>>,
 }
@@ -128,6 +130,7 @@ impl Graph {
             written: written.collect(),
             input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
             last_reads: last_reads(plan),
+            pool: compiled.pool,
             states: Mutex::default(),
             compiled,
             objects,
@@ -146,6 +149,10 @@ impl Graph {
 impl Inner {
     pub fn plan(&self) -> &Plan {
         self.compiled.executable.plan()
+    }
+
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.compiled.executable.device()
     }
 
     /// The forms for these numbers, one for each symbol of the plan.

@@ -1,6 +1,6 @@
 //! Python as the host of a plan: its tensors hold the buffers, its operators run the steps that we did not compile.
 
-use crate::dlpack::View;
+use crate::dlpack::{View, tensor};
 use crate::form::{Call, Form, Forms, Value, Window};
 use crate::graph::Inner;
 use crate::torch::{Torch, vectorcall};
@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Kernels that move less than this run without letting the GIL go: taking it back may cost more than they do.
 const TINY: u64 = 64 << 10;
+
+/// From here on memory is ours: its pages are kept.
+const LARGE: usize = 1 << 20;
 
 /// One call of a graph.
 pub struct Caller<'a, 'py> {
@@ -29,8 +32,19 @@ pub struct Caller<'a, 'py> {
 }
 
 impl Host for Caller<'_, '_> {
-    fn allocate(&mut self, buffer: usize, _bytes: usize) -> Result<u64> {
+    fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
         let forms = self.forms.clone();
+        if bytes >= LARGE
+            && self.graph.pool
+            && let Some(form) = &forms.buffers[buffer]
+        {
+            let storage = self.graph.device().allocate(bytes)?;
+            let made = tensor(self.py, &storage, form.dtype, &form.shape, &form.strides);
+            if let Some(tensor) = self.keep(made)? {
+                self.slots[buffer] = Some(tensor.unbind());
+                return Ok(storage.address());
+            }
+        }
         let made = match &forms.buffers[buffer] {
             Some(form) => form.empty(self.py, self.torch),
             None => return Err(err!(Internal, "buffer {buffer} has no form")),
