@@ -60,6 +60,16 @@ fn cases() -> Vec<Case> {
     for dim in [0, 1] {
         families.push((Op::Softmax { dim }, 1));
         families.push((Op::LogSoftmax { dim }, 1));
+        families.push((Op::Cumsum { dim }, 1));
+        families.push((Op::Cumprod { dim }, 1));
+        families.push((
+            Op::Argmax {
+                dim,
+                keepdim: false,
+            },
+            1,
+        ));
+        families.push((Op::Argmin { dim, keepdim: true }, 1));
     }
     let (rank, eps) = (1, Scalar::F(1e-5));
     families.push((Op::NativeLayerNorm { rank, eps }, 1));
@@ -143,7 +153,12 @@ fn described(op: &Op, dtype: DType) -> String {
     };
     let dims = match op {
         Op::Reduce { dims, .. } => format!(" {dims:?}"),
-        Op::Softmax { dim } | Op::LogSoftmax { dim } => format!(" [{dim}]"),
+        Op::Softmax { dim }
+        | Op::LogSoftmax { dim }
+        | Op::Cumsum { dim }
+        | Op::Cumprod { dim }
+        | Op::Argmax { dim, .. }
+        | Op::Argmin { dim, .. } => format!(" [{dim}]"),
         _ => String::new(),
     };
     format!("{}{fixed}{dims} {dtype}", op.name())

@@ -24,6 +24,8 @@ pub enum Category {
     Pointwise,
     /// One output element from a row of elements.
     Reduction,
+    /// Each output element from those before it along a dimension.
+    Scan,
     /// The same elements under another index; never computes.
     View,
     /// Elements picked by values that are themselves data, or concatenated.
@@ -256,9 +258,20 @@ family! {
     Sqrt "sqrt" IntToFloat Same "Correctly rounded square root; NaN below 0.";
     Rsqrt "rsqrt" IntToFloat Same "1 / sqrt(x).";
     Reciprocal "reciprocal" IntToFloat Same "1 / x.";
+    Log10 "log10" IntToFloat Same "Logarithm to base 10.";
     Erf "erf" IntToFloat Same "Error function.";
+    Erfc "erfc" IntToFloat Same "1 - erf(x) without cancellation.";
     Sin "sin" IntToFloat Same "Sine of radians.";
     Cos "cos" IntToFloat Same "Cosine of radians.";
+    Tan "tan" IntToFloat Same "Tangent of radians.";
+    Asin "asin" IntToFloat Same "Arc sine; NaN outside [-1, 1].";
+    Acos "acos" IntToFloat Same "Arc cosine; NaN outside [-1, 1].";
+    Atan "atan" IntToFloat Same "Arc tangent.";
+    Sinh "sinh" IntToFloat Same "Hyperbolic sine.";
+    Cosh "cosh" IntToFloat Same "Hyperbolic cosine.";
+    Asinh "asinh" IntToFloat Same "Inverse of the hyperbolic sine.";
+    Acosh "acosh" IntToFloat Same "Inverse of the hyperbolic cosine; NaN below 1.";
+    Atanh "atanh" IntToFloat Same "Inverse of the hyperbolic tangent; NaN outside [-1, 1].";
     Floor "floor" Number Same "Greatest integer not above x.";
     Ceil "ceil" Number Same "Least integer not below x.";
     Round "round" Number Same "Nearest integer, ties to even.";
@@ -281,6 +294,7 @@ family! {
     Remainder "remainder" Number Same "a - floor(a / b) * b, with the sign of b; 0 for an integer modulo zero.";
     Fmod "fmod" Number Same "a - trunc(a / b) * b, with the sign of a; 0 for an integer modulo zero.";
     Pow "pow" Number Same "a to the power b; integers wrap, a negative exponent gives the truncated quotient.";
+    Atan2 "atan2" IntToFloat Same "Angle of the point (b, a), in (-pi, pi]; zeros count with their signs.";
     Maximum "maximum" Compute Same "The larger; NaN if either is NaN.";
     Minimum "minimum" Compute Same "The smaller; NaN if either is NaN.";
     BitwiseAnd "bitwise_and" Integral Same "Bits set in both.";
@@ -445,6 +459,14 @@ ops! {
         "x - max - log(sum(exp(x - max))) along a dimension, rounded once.";
     NativeLayerNorm "native_layer_norm" { rank: usize, eps: Scalar } Composite ["x", "weight?", "bias?"] -> ["out", "mean", "rstd"] Float Rule Pure
         "(x - mean) * rstd * weight + bias over the last `rank` dimensions; mean and rstd keep them with size 1, at least f32.";
+    Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
+        "Position (i64) of the first largest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";
+    Argmin "argmin" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
+        "Position (i64) of the first smallest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";
+    Cumsum "cumsum" { dim: usize } Scan ["x"] -> ["out"] Number Same Pure
+        "Running sum along a dimension, the element itself included. Integers wrap.";
+    Cumprod "cumprod" { dim: usize } Scan ["x"] -> ["out"] Number Same Pure
+        "Running product along a dimension, the element itself included. Integers wrap.";
     Var "var" { dims: Vec<usize>, correction: Scalar, keepdim: bool } Composite ["x"] -> ["out"] Float Same Pure
         "Sum of squared distances from the mean, divided by max(0, count - correction).";
 

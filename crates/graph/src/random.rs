@@ -288,7 +288,7 @@ fn step(
     let x = choices.pick(pool);
     let rank = b.ty(x).rank();
     let dim = choices.below(rank.max(1)) as i64;
-    match choices.below(20) {
+    match choices.below(21) {
         0..=3 => {
             let f = choices.pick(Unary::ALL);
             b.unary(f, x)
@@ -336,7 +336,13 @@ fn step(
                 gram(b, x)
             }
         }
-        _ => update(b, choices, pool, x, dim),
+        19 => update(b, choices, pool, x, dim),
+        _ => match choices.below(4) {
+            0 => b.cumsum(x, dim),
+            1 => b.cumprod(x, dim),
+            2 => b.argmax(x, dim, choices.flip()),
+            _ => b.argmin(x, dim, choices.flip()),
+        },
     }
 }
 

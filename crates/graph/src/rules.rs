@@ -370,11 +370,22 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             broadcasts_to(op, &bias.shape, &shape)?;
             one(TensorType { shape, ..a.clone() })
         }
-        Op::Softmax { dim } | Op::LogSoftmax { dim } => {
+        Op::Softmax { dim } | Op::LogSoftmax { dim } | Op::Cumsum { dim } | Op::Cumprod { dim } => {
             accept(op, operands)?;
             // A tensor without dimensions is one row of one element.
             dim_ok(op, *dim, operands[0].rank().max(1))?;
             one(operands[0].clone())
+        }
+        Op::Argmax { dim, keepdim } | Op::Argmin { dim, keepdim } => {
+            accept(op, operands)?;
+            let x = operands[0];
+            // A tensor without dimensions is one row of one element.
+            dim_ok(op, *dim, x.rank().max(1))?;
+            let shape = match x.rank() {
+                0 => vec![],
+                _ => reduced_shape(&x.shape, &[*dim], *keepdim),
+            };
+            one(TensorType::new(DType::I64, shape, x.device))
         }
         Op::NativeLayerNorm { rank, eps: _ } => {
             accept(op, operands)?;

@@ -311,6 +311,10 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Bmm
         | Op::Softmax { .. }
         | Op::LogSoftmax { .. }
+        | Op::Argmax { .. }
+        | Op::Argmin { .. }
+        | Op::Cumsum { .. }
+        | Op::Cumprod { .. }
         | Op::Copy => {}
         Op::Addmm { .. } => {}
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
-use oxyfuel_kernel::ir::BinaryOp;
+use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
 use crate::nest::{Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
@@ -25,6 +25,9 @@ pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> R
     let mut builder = Builder::new(graph, schedule, group, name)?;
     let nests = match group.kind {
         GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
+        GroupKind::Writes(node) if graph.nodes[node].op.category() == Category::Scan => {
+            vec![builder.scan(&graph.nodes[node])?]
+        }
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
         GroupKind::External(node) => return Err(internal(&graph.nodes[node])),
     };
@@ -268,7 +271,10 @@ impl<'a> Builder<'a> {
             | Op::IndexPut { .. }
             | Op::Constant { .. }
             | Op::External { .. } => Err(internal(node)),
-            Op::Softmax { .. }
+            Op::Cumsum { .. } | Op::Cumprod { .. } => Err(internal(node)),
+            Op::Argmax { .. }
+            | Op::Argmin { .. }
+            | Op::Softmax { .. }
             | Op::LogSoftmax { .. }
             | Op::NativeLayerNorm { .. }
             | Op::Var { .. } => Err(internal(node)),
@@ -460,6 +466,41 @@ impl<'a> Builder<'a> {
             ));
         }
         arange(nest, (*start, *step), walk, ty.dtype)
+    }
+
+    // ---- running sums and products ---------------------------------------------------------------------------------------------
+
+    fn scan(&mut self, node: &GraphNode) -> Result<Nest> {
+        let (dim, op) = match node.op {
+            Op::Cumsum { dim } => (dim, ReduceOp::Sum),
+            Op::Cumprod { dim } => (dim, ReduceOp::Prod),
+            _ => return Err(internal(node)),
+        };
+        let (x, out) = (node.inputs[0], node.out());
+        let ty = &self.graph.values[x].ty;
+        let extents = ty.shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
+        let mut nest = Nest::new(self.name.clone(), extents, &self.known);
+        nest.buffers = self.buffers.clone();
+        if dim < ty.rank() {
+            nest.reduced = nest.reduced.with(dim);
+        }
+        let map: DimMap = (0..ty.rank()).map(Some).collect();
+        let source = self.window(&nest, self.memory.of(x), &map, &ty.shape)?;
+        let into = self.window(&nest, self.memory.of(out), &map, &ty.shape)?;
+        let element = nest.push(NestOp::Load(source), ty.dtype)?;
+        // Eager keeps f32 sums in f64.
+        let wide = match ty.dtype {
+            DType::F32 => DType::F64,
+            other => compute_dtype(other),
+        };
+        let element = Writer { nest: &mut nest }.cast(element, wide)?;
+        let total = nest.push(NestOp::Scan(op, element), wide)?;
+        let value = Writer { nest: &mut nest }.cast(total, ty.dtype)?;
+        nest.stores.push(NestStore {
+            value,
+            window: into,
+        });
+        Ok(nest)
     }
 
     // ---- writes into parts ------------------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 //! | file | idea |
 //! |---|---|
 //! | `build.rs`, `pointwise.rs` | a group as nests: values over one iteration domain |
+//! | `rare.rs` | functions composed of others |
 //! | `nest.rs` | what a nest is; merging its dims |
 //! | `tile.rs` | how a nest is cut into tiles |
 //! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
+//! | `scan.rs` | running sums and products |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -26,7 +28,9 @@ pub mod maths;
 mod nest;
 mod packed;
 mod pointwise;
+mod rare;
 mod rows;
+mod scan;
 mod separate;
 mod size;
 mod split;
@@ -208,6 +212,10 @@ fn loops(
         parts.extend(separate::separate(nest)?);
     }
     for nest in &parts {
+        if let Some(along) = scan::along(nest) {
+            scan::emit_scan(&k, &params, nest, along, target);
+            continue;
+        }
         if let Some(walk) = walk::plan(nest, target) {
             walk::emit_walk(&k, &params, nest, &walk);
             continue;

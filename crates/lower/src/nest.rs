@@ -90,6 +90,8 @@ pub enum NestOp {
     Select(Node, Node, Node),
     Cast(Node),
     Reduce(ReduceOp, Node),
+    /// The running combination along the reduced dim, of which there is one.
+    Scan(ReduceOp, Node),
 }
 
 impl NestOp {
@@ -102,7 +104,7 @@ impl NestOp {
             | Self::Size(_)
             | Self::Coordinate { .. } => Vec::new(),
             Self::LoadAt { index, .. } => vec![*index],
-            Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) => vec![*a],
+            Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) | Self::Scan(_, a) => vec![*a],
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
             Self::Select(c, a, b) => vec![*c, *a, *b],
         }
@@ -135,6 +137,7 @@ impl NestOp {
             Self::Select(c, a, b) => Self::Select(new(*c), new(*a), new(*b)),
             Self::Cast(a) => Self::Cast(new(*a)),
             Self::Reduce(f, a) => Self::Reduce(*f, new(*a)),
+            Self::Scan(f, a) => Self::Scan(*f, new(*a)),
         }
     }
 }
@@ -222,6 +225,7 @@ impl Nest {
                 .support
                 .union(self.values[*a].support)
                 .union(self.values[*b].support),
+            NestOp::Scan(_, a) => self.values[*a].support.union(self.reduced),
             NestOp::Reduce(_, a) => {
                 if self.reduced.is_empty() {
                     return Err(Error::new(

@@ -51,7 +51,7 @@ impl Writer<'_> {
         self.cast(size, dtype)
     }
 
-    fn un(&mut self, op: UnaryOp, x: Node) -> Result<Node> {
+    pub fn un(&mut self, op: UnaryOp, x: Node) -> Result<Node> {
         let dtype = if op == UnaryOp::IsNan {
             DType::Bool
         } else {
@@ -60,20 +60,20 @@ impl Writer<'_> {
         self.nest.push(NestOp::Unary(op, x), dtype)
     }
 
-    fn bin(&mut self, op: BinaryOp, a: Node, b: Node) -> Result<Node> {
+    pub fn bin(&mut self, op: BinaryOp, a: Node, b: Node) -> Result<Node> {
         self.nest.push(NestOp::Binary(op, a, b), self.dtype(a))
     }
 
-    fn bin_const(&mut self, op: BinaryOp, a: Node, value: f64) -> Result<Node> {
+    pub fn bin_const(&mut self, op: BinaryOp, a: Node, value: f64) -> Result<Node> {
         let b = self.constant(self.dtype(a), value)?;
         self.bin(op, a, b)
     }
 
-    fn cmp(&mut self, op: CompareOp, a: Node, b: Node) -> Result<Node> {
+    pub fn cmp(&mut self, op: CompareOp, a: Node, b: Node) -> Result<Node> {
         self.nest.push(NestOp::Compare(op, a, b), DType::Bool)
     }
 
-    fn cmp_zero(&mut self, op: CompareOp, a: Node) -> Result<Node> {
+    pub fn cmp_zero(&mut self, op: CompareOp, a: Node) -> Result<Node> {
         let zero = self.constant(self.dtype(a), 0)?;
         self.cmp(op, a, zero)
     }
@@ -128,8 +128,23 @@ impl Writer<'_> {
             Unary::Rsqrt => self.un(UnaryOp::Rsqrt, x)?,
             Unary::Reciprocal => self.un(UnaryOp::Recip, x)?,
             Unary::Erf => self.un(UnaryOp::Erf, x)?,
+            Unary::Erfc => self.un(UnaryOp::Erfc, x)?,
             Unary::Sin => self.un(UnaryOp::Sin, x)?,
             Unary::Cos => self.un(UnaryOp::Cos, x)?,
+            Unary::Atan => self.un(UnaryOp::Atan, x)?,
+            Unary::Log10
+            | Unary::Tan
+            | Unary::Asin
+            | Unary::Acos
+            | Unary::Sinh
+            | Unary::Cosh
+            | Unary::Asinh
+            | Unary::Acosh
+            | Unary::Atanh => {
+                let wide = self.cast(x, DType::F64)?;
+                let y = self.rare(f, wide)?;
+                self.cast(y, dtype)?
+            }
             Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc if rounds_integer => x,
             Unary::Floor => self.un(UnaryOp::Floor, x)?,
             Unary::Ceil => self.un(UnaryOp::Ceil, x)?,
@@ -190,6 +205,11 @@ impl Writer<'_> {
             Binary::Remainder if dtype.is_float() => self.float_remainder(a, b)?,
             Binary::Remainder => self.bin(BinaryOp::Mod, a, b)?,
             Binary::Fmod => self.bin(BinaryOp::Rem, a, b)?,
+            Binary::Atan2 => {
+                let (y, x) = (self.cast(a, DType::F64)?, self.cast(b, DType::F64)?);
+                let angle = self.angle(y, x)?;
+                self.cast(angle, dtype)?
+            }
             Binary::Pow if dtype.is_float() => self.bin(BinaryOp::Pow, a, b)?,
             Binary::Pow => self.integer_power(a, b, dtype)?,
             Binary::Maximum if bool_op => self.bin(BinaryOp::Or, a, b)?,

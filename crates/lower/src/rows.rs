@@ -390,6 +390,8 @@ impl<'a> Frame<'a> {
             NestOp::Select(c, a, b) => self.get(*c).select(self.get(*a), self.get(*b)),
             NestOp::Cast(a) => self.get(*a).cast(*dtype),
             NestOp::Reduce(f, a) => self.reduce(*f, *a),
+            // Along one element: what is combined is given otherwise.
+            NestOp::Scan(_, a) => self.get(*a),
         };
         self.values[node] = Some(tile);
     }

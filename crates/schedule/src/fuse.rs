@@ -124,7 +124,7 @@ impl<'a> Fuser<'a> {
             Category::Matmul => {
                 self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
             }
-            Category::Indexing => {
+            Category::Indexing | Category::Scan => {
                 self.start(id, node, GroupKind::Writes(id), self.shape(node.out()))
             }
             Category::Update => match node.op {
@@ -703,7 +703,7 @@ pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
-        Category::View | Category::External => true,
+        Category::View | Category::External | Category::Scan => true,
         Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
     }
 }

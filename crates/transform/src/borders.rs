@@ -99,6 +99,7 @@ fn lays_out(op: &Op) -> bool {
         Category::Source => !matches!(op, Op::Constant { .. }),
         Category::Pointwise
         | Category::Reduction
+        | Category::Scan
         | Category::Indexing
         | Category::Matmul
         | Category::Composite

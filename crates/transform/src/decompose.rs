@@ -2,8 +2,8 @@
 //!
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
-use oxyfuel_base::{DType, Expr, Result};
-use oxyfuel_graph::{Binary, Builder, Graph, Op, Rebuild, Reduce, Unary, ValueId};
+use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_graph::{Binary, Builder, Compare, Graph, Op, Rebuild, Reduce, Unary, ValueId};
 
 /// Replaces every composite op. What comes out has primitive ops only.
 pub fn decompose(graph: &Graph) -> Result<Graph> {
@@ -18,6 +18,24 @@ pub fn decompose(graph: &Graph) -> Result<Graph> {
         let outs = match &node.op {
             Op::Softmax { dim } => vec![softmax(&mut rebuild.builder, inputs[0], *dim)?],
             Op::LogSoftmax { dim } => vec![log_softmax(&mut rebuild.builder, inputs[0], *dim)?],
+            Op::Argmax { dim, keepdim } => {
+                vec![position(
+                    &mut rebuild.builder,
+                    Reduce::Amax,
+                    inputs[0],
+                    *dim,
+                    *keepdim,
+                )?]
+            }
+            Op::Argmin { dim, keepdim } => {
+                vec![position(
+                    &mut rebuild.builder,
+                    Reduce::Amin,
+                    inputs[0],
+                    *dim,
+                    *keepdim,
+                )?]
+            }
             Op::NativeLayerNorm { rank, eps } => {
                 layer_norm(&mut rebuild.builder, &inputs, *rank, eps.as_f64())?
             }
@@ -121,6 +139,45 @@ fn empty_or_single(b: &mut Builder, x: ValueId, value: f64) -> Result<ValueId> {
     let ty = b.ty(x).clone();
     let one = b.full(value, ty.shape.clone(), ty.dtype, ty.device)?;
     binary(b, Binary::Add, zero, one)
+}
+
+/// The least position whose element is the extreme of its row, or NaN.
+fn position(b: &mut Builder, op: Reduce, x: ValueId, dim: usize, keepdim: bool) -> Result<ValueId> {
+    let ty = b.ty(x).clone();
+    if ty.rank() == 0 {
+        return b.full(0, vec![], DType::I64, ty.device);
+    }
+    let extreme = reduce(b, op, x, &[dim])?;
+    let mut here = b.emit(Op::Compare(Compare::Eq), &[x, extreme])?;
+    if ty.dtype.is_float() {
+        // NaN is no number's equal, and is the extreme where there is one.
+        let nan = unary(b, Unary::IsNan, x)?;
+        here = binary(b, Binary::BitwiseOr, here, nan)?;
+    }
+    let size = ty.shape[dim].clone();
+    let numbers = b.emit(
+        Op::Arange {
+            start: Scalar::I(0),
+            step: Scalar::I(1),
+            shape: vec![size.clone()],
+            dtype: DType::I64,
+            device: ty.device,
+        },
+        &[],
+    )?;
+    let mut shape = vec![Expr::ONE; ty.rank()];
+    shape[dim] = size;
+    let numbers = b.emit(Op::View { shape }, &[numbers])?;
+    let beyond = b.full(i64::MAX, vec![], DType::I64, ty.device)?;
+    let candidates = b.emit(Op::Where, &[here, numbers, beyond])?;
+    b.emit(
+        Op::Reduce {
+            op: Reduce::Amin,
+            dims: vec![dim],
+            keepdim,
+        },
+        &[candidates],
+    )
 }
 
 fn count_of(b: &Builder, x: ValueId, dims: &[usize]) -> Expr {

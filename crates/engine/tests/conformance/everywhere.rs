@@ -296,7 +296,11 @@ fn rounds(op: &Op) -> bool {
             Binary::Pow | Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc
         ),
         Op::Reduce { op, .. } => matches!(op, Reduce::Sum | Reduce::Mean | Reduce::Prod),
-        op => matches!(op.info().category, Category::Matmul | Category::Composite),
+        Op::Argmax { .. } | Op::Argmin { .. } => false,
+        op => matches!(
+            op.info().category,
+            Category::Matmul | Category::Composite | Category::Scan
+        ),
     }
 }
 
@@ -319,6 +323,7 @@ fn jumps(graph: &Graph, node: &Node) -> bool {
         Op::Compare(_) => true,
         Op::Reduce { op, .. } => matches!(op, Reduce::Any | Reduce::All),
         Op::Cast { .. } => !graph.ty(node.out()).dtype.is_float(),
+        Op::Argmax { .. } | Op::Argmin { .. } => true,
         _ => false,
     }
 }

@@ -53,6 +53,7 @@ impl Builder {
             | Binary::Remainder
             | Binary::Fmod
             | Binary::Pow
+            | Binary::Atan2
             | Binary::Maximum
             | Binary::Minimum => false,
             Binary::BitwiseAnd
@@ -178,7 +179,8 @@ macro_rules! shorthands {
 
 shorthands! {
     unary: neg Neg, abs Abs, relu Relu, gelu Gelu, gelu_tanh GeluTanh, silu Silu, sigmoid Sigmoid, tanh Tanh, exp Exp, exp2 Exp2,
-        log Log, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal, erf Erf, sin Sin, cos Cos;
-    binary: add Add, sub Sub, mul Mul, div Div, pow Pow, maximum Maximum, minimum Minimum;
+        log Log, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal, log10 Log10, erf Erf, erfc Erfc, sin Sin, cos Cos, tan Tan,
+        asin Asin, acos Acos, atan Atan, sinh Sinh, cosh Cosh, asinh Asinh, acosh Acosh, atanh Atanh;
+    binary: add Add, sub Sub, mul Mul, div Div, pow Pow, atan2 Atan2, maximum Maximum, minimum Minimum;
     compare: eq Eq, ne Ne, lt Lt, le Le, gt Gt, ge Ge;
 }

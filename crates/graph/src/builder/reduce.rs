@@ -61,6 +61,46 @@ impl Builder {
         self.reduce(Reduce::Amin, x, dims, keepdim)
     }
 
+    /// The position of the first largest element along a dimension.
+    #[track_caller]
+    pub fn argmax(&mut self, x: ValueId, dim: i64, keepdim: bool) -> Result<ValueId> {
+        let dim = self.dim("argmax", dim, self.ty(x).rank())?;
+        self.emit(Op::Argmax { dim, keepdim }, &[x])
+    }
+
+    /// The position of the first smallest element along a dimension.
+    #[track_caller]
+    pub fn argmin(&mut self, x: ValueId, dim: i64, keepdim: bool) -> Result<ValueId> {
+        let dim = self.dim("argmin", dim, self.ty(x).rank())?;
+        self.emit(Op::Argmin { dim, keepdim }, &[x])
+    }
+
+    /// Running sums along a dimension; those of integers are i64, as in PyTorch.
+    #[track_caller]
+    pub fn cumsum(&mut self, x: ValueId, dim: i64) -> Result<ValueId> {
+        let dim = self.dim("cumsum", dim, self.ty(x).rank())?;
+        let x = self.widened(x)?;
+        self.emit(Op::Cumsum { dim }, &[x])
+    }
+
+    /// Running products along a dimension; those of integers are i64, as in PyTorch.
+    #[track_caller]
+    pub fn cumprod(&mut self, x: ValueId, dim: i64) -> Result<ValueId> {
+        let dim = self.dim("cumprod", dim, self.ty(x).rank())?;
+        let x = self.widened(x)?;
+        self.emit(Op::Cumprod { dim }, &[x])
+    }
+
+    /// Integers and bools as i64.
+    #[track_caller]
+    fn widened(&mut self, x: ValueId) -> Result<ValueId> {
+        if self.ty(x).dtype.is_float() {
+            Ok(x)
+        } else {
+            self.cast(x, DType::I64)
+        }
+    }
+
     #[track_caller]
     pub fn var(
         &mut self,

@@ -2,7 +2,7 @@
 
 use crate::op::{Binary, Unary};
 use oxyfuel_base::DType;
-use std::f64::consts::{FRAC_1_SQRT_2, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
 /// On a float; the caller rounds.
 pub(super) fn float_unary(f: Unary, x: f64) -> f64 {
@@ -34,9 +34,20 @@ pub(super) fn float_unary(f: Unary, x: f64) -> f64 {
         Unary::Sqrt => x.sqrt(),
         Unary::Rsqrt => 1.0 / x.sqrt(),
         Unary::Reciprocal => 1.0 / x,
+        Unary::Log10 => x.log10(),
         Unary::Erf => erf(x),
+        Unary::Erfc => erfc(x),
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Asinh => asinh(x),
+        Unary::Acosh => acosh(x),
+        Unary::Atanh => x.atanh(),
         Unary::Floor => x.floor(),
         Unary::Ceil => x.ceil(),
         Unary::Round => x.round_ties_even(),
@@ -70,7 +81,9 @@ pub(super) fn integer_unary(f: Unary, x: i128, dtype: DType) -> i128 {
         | Unary::Exp
         | Unary::Exp2 => x,
         Unary::Expm1 | Unary::Log | Unary::Log2 | Unary::Log1p | Unary::Sqrt | Unary::Rsqrt => x,
-        Unary::Reciprocal | Unary::Erf | Unary::Sin | Unary::Cos => x,
+        Unary::Reciprocal | Unary::Log10 | Unary::Erf | Unary::Erfc => x,
+        Unary::Sin | Unary::Cos | Unary::Tan | Unary::Asin | Unary::Acos | Unary::Atan => x,
+        Unary::Sinh | Unary::Cosh | Unary::Asinh | Unary::Acosh | Unary::Atanh => x,
     }
 }
 
@@ -93,6 +106,7 @@ pub(super) fn float_binary(f: Binary, a: f64, b: f64, step: impl Fn(f64) -> f64)
         }
         Binary::Fmod => a % b,
         Binary::Pow => a.powf(b),
+        Binary::Atan2 => a.atan2(b),
         Binary::Maximum => extreme(a, b, a > b),
         Binary::Minimum => extreme(a, b, a < b),
         // The table gives these to integers alone.
@@ -156,8 +170,8 @@ pub(super) fn integer_binary(f: Binary, a: i128, b: i128, dtype: DType) -> i128 
         }
         Binary::ShiftLeft => 0,
         Binary::ShiftRight => a >> if (0..bits).contains(&b) { b } else { bits },
-        // The table gives this to floats alone.
-        Binary::Div => 0,
+        // The table gives these to floats alone.
+        Binary::Div | Binary::Atan2 => 0,
     }
 }
 
@@ -179,6 +193,28 @@ fn integer_power(base: i128, exponent: i128) -> i128 {
         exponent >>= 1;
     }
     out
+}
+
+/// By `log1p`, which keeps the digits of small arguments; far out the square would overflow.
+fn asinh(x: f64) -> f64 {
+    let size = x.abs();
+    let y = if size > 1e9 {
+        size.ln() + LN_2
+    } else {
+        (size + size * size / (1.0 + (size * size + 1.0).sqrt())).ln_1p()
+    };
+    y.copysign(x)
+}
+
+fn acosh(x: f64) -> f64 {
+    if x < 1.0 {
+        f64::NAN
+    } else if x > 1e9 {
+        x.ln() + LN_2
+    } else {
+        let above = x - 1.0;
+        (above + (above * (above + 2.0)).sqrt()).ln_1p()
+    }
 }
 
 /// The error function: a series of positive terms near 0, the complement elsewhere.

@@ -147,6 +147,10 @@ fn apply(
             correction,
             keepdim: _,
         } => one(row::var(x()?, dims, correction.as_f64(), shape)),
+        Op::Argmax { dim, keepdim: _ } => one(row::position(x()?, *dim, true, shape)?),
+        Op::Argmin { dim, keepdim: _ } => one(row::position(x()?, *dim, false, shape)?),
+        Op::Cumsum { dim } => one(row::scan(x()?, *dim, |a, b| a + b, i128::wrapping_add)),
+        Op::Cumprod { dim } => one(row::scan(x()?, *dim, |a, b| a * b, i128::wrapping_mul)),
         Op::Softmax { dim } => one(row::softmax(x()?, *dim, false)),
         Op::LogSoftmax { dim } => one(row::softmax(x()?, *dim, true)),
         Op::NativeLayerNorm { rank, eps } => {

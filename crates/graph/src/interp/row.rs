@@ -99,6 +99,90 @@ fn float_row(op: Reduce, row: &[f64]) -> f64 {
     }
 }
 
+/// Where the first extreme of each row stands; NaN counts as the extreme.
+pub(super) fn position(x: &Tensor, dim: usize, max: bool, shape: Vec<usize>) -> Result<Tensor> {
+    let dims = if x.shape.is_empty() {
+        vec![]
+    } else {
+        vec![dim]
+    };
+    let rows = Rows::new(&x.shape, &dims);
+    ensure!(
+        !rows.steps.is_empty(),
+        ShapeMismatch,
+        "the position of an extreme of no elements"
+    );
+    let first = |better: &dyn Fn(usize, usize) -> bool| {
+        (1..rows.steps.len()).fold(0, |best, i| if better(i, best) { i } else { best }) as i128
+    };
+    let out: Vec<i128> = (0..rows.starts.len())
+        .map(|r| match &x.data {
+            Data::F(_) => {
+                let row = rows.floats(x, r);
+                first(&|i, best| {
+                    let (v, b) = (row[i], row[best]);
+                    !b.is_nan() && (v.is_nan() || if max { v > b } else { v < b })
+                })
+            }
+            Data::I(data) => {
+                let at = |i: usize| data[rows.starts[r] + rows.steps[i]];
+                first(&|i, best| {
+                    if max {
+                        at(i) > at(best)
+                    } else {
+                        at(i) < at(best)
+                    }
+                })
+            }
+        })
+        .collect();
+    Ok(Tensor::integers(DType::I64, shape, out.into_iter()))
+}
+
+/// Running combinations along a dimension; floats are kept in f64.
+pub(super) fn scan(
+    x: &Tensor,
+    dim: usize,
+    float: fn(f64, f64) -> f64,
+    integer: fn(i128, i128) -> i128,
+) -> Tensor {
+    let dims = if x.shape.is_empty() {
+        vec![]
+    } else {
+        vec![dim]
+    };
+    let rows = Rows::new(&x.shape, &dims);
+    let each = || {
+        let places = |start: &usize| rows.steps.iter().map(move |step| start + step).collect();
+        rows.starts.iter().map(places).collect::<Vec<Vec<usize>>>()
+    };
+    match &x.data {
+        Data::F(_) => {
+            let mut out = vec![0.0; x.numel()];
+            for row in each() {
+                let mut sum = None;
+                for at in row {
+                    let v = x.float_at(at);
+                    let next = sum.map_or(v, |sum| float(sum, v));
+                    (out[at], sum) = (next, Some(next));
+                }
+            }
+            Tensor::floats(x.dtype, x.shape.clone(), out.into_iter())
+        }
+        Data::I(data) => {
+            let mut out = vec![0; x.numel()];
+            for row in each() {
+                let mut sum = None;
+                for at in row {
+                    let next = sum.map_or(data[at], |sum| integer(sum, data[at]));
+                    (out[at], sum) = (next, Some(next));
+                }
+            }
+            Tensor::integers(x.dtype, x.shape.clone(), out.into_iter())
+        }
+    }
+}
+
 pub(super) fn var(x: &Tensor, dims: &[usize], correction: f64, shape: Vec<usize>) -> Tensor {
     let rows = Rows::new(&x.shape, dims);
     let out = (0..rows.starts.len()).map(|r| {

@@ -72,7 +72,7 @@ def ints(dtype, edges=True):
 
 
 # Unary functions, on floats, integers and bools.
-UNARY = "neg abs sign relu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal erf sin cos floor ceil round trunc logical_not bitwise_not isnan isinf".split()
+UNARY = "neg abs sign relu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal log10 erf erfc sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil round trunc logical_not bitwise_not isnan isinf".split()
 named = {n: getattr(torch, n, None) or getattr(F, n) for n in UNARY}
 named["gelu"] = F.gelu
 named["gelu:tanh"] = lambda x: F.gelu(x, approximate="tanh")
@@ -90,8 +90,11 @@ for name, fn in named.items():
 BINARY = {n: getattr(torch, n) for n in "add sub mul div remainder fmod pow maximum minimum bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift eq ne lt le gt ge".split()}
 BINARY["div:floor"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
 BINARY["div:trunc"] = lambda a, b: torch.div(a, b, rounding_mode="trunc")
+# Last, with numbers of its own, so that the samples of the others stay as they are.
+BINARY["atan2"] = torch.atan2
 INTEGER_DIVISION = {"remainder", "fmod", "div:floor", "div:trunc"}
 for name, fn in BINARY.items():
+    state = torch.get_rng_state()
     for dtype in FLOATS:
         x = torch.tensor([0.0, -0.0, 1.0, -2.5, 3.7, 1e4, -INF, NAN], dtype=dtype)
         case(name, fn, x[:, None], x[None, :])
@@ -121,10 +124,12 @@ for name, fn in BINARY.items():
             x = torch.tensor([1, 2, 3, 5], dtype=dtype) if dtype != torch.bool else torch.tensor([True, False])
             if isinstance(n, bool) and dtype == torch.bool:
                 continue
-            case(name, fn if name not in ("maximum", "minimum") else (lambda x, n: BINARY[name](x, torch.tensor(n, dtype=torch.result_type(x, n)).to(torch.result_type(x, n)))), x, n)
+            case(name, fn if name not in ("maximum", "minimum", "atan2") else (lambda x, n: BINARY[name](x, torch.tensor(n, dtype=torch.result_type(x, n)).to(torch.result_type(x, n)))), x, n)
     case(name, fn, torch.tensor([1.5, 2.5], dtype=torch.bfloat16), torch.tensor([2.0, 3.0], dtype=torch.float16))
     case(name, fn, torch.tensor([1, 2], dtype=torch.int8), torch.tensor([2, 3], dtype=torch.uint8))
     case(name, fn, torch.tensor([1, 2], dtype=torch.int32), torch.tensor(2.5, dtype=torch.float64))
+    if name == "atan2":
+        torch.set_rng_state(state)
 
 case("add", torch.add, torch.tensor([1, 200], dtype=torch.uint8), 300)
 
@@ -191,6 +196,23 @@ for dtype in FLOATS:
     case("layer_norm", lambda x: F.layer_norm(x, (3, 8)), x, shape=[3, 8], eps=1e-5)
 case("native_layer_norm", lambda x: torch.native_layer_norm(x, (8,), None, None, 1e-5), torch.randn(3, 8), rank=1, eps=1e-5)
 case("layer_norm", lambda x: F.layer_norm(x, (4,)), torch.randn(3, 8), shape=[4], eps=1e-5)
+# Positions of extremes, with ties and NaN, and running sums and products.
+for dtype in FLOATS + INTS:
+    x = torch.tensor([[1, 3, 3, 2], [5, 0, 5, 5], [0, 0, 0, 0]], dtype=dtype)
+    samples = [x] + ([torch.tensor([[1.0, NAN, 2.0, NAN], [INF, -INF, INF, 0.0]], dtype=dtype)] if dtype.is_floating_point else [])
+    for x in samples:
+        for dim, keepdim in ((0, False), (1, True), (-1, False)):
+            case("argmax", lambda x: torch.argmax(x, dim=dim, keepdim=keepdim), x, dim=dim, keepdim=keepdim)
+            case("argmin", lambda x: torch.argmin(x, dim=dim, keepdim=keepdim), x, dim=dim, keepdim=keepdim)
+            case("cumsum", lambda x: torch.cumsum(x, dim=dim), x, dim=dim)
+            case("cumprod", lambda x: torch.cumprod(x, dim=dim), x, dim=dim)
+for x in (torch.tensor(2.5), torch.tensor([True, False, True]), torch.zeros(2, 0), torch.arange(1, 241).reshape(3, 40, 2) / 100):
+    for name in ("cumsum", "cumprod"):
+        case(name, lambda x: getattr(torch, name)(x, dim=0), x, dim=0)
+    if x.dtype != torch.bool:
+        case("argmax", lambda x: torch.argmax(x, dim=0), x, dim=0, keepdim=False)
+case("argmin", lambda x: torch.argmin(x, dim=1), torch.zeros(2, 0), dim=1, keepdim=False)
+
 case("var", lambda x: torch.var(x, dim=[1]), torch.ones(2, 1), dims=[1], correction=1, keepdim=False)
 case("_softmax", lambda x: torch.softmax(x, 1), torch.tensor([[-INF, -INF], [INF, 1.0], [NAN, 1.0], [-INF, 0.0]]), dim=1)
 case("_softmax", lambda x: torch.softmax(x, 0), torch.tensor(2.0), dim=0)
