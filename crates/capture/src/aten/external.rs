@@ -6,11 +6,9 @@ const LIBRARY: &str = "convolutions run in the host's library";
 const ATTENTION: &str = "fused attention runs in the host's library";
 const POOL: &str = "windows over neighbours are not in the vocabulary yet";
 const SCATTER: &str = "writes to places that only the data says are not in the vocabulary yet";
-const ORDER: &str = "sorting and positions of extremes are not in the vocabulary yet";
-const SCAN: &str = "running sums are not in the vocabulary yet";
+const ORDER: &str = "sorting is not in the vocabulary yet";
 const RANDOM: &str = "random numbers come from the host's generator";
 const DATA: &str = "its size depends on the data";
-const MATHS: &str = "an inverse of a circular function is not in the vocabulary yet";
 const DISTANCE: &str = "distances run in the host's library";
 const COMPLEX: &str = "complex numbers are not in the vocabulary";
 const SIZE: &str = "a size is an expression, not a node";
@@ -60,15 +58,9 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.scatter_add.default", External(SCATTER)),
     ("aten.scatter_reduce.two", External(SCATTER)),
     ("aten.index_add.default", External(SCATTER)),
-    ("aten.argmax.default", External(ORDER)),
-    ("aten.argmin.default", External(ORDER)),
-    ("aten.max.dim", External(ORDER)),
-    ("aten.min.dim", External(ORDER)),
     ("aten.sort.default", External(ORDER)),
     ("aten.sort.stable", External(ORDER)),
     ("aten.topk.default", External(ORDER)),
-    ("aten.cumsum.default", External(SCAN)),
-    ("aten.cumprod.default", External(SCAN)),
     ("aten.native_dropout.default", External(RANDOM)),
     ("aten.rand.default", External(RANDOM)),
     ("aten.randn.default", External(RANDOM)),
@@ -78,10 +70,6 @@ pub(super) const ROWS: &[Row] = &[
         "aten._local_scalar_dense.default",
         External("its value is a size or a number of the host's program"),
     ),
-    ("aten.acos.default", External(MATHS)),
-    ("aten.asin.default", External(MATHS)),
-    ("aten.atan.default", External(MATHS)),
-    ("aten.atan2.default", External(MATHS)),
     ("aten.atan2.out", External(MUTATES)),
     ("aten._cdist_forward.default", External(DISTANCE)),
     ("aten._pdist_forward.default", External(DISTANCE)),

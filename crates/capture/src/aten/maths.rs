@@ -8,16 +8,8 @@ use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Result, Scalar};
 use oxyfuel_graph::{Binary, Compare, Op, Unary, ValueId};
-use std::f64::consts::{LN_2, LN_10};
 
 pub(super) const ROWS: &[Row] = &[
-    ("aten.log10.default", Compiled(|c| float_function(c, log10))),
-    ("aten.tan.default", Compiled(|c| float_function(c, tan))),
-    ("aten.sinh.default", Compiled(|c| float_function(c, sinh))),
-    ("aten.cosh.default", Compiled(|c| float_function(c, cosh))),
-    ("aten.asinh.default", Compiled(|c| float_function(c, asinh))),
-    ("aten.acosh.default", Compiled(|c| float_function(c, acosh))),
-    ("aten.atanh.default", Compiled(|c| float_function(c, atanh))),
     ("aten.square.default", Compiled(square)),
     ("aten.frac.default", Compiled(|c| float_function(c, frac))),
     ("aten.isfinite.default", Compiled(isfinite)),
@@ -115,13 +107,6 @@ impl Steps<'_, '_> {
     pub fn choose(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.c.b.emit(Op::Where, &[condition, a, b])
     }
-
-    /// `a` with the sign of `x` (of a zero, none).
-    fn signed_as(&mut self, a: ValueId, x: ValueId) -> Result<ValueId> {
-        let negative = self.is(Compare::Lt, x, 0.0)?;
-        let minus = self.unary(Unary::Neg, a)?;
-        self.choose(negative, minus, a)
-    }
 }
 
 /// A function of `self` in the wide dtype, rounded once to the result's.
@@ -138,99 +123,6 @@ pub(super) fn float_function(
     let x = c.b.cast(x, dtype)?;
     let y = f(&mut Steps { c, dtype }, x)?;
     Ok(vec![c.b.cast(y, out)?])
-}
-
-fn log10(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let log = s.unary(Unary::Log, x)?;
-    s.times(log, 1.0 / LN_10)
-}
-
-fn tan(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let (sin, cos) = (s.unary(Unary::Sin, x)?, s.unary(Unary::Cos, x)?);
-    s.div(sin, cos)
-}
-
-/// `exp(|x| / 2)^2 / 2`: what is left of sinh and cosh where exp(|x|) alone would overflow.
-fn half_exp(s: &mut Steps<'_, '_>, abs: ValueId) -> Result<ValueId> {
-    let half = s.times(abs, 0.5)?;
-    let root = s.unary(Unary::Exp, half)?;
-    let scaled = s.times(root, 0.5)?;
-    s.mul(scaled, root)
-}
-
-fn sinh(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let abs = s.unary(Unary::Abs, x)?;
-    let e = s.unary(Unary::Expm1, abs)?;
-    let e1 = s.plus(e, 1.0)?;
-    let rest = s.div(e, e1)?;
-    let sum = s.add(e, rest)?;
-    let near = s.times(sum, 0.5)?;
-    let far = half_exp(s, abs)?;
-    let large = s.is(Compare::Gt, abs, 20.0)?;
-    let y = s.choose(large, far, near)?;
-    let signed = s.signed_as(y, x)?;
-    // -0.0 keeps its sign.
-    let zero = s.is(Compare::Eq, x, 0.0)?;
-    s.choose(zero, x, signed)
-}
-
-fn cosh(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let abs = s.unary(Unary::Abs, x)?;
-    let e = s.unary(Unary::Exp, abs)?;
-    let inverse = s.unary(Unary::Reciprocal, e)?;
-    let sum = s.add(e, inverse)?;
-    let near = s.times(sum, 0.5)?;
-    let far = half_exp(s, abs)?;
-    let large = s.is(Compare::Gt, abs, 20.0)?;
-    s.choose(large, far, near)
-}
-
-/// log(2 |x|): where squares would overflow, and where they no longer matter.
-fn log_double(s: &mut Steps<'_, '_>, abs: ValueId) -> Result<ValueId> {
-    let log = s.unary(Unary::Log, abs)?;
-    s.plus(log, LN_2)
-}
-
-fn asinh(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let abs = s.unary(Unary::Abs, x)?;
-    let square = s.mul(abs, abs)?;
-    let more = s.plus(square, 1.0)?;
-    let root = s.unary(Unary::Sqrt, more)?;
-    let root = s.plus(root, 1.0)?;
-    let part = s.div(square, root)?;
-    let sum = s.add(abs, part)?;
-    let near = s.unary(Unary::Log1p, sum)?;
-    let far = log_double(s, abs)?;
-    let large = s.is(Compare::Gt, abs, 1e8)?;
-    let y = s.choose(large, far, near)?;
-    let signed = s.signed_as(y, x)?;
-    let zero = s.is(Compare::Eq, x, 0.0)?;
-    s.choose(zero, x, signed)
-}
-
-fn acosh(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let t = s.plus(x, -1.0)?;
-    let square = s.mul(t, t)?;
-    let double = s.add(t, t)?;
-    let sum = s.add(double, square)?;
-    let root = s.unary(Unary::Sqrt, sum)?;
-    let argument = s.add(t, root)?;
-    let near = s.unary(Unary::Log1p, argument)?;
-    let far = log_double(s, x)?;
-    let large = s.is(Compare::Gt, x, 1e8)?;
-    s.choose(large, far, near)
-}
-
-fn atanh(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {
-    let abs = s.unary(Unary::Abs, x)?;
-    let double = s.add(abs, abs)?;
-    let rest = s.from(1.0, abs)?;
-    let ratio = s.div(double, rest)?;
-    let log = s.unary(Unary::Log1p, ratio)?;
-    let y = s.times(log, 0.5)?;
-    let signed = s.signed_as(y, x)?;
-    let zero = s.is(Compare::Eq, x, 0.0)?;
-    s.choose(zero, x, signed)
 }
 
 fn frac(s: &mut Steps<'_, '_>, x: ValueId) -> Result<ValueId> {

@@ -75,6 +75,18 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.var.dim", Compiled(var_dim)),
     ("aten.std.correction", Compiled(|c| variance(c, true))),
     ("aten.var_mean.correction", Compiled(var_mean)),
+    ("aten.argmax.default", Compiled(|c| position(c, true))),
+    ("aten.argmin.default", Compiled(|c| position(c, false))),
+    ("aten.max.dim", Compiled(|c| extreme_and_position(c, true))),
+    ("aten.min.dim", Compiled(|c| extreme_and_position(c, false))),
+    (
+        "aten.cumsum.default",
+        Compiled(|c| running(c, |dim| Op::Cumsum { dim })),
+    ),
+    (
+        "aten.cumprod.default",
+        Compiled(|c| running(c, |dim| Op::Cumprod { dim })),
+    ),
 ];
 
 /// Which dimensions an overload reduces.
@@ -197,4 +209,77 @@ fn var_mean(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let mean = c.b.emit(Op::Reduce { op, dims, keepdim }, &[x])?;
     let dtype: DType = c.out(1)?.dtype;
     Ok(vec![var, c.b.cast(mean, dtype)?])
+}
+
+/// A dimension at position 1, made non-negative.
+fn dim(c: &Call<'_>, x: ValueId) -> Result<Option<usize>> {
+    let n = i64::try_from(c.rank(x)).unwrap_or(i64::MAX).max(1);
+    match c.ints(1, "dim")?.as_deref() {
+        None => Ok(None),
+        Some(&[d]) if (-n..n).contains(&d) => {
+            Ok(usize::try_from(if d < 0 { d + n } else { d }).ok())
+        }
+        Some(other) => refuse(format!("dimension {other:?} of {n}")),
+    }
+}
+
+fn position_along(
+    c: &mut Call<'_>,
+    x: ValueId,
+    dim: usize,
+    keepdim: bool,
+    max: bool,
+) -> Result<ValueId> {
+    let op = if max {
+        Op::Argmax { dim, keepdim }
+    } else {
+        Op::Argmin { dim, keepdim }
+    };
+    c.b.emit(op, &[x])
+}
+
+/// `argmax` and `argmin`; without a dimension, of the tensor as one row.
+fn position(c: &mut Call<'_>, max: bool) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    if let Some(dim) = dim(c, x)? {
+        let keepdim = c.flag(2, "keepdim", false)?;
+        return Ok(vec![position_along(c, x, dim, keepdim, max)?]);
+    }
+    let row = c.b.ty(x).shape.iter().cloned().product();
+    let x = c.b.emit(Op::View { shape: vec![row] }, &[x])?;
+    let y = position_along(c, x, 0, false, max)?;
+    let shape = c.out(0)?.shape.clone();
+    Ok(vec![c.b.emit(Op::View { shape }, &[y])?])
+}
+
+/// `max.dim` and `min.dim`: the extreme and where it first is.
+fn extreme_and_position(c: &mut Call<'_>, max: bool) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let Some(dim) = dim(c, x)? else {
+        return refuse("without a dimension".to_owned());
+    };
+    let keepdim = c.flag(2, "keepdim", false)?;
+    let op = if max { Reduce::Amax } else { Reduce::Amin };
+    let dims = if c.rank(x) == 0 { vec![] } else { vec![dim] };
+    let value = c.b.emit(Op::Reduce { op, dims, keepdim }, &[x])?;
+    let ordered = match c.b.ty(x).dtype {
+        DType::Bool => c.b.cast(x, DType::U8)?,
+        _ => x,
+    };
+    let place = position_along(c, ordered, dim, keepdim, max)?;
+    Ok(vec![value, place])
+}
+
+/// `cumsum` and `cumprod`, in the result's dtype.
+fn running(c: &mut Call<'_>, op: fn(usize) -> Op) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let out = c.out(0)?.dtype;
+    if out.is_bool() || out.is_narrow_float() {
+        return refuse(format!("into {out}"));
+    }
+    let Some(dim) = dim(c, x)? else {
+        return refuse("without a dimension".to_owned());
+    };
+    let x = c.b.cast(x, out)?;
+    Ok(vec![c.b.emit(op(dim), &[x])?])
 }

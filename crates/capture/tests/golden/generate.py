@@ -109,7 +109,7 @@ POSITIVE = [0.0, 1e-3, 0.25, 0.5, 1.0, 1.5, 3.0, 20.0, 1000.0, INF, NAN]
 
 def pointwise():
     anywhere = ["abs", "neg", "sign", "relu", "silu", "sigmoid", "tanh", "exp", "exp2", "expm1", "erf", "sin", "cos", "floor", "ceil", "round", "trunc",
-                "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "tan", "sinh", "cosh", "asinh", "atanh", "square", "frac",
+                "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "log10", "erfc", "asin", "acos", "atan", "acosh", "tan", "sinh", "cosh", "asinh", "atanh", "square", "frac",
                 "reciprocal", "hardsigmoid", "hardswish", "mish", "sgn", "relu6", "log10", "log", "log2", "log1p", "sqrt", "rsqrt", "acosh", "positive"]
     for name in anywhere:
         for dtype in FLOATS:
@@ -222,6 +222,14 @@ def reductions():
         case(A.sum.dim_IntList, x, [0, 2], True)
         case(A.sum.dim_IntList, x, None)
         case(A.amax.default, x, [1])
+        for overload in (A.argmax.default, A.argmin.default):
+            case(overload, x)
+            case(overload, x, 1)
+            case(overload, x, -2, True)
+        case(A.max.dim, x, 1)
+        case(A.min.dim, x, 0, True)
+        case(A.cumsum.default, x, 1)
+        case(A.cumprod.default, x, -2)
         case(A.amin.default, x, [])
         case(A.max.default, x)
         case(A.min.default, x)
