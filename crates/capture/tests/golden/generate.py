@@ -125,6 +125,7 @@ def pointwise():
         x, y = normal(3, 4, dtype=dtype), normal(4, dtype=dtype)
         for approximate in ("none", "tanh"):
             case(A.gelu.default, line(dtype, [v for v in SPECIAL if math.isfinite(v)]), approximate=approximate)
+        case(A.atan2.default, x, y)
         for op in (A.add.Tensor, A.sub.Tensor, A.rsub.Tensor):
             case(op, x, y)
             case(op, x, y, alpha=0.3)
