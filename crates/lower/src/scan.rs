@@ -53,7 +53,7 @@ pub fn emit_scan(
             .collect();
         let end = params.sizes.index(&nest.dims[along]);
         k.for_range_vec(0, end, 1, inits, |_, at, carried| {
-            let mut inner = outer.at_chunk(along, &at, 1, true);
+            let mut inner = outer.at_chunk(along, &at, 1);
             let mut totals = Vec::new();
             for node in 0..nest.values.len() {
                 match scans.iter().position(|scan| scan.0 == node) {

@@ -293,7 +293,12 @@ fn rounds(op: &Op) -> bool {
         // A remainder of floats is a quotient, a floor and a product in one way or another.
         Op::Binary(f) => matches!(
             f,
-            Binary::Pow | Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc
+            Binary::Pow
+                | Binary::Atan2
+                | Binary::Remainder
+                | Binary::Fmod
+                | Binary::DivFloor
+                | Binary::DivTrunc
         ),
         Op::Reduce { op, .. } => matches!(op, Reduce::Sum | Reduce::Mean | Reduce::Prod),
         Op::Argmax { .. } | Op::Argmin { .. } => false,
