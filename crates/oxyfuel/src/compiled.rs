@@ -16,7 +16,7 @@ use crate::guard::{Guard, hash_all};
 use crate::machine::{self, Device};
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
-use oxyfuel_base::{Error, Result, err};
+use oxyfuel_base::{Error, Result, ensure, err};
 use oxyfuel_engine::{Compiler, Executable};
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::execute::StepTime;
@@ -64,6 +64,8 @@ pub(crate) struct Variant {
     hash: u64,
     /// Tensors that the closure used beside its arguments.
     captured: Vec<rt::Tensor>,
+    /// How many tensors the function returns; behind them stand those that it overwrites.
+    results: usize,
     pub executable: Arc<Executable>,
     /// Why it was compiled.
     pub reasons: Vec<String>,
@@ -176,7 +178,9 @@ impl Compiled {
             let mut tensors = concrete(inputs, caller)?;
             let variant = self.variant(&tensors)?;
             tensors.extend(&variant.captured);
-            variant.executable.run(&tensors)
+            let mut outputs = variant.executable.run(&tensors)?;
+            outputs.truncate(variant.results);
+            Ok(outputs)
         };
         let outputs = run().map_err(|error| located(error, caller))?;
         Ok(outputs.into_iter().map(Tensor::from).collect())
@@ -214,7 +218,20 @@ impl Compiled {
                 .collect::<Result<Vec<_>>>()?;
             let variant = self.variant(&tensors)?;
             tensors.extend(&variant.captured);
-            variant.executable.run_into(&tensors, &mut targets)
+            if variant.results == variant.executable.plan().outputs.len() {
+                return variant.executable.run_into(&tensors, &mut targets);
+            }
+            let mut outputs = variant.executable.run(&tensors)?;
+            outputs.truncate(variant.results);
+            ensure!(
+                outputs.len() == targets.len(),
+                ArityMismatch,
+                "{} outputs for a function with {}",
+                targets.len(),
+                outputs.len()
+            );
+            let mut pairs = targets.iter_mut().zip(&outputs);
+            pairs.try_for_each(|(target, output)| target.copy_from(output))
         };
         run().map_err(|error| located(error, caller))
     }
@@ -227,7 +244,9 @@ impl Compiled {
             let mut tensors = concrete(inputs, caller)?;
             let variant = self.variant(&tensors)?;
             tensors.extend(&variant.captured);
-            variant.executable.profile(&tensors)
+            let (mut outputs, times) = variant.executable.profile(&tensors)?;
+            outputs.truncate(variant.results);
+            Ok((outputs, times))
         };
         let (outputs, times) = run().map_err(|error| located(error, caller))?;
         Ok((outputs.into_iter().map(Tensor::from).collect(), times))
@@ -345,6 +364,7 @@ impl Compiled {
             guards: inputs.iter().map(|input| Guard::of(input)).collect(),
             hash,
             captured: captured.tensors,
+            results: captured.results,
             executable: compiler.compile(&captured.graph)?,
             reasons,
             calls: AtomicU64::new(0),
@@ -359,6 +379,7 @@ impl Compiled {
         match &self.symbolic {
             Some(graph) => Ok(trace::Captured {
                 graph: graph.clone(),
+                results: graph.outputs.len(),
                 tensors: Vec::new(),
             }),
             None => trace::capture(&self.name, inputs, &*self.function),

@@ -24,8 +24,8 @@
 //! ```
 
 use crate::machine::{self, Device};
-use crate::trace::Traced;
-use oxyfuel_base::{Code, DType, Error, Location, Result, Scalar, ensure, err};
+use crate::trace::{self, Traced};
+use oxyfuel_base::{DType, Error, Location, Result, Scalar, ensure, err};
 use oxyfuel_graph::HostTensor;
 use oxyfuel_runtime::tensor as rt;
 use oxyfuel_runtime::tensor::element::Element;
@@ -439,15 +439,22 @@ impl Tensor {
     }
 
     /// Overwrites the elements with those of `from`, which has the same shape and type. Views of the same memory see it.
+    ///
+    /// In a function that is being captured, an argument that is overwritten is overwritten by every call; where only a part changes, as in
+    /// `x.copy_(&x.slice_scatter(..))`, only that part is written. A view that was taken before cannot be used after it.
     #[track_caller]
     pub fn copy_(&mut self, from: &Tensor) -> Result<()> {
         let caller = panic::Location::caller();
-        if self.is_traced() {
-            return Err(located(
-                Error::new(Code::UnsupportedOp, "copy_ of a captured tensor")
-                    .help("captured programs are functional: use copy or slice_scatter, and return the result"),
-                caller,
-            ));
+        if let State::Traced(traced) = &self.state {
+            return trace::overwrite(traced, from, caller).map_err(|error| located(error, caller));
+        }
+        if from.is_traced() && self.check().is_ok() {
+            let error = err!(
+                UnsupportedOp,
+                "copy_ into a tensor that the function captured"
+            )
+            .help("make it an argument of the function");
+            return Err(located(error, caller));
         }
         let source = from.concrete("copy_", caller)?;
         self.check()?;

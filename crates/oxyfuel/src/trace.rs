@@ -9,12 +9,12 @@ use crate::machine::Device;
 use crate::tensor::{State, Tensor};
 use oxyfuel_base::{Arena, DType, Error, Expr, Result, ensure, err};
 use oxyfuel_graph::{
-    Builder, Graph, GraphOutput, HostTensor, Layout, Node, Op, Operand as Value, TensorType,
-    ValueId,
+    Builder, Category, Graph, GraphOutput, HostTensor, Layout, Node, Op, Operand as Value,
+    TensorType, ValueId,
 };
 use oxyfuel_runtime::tensor as rt;
 use oxyfuel_runtime::tensor::layout::contiguous_strides;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +38,10 @@ pub(crate) struct Trace {
 struct Open {
     builder: Builder,
     captured: Vec<(rt::Tensor, ValueId)>,
+    /// What tensors that were overwritten are now.
+    current: HashMap<ValueId, ValueId>,
+    /// Views of tensors that were overwritten since.
+    stale: HashSet<ValueId>,
 }
 
 impl fmt::Debug for Trace {
@@ -49,9 +53,11 @@ impl fmt::Debug for Trace {
 /// What a closure did.
 #[derive(Debug)]
 pub(crate) struct Captured {
-    /// Inputs are the arguments, then the captured tensors.
+    /// Inputs are the arguments, then the captured tensors. Behind the results stand the new values of arguments that the closure overwrote.
     pub graph: Graph,
     pub tensors: Vec<rt::Tensor>,
+    /// How many tensors the closure returned.
+    pub results: usize,
 }
 
 impl Trace {
@@ -127,6 +133,18 @@ pub(crate) fn note(
     })
 }
 
+/// Notes that a tensor is overwritten: from here on, it is the other one.
+pub(crate) fn overwrite(target: &Traced, from: &Tensor, caller: &Location<'_>) -> Result<()> {
+    let trace = &target.trace;
+    let mut open = trace.lock();
+    let Some(open) = open.as_mut() else {
+        return Err(target.leak("copy_"));
+    };
+    open.builder.set_origin(Some(origin(caller)));
+    let source = open.value_of(trace, from)?;
+    open.overwrite(target.value, source)
+}
+
 /// Notes a whole graph in the trace of its arguments, which must have the types of its inputs.
 pub(crate) fn splice(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
     let traced = arguments.iter().find_map(|tensor| match &tensor.state {
@@ -194,7 +212,14 @@ impl Open {
     /// The value that a tensor is in this graph.
     fn value_of(&mut self, trace: &Arc<Trace>, tensor: &Tensor) -> Result<ValueId> {
         match &tensor.state {
-            State::Traced(traced) if Arc::ptr_eq(&traced.trace, trace) => Ok(traced.value),
+            State::Traced(traced) if Arc::ptr_eq(&traced.trace, trace) => {
+                ensure!(
+                    !self.stale.contains(&traced.value),
+                    UnsupportedOp,
+                    "a view that was taken before its tensor was overwritten is used after it"
+                );
+                Ok(self.now(traced.value))
+            }
             State::Traced(traced) => Err(traced.leak("an operation of another trace")),
             State::Failed(error) => Err((**error).clone()),
             State::Concrete(tensor) => {
@@ -214,6 +239,55 @@ impl Open {
                 Ok(value)
             }
         }
+    }
+}
+
+impl Open {
+    /// What a tensor is now.
+    fn now(&self, value: ValueId) -> ValueId {
+        self.current.get(&value).copied().unwrap_or(value)
+    }
+
+    fn overwrite(&mut self, target: ValueId, source: ValueId) -> Result<()> {
+        let (to, from) = (self.builder.ty(target), self.builder.ty(source));
+        ensure!(
+            to == from,
+            ShapeMismatch,
+            "copy_ of {}{:?} into {}{:?}",
+            from.dtype,
+            from.shape,
+            to.dtype,
+            to.shape
+        );
+        let held = |value: ValueId| self.captured.iter().any(|(_, held)| *held == value);
+        let old = self.now(target);
+        let mut owned = false;
+        for node in self.builder.graph().nodes.values() {
+            let view = node.op.category() == Category::View;
+            if view && node.outputs.contains(&target) {
+                return Err(
+                    err!(UnsupportedOp, "copy_ into a view of a captured tensor")
+                        .help("overwrite the whole tensor: x.copy_(&x.slice_scatter(..))"),
+                );
+            }
+            if view
+                && node
+                    .inputs
+                    .iter()
+                    .any(|v| *v == old || self.stale.contains(v))
+            {
+                self.stale.extend(&node.outputs);
+            }
+            owned |= !view && node.outputs.contains(&source) && !held(source);
+        }
+        // A tensor that is somebody else's may be overwritten later: this one keeps what it is now.
+        let new = if owned {
+            source
+        } else {
+            self.builder.emit(Op::Clone, &[source])?
+        };
+        self.current.insert(target, new);
+        Ok(())
     }
 }
 
@@ -243,6 +317,8 @@ pub(crate) fn capture(
     *trace.lock() = Some(Open {
         builder,
         captured: Vec::new(),
+        current: HashMap::new(),
+        stale: HashSet::new(),
     });
     // Whatever happens in the closure, the trace is over when this function is.
     let _end = End(&trace);
@@ -255,10 +331,16 @@ pub(crate) fn capture(
         let value = open.value_of(&trace, output)?;
         open.builder.output(value);
     }
+    for (i, argument) in arguments.iter().enumerate() {
+        if let Some(&value) = open.current.get(argument) {
+            open.builder.mutate(i, value);
+        }
+    }
     let captured = std::mem::take(&mut open.captured);
     let graph = std::mem::replace(&mut open.builder, Builder::new("over")).finish()?;
     Ok(Captured {
         graph: hoist(&graph, &captured)?,
+        results: outputs.len(),
         tensors: captured.into_iter().map(|(tensor, _)| tensor).collect(),
     })
 }
