@@ -76,9 +76,10 @@ def shape_env_of(gm: torch.fx.GraphModule) -> Any:
 def range_of(shape_env: Any, symbol: Any) -> dict[str, int | None]:
     """What is known of a symbol: smallest and largest value (none: unbounded), and the value it had while tracing."""
     known = shape_env.var_to_range.get(symbol)
-    low = 0 if known is None or not known.lower.is_Integer else int(known.lower)
+    # A number out of a tensor may be negative.
+    low = -(1 << 63) if known is None or not known.lower.is_Integer else int(known.lower)
     high = None if known is None or known.upper in (int_oo, sympy.oo) or not known.upper.is_Integer else int(known.upper)
-    values = getattr(shape_env, "backed_var_to_val", None) or getattr(shape_env, "var_to_val", {})
+    values = shape_env.backed_var_to_val if hasattr(shape_env, "backed_var_to_val") else shape_env.var_to_val
     hint = values.get(symbol)
     return {"min": low, "max": high, "hint": None if hint is None else int(hint)}
 

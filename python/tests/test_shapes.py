@@ -125,3 +125,15 @@ def test_numbers_that_depend_on_data() -> None:
         for n in (3, 7):
             x = torch.tensor([1, n])
             agree(g(x), f(x))
+
+
+def test_a_number_out_of_a_tensor_may_be_negative() -> None:
+    def f(x, n):
+        k = n.item()
+        return x + k, x * (k + 1), torch.full((3,), k)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        ours = torch.compile(f, backend="oxyfuel", fullgraph=True, options={"fallback": "error"})
+        for number in (-5, 3):
+            x, n = torch.arange(4.0), torch.tensor(number)
+            assert all(torch.equal(a, b) for a, b in zip(ours(x, n), f(x, n)))
