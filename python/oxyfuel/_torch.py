@@ -86,7 +86,8 @@ def range_of(shape_env: Any, symbol: Any) -> dict[str, int | None]:
 
 def is_impure(node: torch.fx.Node) -> bool:
     """Whether a call has effects; drawing random numbers is one."""
-    return bool(node.is_impure(impure_random=True))
+    tags = getattr(node.target, "tags", ())
+    return bool(node.is_impure()) or torch.Tag.nondeterministic_seeded in tags
 
 
 def report_output_strides(strides: list[tuple[Any, ...] | None]) -> None:
@@ -110,10 +111,10 @@ def cached_as(key: str) -> Iterator[None]:
     forward, since an entry holds both.
     """
     marked = {**inductor_config.unsafe_marked_cacheable_functions, "oxyfuel": key}
-    with (
-        functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
-        inductor_config.patch(unsafe_marked_cacheable_functions=marked),
-    ):
+    wanted = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
+    # Not every supported version has both.
+    known = {name: value for name, value in wanted.items() if hasattr(functorch_config, name)}
+    with functorch_config.patch(known), inductor_config.patch(unsafe_marked_cacheable_functions=marked):
         yield
 
 

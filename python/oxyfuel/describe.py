@@ -14,6 +14,7 @@ generators, constants) goes into a list of objects beside the text, and the text
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import math
@@ -304,7 +305,8 @@ class _Describer:
         small = is_plain(value) and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
         if not small or not value.is_contiguous():
             return self.object(value)
-        data = bytes(value.detach().reshape(-1).view(torch.uint8).tolist()).hex()
+        # Read as memory: an operation on it would be traced.
+        data = ctypes.string_at(value.data_ptr(), value.nbytes).hex() if value.nbytes else ""
         constants.append({"name": node.name, "type": self.result(value)["type"], "data": data})
         return {"node": node.name}
 
