@@ -96,6 +96,10 @@ def is_plain(value: Any) -> bool:
     )
 
 
+# Calls that keep their order by a token, their first argument and first result.
+WITH_EFFECTS = "higher_order.with_effects"
+
+
 class _Describer:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -171,6 +175,10 @@ class _Describer:
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")
+        if any(_target_name(user.target) == WITH_EFFECTS and user.args[0] is node for user in node.users):
+            # A token looks like a tensor while tracing; what comes in its place is anything.
+            self.uses[node] = {"node": node.name}
+            return {"name": node.name, "kind": "object"}
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             said = self.int(value)
             self.uses[node] = {"expr": said}
@@ -190,6 +198,8 @@ class _Describer:
         if node.target is _torch.with_effects:
             results[0] = {"kind": "object"}
         target = _target_name(node.target)
+        if target == WITH_EFFECTS:
+            results[0] = {"kind": "object"}
         try:
             if target is None:
                 raise Inexpressible

@@ -80,6 +80,8 @@ pub enum InputKind {
 pub enum OutputKind {
     /// The graph's result of this position.
     Value(usize),
+    /// Another tensor over the memory of the graph's result of this position, which is an input.
+    View(usize),
     Int(Expr),
     None,
     Constant(Arg),

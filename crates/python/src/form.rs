@@ -290,7 +290,7 @@ impl Maker<'_, '_> {
                         return Ok(None);
                     }
                 },
-                OutputKind::Value(index) => {
+                OutputKind::Value(index) | OutputKind::View(index) => {
                     let spec = &self.plan.outputs[*index];
                     let buffer = spec.buffer.index();
                     let object = self.is_object(buffer);

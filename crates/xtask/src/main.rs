@@ -13,6 +13,7 @@ mod cross;
 mod deny;
 mod deps;
 mod gpu_pack;
+mod judge;
 mod links;
 mod lint;
 mod process;
@@ -104,6 +105,24 @@ const COMMANDS: &[Command] = &[
         summary: "one archive with tests and benchmarks for a machine with a GPU",
         help: gpu_pack::HELP,
         run: gpu_pack::run,
+    },
+    Command {
+        name: "opinfo",
+        summary: "PyTorch's operator database through the backend, against eager",
+        help: judge::OPINFO_HELP,
+        run: judge::opinfo,
+    },
+    Command {
+        name: "programs",
+        summary: "random torch programs through the backend, against eager",
+        help: judge::PROGRAMS_HELP,
+        run: judge::programs,
+    },
+    Command {
+        name: "models",
+        summary: "torchvision and transformers models through the backend, against eager",
+        help: judge::MODELS_HELP,
+        run: judge::models,
     },
     Command {
         name: "venv",

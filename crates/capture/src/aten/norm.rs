@@ -205,7 +205,10 @@ fn of_batch(c: &mut Call<'_>, eps: f64) -> Result<OfBatch> {
             dims: dims.clone(),
             keepdim: true,
         };
-        s.c.b.emit(op, &[x])
+        // As eager: sums over a batch are in f64, whatever it normalises.
+        let wide = s.c.b.cast(x, DType::F64)?;
+        let average = s.c.b.emit(op, &[wide])?;
+        s.c.b.cast(average, s.dtype)
     };
     let weight = channel(c, weight, rank, dtype)?;
     let bias = channel(c, bias, rank, dtype)?;

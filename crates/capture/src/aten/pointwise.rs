@@ -416,11 +416,25 @@ impl Call<'_> {
                 {
                     return refuse(format!("the bound {v} of integers"));
                 }
-                let bound = self.value_of(&bound, dtype)?;
+                let bound = self.value_of(&saturated(bound, dtype), dtype)?;
                 out = self.b.emit(Op::Binary(f), &[out, bound])?;
             }
         }
         Ok(vec![out])
+    }
+}
+
+/// A bound outside of what integers can be stands for the nearest that they can; elsewhere numbers wrap.
+fn saturated(bound: Factor, dtype: DType) -> Factor {
+    let (low, high) = match (dtype.is_int(), dtype.is_signed(), dtype.bits()) {
+        (true, true, bits @ ..64) => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+        (true, false, bits @ ..63) => (0, (1i64 << bits) - 1),
+        (true, false, _) => (0, i64::MAX),
+        _ => return bound,
+    };
+    match bound {
+        Factor::Number(Scalar::I(v)) => Factor::Number(Scalar::I(v.clamp(low, high))),
+        other => other,
     }
 }
 

@@ -1,0 +1,246 @@
+"""PyTorch's operator database against eager: every operator, every sample, forward in four dtypes, gradients in float32.
+
+A job is one operator in one dtype and one direction. Results are lines of JSON in a file, so that a run can be stopped
+and taken up again, and shards can be put together by concatenating their files.
+"""
+
+import argparse
+import collections
+import functools
+import json
+import pathlib
+import random
+import sys
+import time
+import zlib
+
+import torch
+
+from judge import counts, pool, verdict
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
+FORWARD, GRAD = "forward", "gradient"
+# Numbers that mean nothing: only shapes and strides are compared.
+EMPTY = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+RESULTS = pathlib.Path(__file__).resolve().parents[3] / "target" / "judge" / "opinfo.jsonl"
+
+
+@functools.cache
+def database():
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {full_name(op): op for op in op_db}
+
+
+def full_name(op):
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def jobs(only=None, dtypes=tuple(DTYPES), directions=(FORWARD, GRAD)):
+    for name, op in database().items():
+        if only and name not in only and op.name not in only:
+            continue
+        for dtype in dtypes:
+            if FORWARD in directions and DTYPES[dtype] in op.supported_dtypes("cpu"):
+                yield {"op": name, "dtype": dtype, "direction": FORWARD}
+        if GRAD in directions and "float32" in dtypes and op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu"):
+            yield {"op": name, "dtype": "float32", "direction": GRAD}
+
+
+def key(job):
+    return f"{job['op']} {job['dtype']} {job['direction']}"
+
+
+def samples(job):
+    """Every sample of a job; the same ones in every process."""
+    seed_all(zlib.crc32(key(job).encode()) + job.get("seed", 0))
+    op = database()[job["op"]]
+    grad = job["direction"] == GRAD
+    found = list(op.sample_inputs("cpu", DTYPES[job["dtype"]], requires_grad=grad))
+    limit = job.get("limit")
+    if limit and len(found) > limit:
+        # Spread over the list, whose neighbours are much alike.
+        found = [found[i * len(found) // limit] for i in range(limit)]
+    return op, found
+
+
+def seed_all(seed):
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def case_of(op, sample, index, job):
+    def function(args, kwargs):
+        return op(*args, **kwargs)
+
+    return verdict.Case(
+        name=f"{key(job)} #{index}",
+        function=function,
+        inputs=((sample.input, *sample.args), dict(sample.kwargs)),
+        grad=job["direction"] == GRAD,
+        project=sample.output_process_fn_grad,
+        values=op.name not in EMPTY,
+        seed=index,
+    )
+
+
+def serve(job, say):
+    """One job in a worker."""
+    from judge import doors
+
+    torch.set_num_threads(1)
+    door = doors.door(job["backend"])
+    try:
+        op, found = samples(job)
+    except Exception as error:
+        return {"error": f"the samples cannot be made: {type(error).__name__}: {error}"}
+    for i in range(job.get("from", 0), len(found)):
+        say({"at": i})
+        try:
+            v = verdict.judge(case_of(op, found[i], i, job), door, dynamo=bool(job.get("dynamo")))
+        except Exception as error:  # the comparison itself has no form for this value
+            v = verdict.Verdict("wrong", f"cannot be judged: {type(error).__name__}: {error}", "judge")
+        line = {"sample": i, "verdict": v.verdict, "route": v.route}
+        if v.verdict != "agree":
+            line |= {"what": v.what, "blame": v.blame}
+        if v.verdict == "wrong":
+            line["inputs"] = describe(found[i])
+        c = v.counts
+        line |= {"kernels": c.kernels, "interpreted": c.interpreted, "external": c.external, "reasons": c.reasons}
+        say(line)
+    return {}
+
+
+def describe(sample):
+    def one(x):
+        if isinstance(x, torch.Tensor):
+            return f"{str(x.dtype)[6:]}{list(x.shape)}" + ("" if x.layout != torch.strided or x.is_contiguous() else f"/{list(x.stride())}")
+        if isinstance(x, (list, tuple)):
+            return "[" + ", ".join(one(y) for y in x) + "]"
+        return repr(x)
+
+    parts = [one(sample.input), *(one(a) for a in sample.args), *(f"{k}={one(v)}" for k, v in sample.kwargs.items())]
+    return "(" + ", ".join(parts)[:400] + ")"
+
+
+def summarise(job, found, done):
+    """The line of the result file for one job."""
+    line = {"key": key(job), **{k: job[k] for k in ("op", "dtype", "direction", "backend", "limit", "seed")}}
+    line |= {"samples": len(found), "seconds": done["seconds"]}
+    line["agree"] = sum(s["verdict"] == "agree" for s in found)
+    line["through_dynamo"] = sum(s.get("route") == "torch.compile" for s in found)
+    line["skipped"] = [{k: s[k] for k in ("sample", "what")} for s in found if s["verdict"] == "skip"]
+    line["wrong"] = [{k: s.get(k, "") for k in ("sample", "what", "blame", "inputs", "route")} for s in found if s["verdict"] == "wrong"]
+    if "error" in done:
+        line["wrong"].append({"sample": -1, "what": done["error"], "blame": "judge", "inputs": "", "route": ""})
+    external, reasons = collections.Counter(), {}
+    for s in found:
+        external.update(s.get("external", {}))
+        reasons |= s.get("reasons", {})
+    line["external"] = {t: {"count": n, "reason": reasons[t]} for t, n in sorted(external.items())}
+    line["kernels"] = sum(s.get("kernels", 0) for s in found)
+    line["interpreted"] = sum(s.get("interpreted", 0) for s in found)
+    return line
+
+
+def arguments(parser: argparse.ArgumentParser):
+    parser.add_argument("--backend", default="oxyfuel", help="oxyfuel, nop or torch")
+    parser.add_argument("--op", action="append", help="only this operator (name, or name.variant)")
+    parser.add_argument("--dtype", action="append", choices=DTYPES)
+    parser.add_argument("--direction", action="append", choices=(FORWARD, GRAD))
+    parser.add_argument("--limit", type=int, help="at most so many samples a job, spread evenly")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, beginning with the i-th")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=120, help="seconds a sample may take")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="the file of results; jobs that are in it are not run again")
+    parser.add_argument("--fresh", action="store_true", help="forget the results of before")
+    parser.add_argument("--dynamo", action="store_true", help="every sample through torch.compile")
+    parser.add_argument("--bless", action="store_true", help="write the counts and docs/operators.md from the results")
+    parser.add_argument("--report", action="store_true", help="run nothing; report on the results there are")
+
+
+def main(args):
+    shard, of = map(int, args.shard.split("/"))
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    if args.fresh:
+        args.results.unlink(missing_ok=True)
+    done = {line["key"]: line for line in read(args.results)}
+    wanted = list(jobs(args.op, args.dtype or tuple(DTYPES), args.direction or (FORWARD, GRAD)))[shard::of]
+    common = {"backend": args.backend, "limit": args.limit, "seed": args.seed, "dynamo": args.dynamo}
+    todo = [] if args.report else [job | common for job in wanted if key(job) not in done]
+    lines = [done[key(job)] for job in wanted if key(job) in done]
+    start, total = time.monotonic(), len(todo)
+    finished = 0
+
+    with args.results.open("a") as file:
+
+        def see(job, found, last):
+            nonlocal finished
+            finished += 1
+            line = summarise(job, found, last)
+            lines.append(line)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            for w in line["wrong"]:
+                print(f"WRONG {line['key']} #{w['sample']} [{w['blame']}] {w['what'][:300]}  {w['inputs'][:200]}", flush=True)
+            if finished % 20 == 0 or finished == total:
+                bad = sum(len(l["wrong"]) for l in lines)
+                print(f"[{finished}/{total} jobs, {time.monotonic() - start:.0f} s] {sum(l['samples'] for l in lines)} samples, {bad} wrong", file=sys.stderr, flush=True)
+
+        pool.Pool("opinfo", args.workers, args.patience, see).run(todo)
+    report(lines)
+    ok = not any(line["wrong"] for line in lines)
+    whole = of == 1 and not (args.op or args.dtype or args.direction or args.limit)
+    if args.bless:
+        counts.write("opinfo", opinfo_counts(lines), partial=not whole)
+        if whole:
+            counts.write_operators(lines)
+    elif not counts.check("opinfo", opinfo_counts(lines), partial=True):
+        ok = False
+    return 0 if ok else 1
+
+
+def read(path):
+    if path.exists():
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
+
+
+def opinfo_counts(lines):
+    return {
+        line["key"]: {"samples": line["samples"], "external": sum(e["count"] for e in line["external"].values()), "interpreted": line["interpreted"]}
+        for line in lines
+        if line["limit"] is None
+    }
+
+
+def report(lines):
+    """The table at the end of a run."""
+    rows = collections.defaultdict(collections.Counter)
+    for line in lines:
+        for name in (f"{line['dtype']} {line['direction']}", "all"):
+            rows[name].update(
+                jobs=1,
+                samples=line["samples"],
+                agree=line["agree"],
+                skipped=len(line["skipped"]),
+                wrong=len(line["wrong"]),
+                dynamo=line["through_dynamo"],
+                external=sum(e["count"] for e in line["external"].values()),
+                interpreted=line["interpreted"],
+                kernels=line["kernels"],
+            )
+    columns = ("jobs", "samples", "agree", "skipped", "wrong", "dynamo", "kernels", "external", "interpreted")
+    print(f"{'':<20}" + "".join(f"{c:>13}" for c in columns))
+    for name, row in rows.items():
+        print(f"{name:<20}" + "".join(f"{row[c]:>13}" for c in columns))
+    by_blame = collections.Counter((w["blame"], line["op"]) for line in lines for w in line["wrong"])
+    for (blame, op), n in by_blame.most_common():
+        print(f"  wrong {n:>5}  {op} [{blame}]")
+    skipped = collections.Counter(s["what"][:110] for line in lines for s in line["skipped"])
+    for what, n in skipped.most_common(40):
+        print(f"  skipped {n:>5}  {what}")

@@ -1,0 +1,15 @@
+"""Three small models through torch.compile against eager; `cargo xtask models` runs all of them in every way."""
+
+import pytest
+
+from judge import counts, doors, models
+
+SLICE = [("resnet18", "eval"), ("resnet18", "train"), ("gpt2", "eval"), ("gpt2", "backward"), ("bert", "train")]
+
+
+@pytest.mark.parametrize("name, way", SLICE)
+def test_model_agrees_with_eager(name, way):
+    found, seen, _ = models.judge(name, way, doors.door("oxyfuel"))
+    assert not found, "\n".join(found)
+    row = {"kernels": seen.kernels, "external": sum(seen.external.values()), "interpreted": seen.interpreted}
+    assert not counts.rises("models", {f"{name} {way}": row})

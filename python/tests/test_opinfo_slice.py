@@ -1,0 +1,50 @@
+"""A seeded slice of the operator database through the real backend; `cargo xtask opinfo` runs all of it.
+
+The slice is a fixed part of the jobs, so its counts of external operators and of interpreted kernels are recorded, and
+may not rise.
+"""
+
+import random
+import time
+
+import pytest
+
+from judge import counts, doors, opinfo, verdict
+
+SEED, JOBS, SAMPLES, SECONDS = 3, 120, 2, 75
+
+
+def chosen():
+    found = [j | {"limit": SAMPLES} for j in opinfo.jobs()]
+    return random.Random(SEED).sample(found, JOBS)
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Key to (wrong results, counts); what does not fit into the time is left out, the order being the same each time."""
+    door = doors.door("oxyfuel")
+    start, found = time.monotonic(), {}
+    for job in chosen():
+        if time.monotonic() - start > SECONDS:
+            break
+        op, samples = opinfo.samples(job)
+        wrong, row = [], {"samples": len(samples), "external": 0, "interpreted": 0}
+        for i, sample in enumerate(samples):
+            case = opinfo.case_of(op, sample, i, job)
+            v = verdict.judge(case, door)
+            if v.verdict == "wrong":
+                wrong.append(f"{case.name}: [{v.blame}] {v.what} {opinfo.describe(sample)}")
+            row["external"] += sum(v.counts.external.values())
+            row["interpreted"] += v.counts.interpreted
+        found[opinfo.key(job)] = (wrong, row)
+    return found
+
+
+def test_the_slice_agrees_with_eager(results):
+    assert results
+    wrong = [w for found, _ in results.values() for w in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_count_of_the_slice_rises(results):
+    assert not counts.rises("opinfo-slice", {k: row for k, (_, row) in results.items()})
