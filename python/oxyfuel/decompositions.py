@@ -16,6 +16,7 @@ from . import _torch, foreach
 
 # Kept whole, and why.
 WHOLE: dict[str, tuple[str, ...]] = {
+    "integers come of rounded floats: another last bit is another number": ("logspace",),
     "one fused kernel in torch, many passes over memory in parts": (
         "_scaled_dot_product_flash_attention_for_cpu",
         "embedding_dense_backward",

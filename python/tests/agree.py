@@ -25,10 +25,14 @@ ALLOWED = 2.0
 
 @dataclasses.dataclass
 class Run:
-    """One run of a program: what came out, and the inputs as they are after it."""
+    """One run of a program: what came out, the inputs as they are after it, and their gradients.
+
+    Gradients are compared as values: who shares memory with whom among them is autograd's affair.
+    """
 
     outputs: Any
     inputs: Any = ()
+    gradients: Any = ()
 
 
 def problems(got: Run, eager: Run, reference: Callable[[], Run] | None = None, *, values=True, strides=True) -> list[str]:
@@ -36,7 +40,7 @@ def problems(got: Run, eager: Run, reference: Callable[[], Run] | None = None, *
 
     `values=False` is for programs whose numbers mean nothing (`empty*`): shapes and strides are still compared.
     """
-    sides = [("output", got.outputs, eager.outputs), ("input", got.inputs, eager.inputs)]
+    sides = [("output", got.outputs, eager.outputs), ("input", got.inputs, eager.inputs), ("gradient", got.gradients, eager.gradients)]
     found = []
     double: list[Any] = []
 
@@ -46,7 +50,7 @@ def problems(got: Run, eager: Run, reference: Callable[[], Run] | None = None, *
         if not double:
             try:
                 run = reference()
-                double.append((pytree.tree_leaves(run.outputs), pytree.tree_leaves(run.inputs)))
+                double.append([pytree.tree_leaves(x) for x in (run.outputs, run.inputs, run.gradients)])
             except Exception:  # a program without a float64 form has no reference
                 double.append(None)
         if double[0] is None:

@@ -410,6 +410,8 @@ impl<'d> Importer<'d> {
 
     fn outputs(&mut self, description: &'d Description) -> Result<()> {
         let definitions = self.b.graph().definitions();
+        // A node that is returned twice is one tensor; another name for the same memory is another one.
+        let mut returned: Vec<(&str, Option<usize>, usize)> = Vec::new();
         for output in &description.outputs {
             let kind = match output {
                 Argument::None => OutputKind::None,
@@ -424,13 +426,18 @@ impl<'d> Importer<'d> {
                             Some(strides) => self.with_strides(id, strides, op)?,
                             None => id,
                         };
-                        // A value that is returned twice is one tensor.
-                        let outputs = &self.b.graph().outputs;
-                        let known = outputs.iter().position(|out| out.value == id);
-                        OutputKind::Value(known.unwrap_or_else(|| {
-                            self.b.output(id);
-                            self.b.graph().outputs.len() - 1
-                        }))
+                        let known = returned
+                            .iter()
+                            .find(|r| (r.0, r.1) == (name.as_str(), *index));
+                        let position = match known {
+                            Some(&(_, _, position)) => position,
+                            None => {
+                                self.b.output(id);
+                                self.b.graph().outputs.len() - 1
+                            }
+                        };
+                        returned.push((name.as_str(), *index, position));
+                        OutputKind::Value(position)
                     }
                 },
                 other => OutputKind::Constant(host::constant(other, description.objects)?),

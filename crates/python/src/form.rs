@@ -305,7 +305,12 @@ impl Maker<'_, '_> {
                     let Some(offset) = self.number(&spec.offset) else {
                         return Ok(None);
                     };
-                    let whole = self.is_whole(forms, buffer, form.as_ref(), offset);
+                    // Two results of one buffer are two tensors.
+                    let taken = outputs.iter().any(|earlier| {
+                        matches!(earlier, Output::Window(window) if window.buffer == buffer)
+                    });
+                    let whole =
+                        (object || !taken) && self.is_whole(forms, buffer, form.as_ref(), offset);
                     Output::Window(Window {
                         buffer,
                         form,

@@ -179,7 +179,7 @@ fn constant_result(
 
 /// Runs all rules and makes equal nodes one.
 pub fn simplify(graph: &Graph) -> Result<Graph> {
-    simplified(graph)?.finish()
+    apart(graph, simplified(graph)?.finish()?)
 }
 
 /// For every value of the graph the first one that certainly holds the same: what the rules find, for those who keep the graph in a form of their own.
@@ -252,10 +252,7 @@ fn simplified(graph: &Graph) -> Result<Rebuild<'_>> {
             }
         }
     }
-<<<<<<< HEAD
     Ok(rebuild)
-=======
-    apart(graph, rebuild.finish()?)
 }
 
 /// Results that had memory of their own and came to share it get it back: whoever writes one of them must not see it in the other.
@@ -297,5 +294,4 @@ fn apart(old: &Graph, mut new: Graph) -> Result<Graph> {
         new.outputs[i].value = clone;
     }
     Ok(new)
->>>>>>> 613ea0e (tests: torch as the judge: the operator database, random programs and models, each against eager)
 }

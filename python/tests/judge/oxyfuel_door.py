@@ -20,6 +20,8 @@ class Oxyfuel(Door):
         if not hasattr(self.module.compile_graph, "counted"):
             self.module.compile_graph = _counted(self.module.compile_graph)
         _Seen.door = self
+        # What comes from a cache is neither judged nor counted.
+        torch._functorch.config.enable_autograd_cache = False
 
     def below_dynamo(self, function):
         from oxyfuel import config, decompositions, options, partition
@@ -59,12 +61,8 @@ def _counted(compile_graph):
 
 
 def add_counts(counts: Counts, compiled):
-    if not hasattr(compiled, "explain"):
-        return
-    said = compiled.explain()
-    said = json.loads(said) if isinstance(said, str) else said
-    counts.kernels += said.get("kernels", 0) if isinstance(said.get("kernels", 0), int) else len(said["kernels"])
-    interpreted = said.get("interpreted", 0)
-    counts.interpreted += interpreted if isinstance(interpreted, int) else len(interpreted)
-    for call in said.get("externals", []):
-        counts.add(call["target"], call.get("reason", ""))
+    said = json.loads(compiled.explain())
+    counts.kernels += len(said["kernels"])
+    counts.interpreted += said["interpreted"]
+    for call in said["externals"]:
+        counts.add(call["target"], call["reason"])

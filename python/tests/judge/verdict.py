@@ -59,7 +59,7 @@ def run(call, case: Case, inputs, cotangents=None) -> Run:
     # By `.grad`, as users see it: autograd lays a gradient out like its leaf, whatever strides the backward gave it.
     if sources and wanted:
         torch.autograd.backward(sources, weights, inputs=wanted)
-    return Run((out, [t.grad for t in wanted]), inputs)
+    return Run(out, inputs, [t.grad for t in wanted])
 
 
 def weight_like(t, index):
@@ -110,7 +110,7 @@ def _compare(case, door, eager, dynamo) -> str:
     inputs = agree.copy_inputs(case.inputs)
     weights = None
     if case.grad:
-        sources = [t for t in pytree.tree_leaves(case.project(eager.outputs[0])) if isinstance(t, torch.Tensor) and t.requires_grad]
+        sources = [t for t in pytree.tree_leaves(case.project(eager.outputs)) if isinstance(t, torch.Tensor) and t.requires_grad]
         weights = [weight_like(t, i) for i, t in enumerate(sources)]
     try:
         with door.same_numbers():
