@@ -17,6 +17,7 @@ from . import _torch, foreach
 # Kept whole, and why.
 WHOLE: dict[str, tuple[str, ...]] = {
     "integers come of rounded floats: another last bit is another number": ("logspace",),
+    "their parts read a number out of a tensor, which tracing cannot": ("take",),
     "one fused kernel in torch, many passes over memory in parts": (
         "_scaled_dot_product_flash_attention_for_cpu",
         "embedding_dense_backward",

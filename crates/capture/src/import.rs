@@ -437,7 +437,14 @@ impl<'d> Importer<'d> {
                             }
                         };
                         returned.push((name.as_str(), *index, position));
-                        OutputKind::Value(position)
+                        let inputs = &self.b.graph().inputs;
+                        let renamed = inputs.contains(&id)
+                            && !description.inputs.iter().any(|input| input.name == *name);
+                        if renamed {
+                            OutputKind::View(position)
+                        } else {
+                            OutputKind::Value(position)
+                        }
                     }
                 },
                 other => OutputKind::Constant(host::constant(other, description.objects)?),

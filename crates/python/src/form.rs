@@ -309,8 +309,9 @@ impl Maker<'_, '_> {
                     let taken = outputs.iter().any(|earlier| {
                         matches!(earlier, Output::Window(window) if window.buffer == buffer)
                     });
+                    let apart = taken || matches!(kind, OutputKind::View(_));
                     let whole =
-                        (object || !taken) && self.is_whole(forms, buffer, form.as_ref(), offset);
+                        (object || !apart) && self.is_whole(forms, buffer, form.as_ref(), offset);
                     Output::Window(Window {
                         buffer,
                         form,

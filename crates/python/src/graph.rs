@@ -42,6 +42,8 @@ pub struct Inner {
     given: Vec<(usize, usize)>,
     /// Inputs that the plan writes.
     written: Vec<bool>,
+    /// By buffer: whether anybody reads it. A result of an external call that nobody reads is let go unseen, whatever it is.
+    pub read: Vec<bool>,
     /// The buffer of each input.
     input_buffers: Vec<usize>,
     /// By step: inputs that nobody reads after this external call.
@@ -128,6 +130,7 @@ impl Graph {
         });
         let mut inner = Inner {
             written: written.collect(),
+            read: read_buffers(plan),
             input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
             last_reads: last_reads(plan),
             pool: compiled.pool,
@@ -144,6 +147,26 @@ impl Graph {
         }
         Ok(Self { inner })
     }
+}
+
+fn read_buffers(plan: &Plan) -> Vec<bool> {
+    let mut read = vec![false; plan.buffers.len()];
+    let mut see = |buffer: BufferId| read[buffer.index()] = true;
+    for step in &plan.steps {
+        match step {
+            Step::Launch { args, .. } => {
+                for arg in args {
+                    if let ArgRef::Buffer { buffer, .. } = arg {
+                        see(*buffer);
+                    }
+                }
+            }
+            Step::Copy { src, .. } => see(*src),
+            Step::External(step) => step.operands.iter().for_each(|o| see(o.buffer)),
+        }
+    }
+    plan.outputs.iter().for_each(|output| see(output.buffer));
+    read
 }
 
 impl Inner {

@@ -166,6 +166,9 @@ impl<'a, 'py> Caller<'a, 'py> {
         };
         for (index, buffer) in step.results.iter().enumerate() {
             let buffer = buffer.index();
+            if !graph.read[buffer] {
+                continue;
+            }
             let result = item(index)?;
             self.slots[buffer] = Some(
                 match &call.results[index] {

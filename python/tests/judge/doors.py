@@ -6,7 +6,6 @@ those of the decompositions from ours; `torch` is AOTAutograd alone.
 
 import contextlib
 import dataclasses
-import json
 from typing import Callable
 
 import torch
@@ -21,6 +20,12 @@ class Counts:
     interpreted: int = 0
     external: dict[str, int] = dataclasses.field(default_factory=dict)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def add_all(self, other):
+        self.kernels += other.kernels
+        self.interpreted += other.interpreted
+        for target, times in other.external.items():
+            self.add(target, other.reasons[target], times)
 
     def add(self, target, reason, times=1):
         self.external[target] = self.external.get(target, 0) + times

@@ -158,7 +158,7 @@ def arguments(parser: argparse.ArgumentParser):
 
 def main(args):
     jobs = [{"model": m, "way": w, "backend": args.backend} for m in args.model or MODELS for w in args.way or WAYS]
-    wrong, table = 0, {}
+    wrong, table, reasons = 0, {}, {}
 
     def see(job, found, last):
         nonlocal wrong
@@ -166,8 +166,8 @@ def main(args):
         wrong += s["verdict"] != "agree"
         external = s.get("external", {})
         name = f"{job['model']} {job['way']}"
-        table[name] = {"kernels": s.get("kernels", 0), "external": sum(external.values()), "interpreted": s.get("interpreted", 0)}
-        row = table[name]
+        row = table[name] = counts.row(1, s.get("kernels", 0), s.get("interpreted", 0), external)
+        reasons.update(s.get("reasons", {}))
         most = ", ".join(f"{t.removeprefix('aten.')} {n}" for t, n in sorted(external.items(), key=lambda x: -x[1])[:6])
         print(f"{name:<30} {s['verdict']:<6} kernels {row['kernels']:>4}  external {row['external']:>4}  interpreted {row['interpreted']:>3}  first call {s.get('first', 0):>6} s  {most}", flush=True)
         if s["verdict"] != "agree":
@@ -175,6 +175,6 @@ def main(args):
 
     pool.Pool("models", args.workers, args.patience, see).run(jobs)
     if args.bless:
-        counts.write("models", table, partial=bool(args.model or args.way))
+        counts.write("models", table, reasons, partial=bool(args.model or args.way))
         return 1 if wrong else 0
     return 0 if not wrong and counts.check("models", table) else 1

@@ -2,6 +2,7 @@
 
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
+use crate::import::is_dense;
 use oxyfuel_base::{Result, Scalar};
 use oxyfuel_graph::{Binary, Device, Op, ValueId};
 
@@ -26,10 +27,10 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.new_ones.default", Compiled(|c| filled(c, 1))),
     ("aten.empty.memory_format", Compiled(|c| filled(c, 0))),
     ("aten.empty_like.default", Compiled(|c| filled(c, 0))),
-    ("aten.empty_strided.default", Compiled(|c| filled(c, 0))),
+    ("aten.empty_strided.default", Compiled(empty_strided)),
     ("aten.empty_permuted.default", Compiled(|c| filled(c, 0))),
     ("aten.new_empty.default", Compiled(|c| filled(c, 0))),
-    ("aten.new_empty_strided.default", Compiled(|c| filled(c, 0))),
+    ("aten.new_empty_strided.default", Compiled(empty_strided)),
     (
         "aten.scalar_tensor.default",
         Compiled(|c| filled_with(c, 0, "s")),
@@ -57,6 +58,15 @@ fn filled(c: &mut Call<'_>, value: i64) -> Result<Vec<ValueId>> {
         ty.dtype,
         Device::Cpu,
     )?])
+}
+
+/// Strides with gaps or overlaps are the host's to make.
+fn empty_strided(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let ty = c.meta(0)?;
+    if !is_dense(&ty.shape, &ty.strides) {
+        return refuse("strides with gaps or overlaps");
+    }
+    filled(c, 0)
 }
 
 fn filled_with(c: &mut Call<'_>, position: usize, name: &str) -> Result<Vec<ValueId>> {
