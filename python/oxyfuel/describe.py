@@ -396,7 +396,10 @@ def _is_ordered(node: fx.Node) -> bool:
     """Whether a call has effects, so that it keeps its place among the others that have."""
     if isinstance(node.target, _torch.HigherOrderOperator) or _torch.is_impure(node):
         return True
-    return isinstance(node.target, _torch.OpOverload) and node.target.namespace in ("_c10d_functional", "c10d_functional")
+    if not isinstance(node.target, _torch.OpOverload):
+        return False
+    # Whoever returns nothing is called for what it does.
+    return node.target.namespace in ("_c10d_functional", "c10d_functional") or not node.target._schema.returns
 
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
