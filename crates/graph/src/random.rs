@@ -410,11 +410,17 @@ fn index(
     let d = usize::try_from(dim).unwrap_or(0);
     let size = shape
         .get(d)
-        .and_then(Expr::as_const)
-        .filter(|&n| n > 0)
-        .ok_or_else(|| err!(InvalidArgument, "no constant size"))?;
+        .filter(|size| !size.is_const(0))
+        .ok_or_else(|| err!(InvalidArgument, "no element to choose"))?;
     let raw = b.cast(raw, DType::I64)?;
-    let index = b.binary(Binary::Remainder, raw, size)?;
+    let index = match size.as_const() {
+        Some(size) => b.binary(Binary::Remainder, raw, size)?,
+        // Nothing can be chosen where it turns out to be empty: then the interpreter refuses the inputs.
+        None => {
+            let size = b.scalar_tensor(size.clone(), DType::I64, Device::Cpu)?;
+            b.binary(Binary::Remainder, raw, size)?
+        }
+    };
     match choices.below(3) {
         0 => {
             let flat = b.view(index, &[Expr::from(-1)])?;
@@ -492,7 +498,21 @@ fn update(
             } else {
                 DType::I32
             };
-            b.arange(-1, n, 1, Some(dtype), Device::Cpu)
+            let d = usize::try_from(dim).unwrap_or(0);
+            match b.ty(x).shape.get(d).cloned() {
+                Some(size) if size.as_const().is_none() => {
+                    let (start, step) = (Scalar::I(n).cast(dtype), Scalar::I(2).cast(dtype));
+                    let op = Op::Arange {
+                        start,
+                        step,
+                        shape: vec![size],
+                        dtype,
+                        device: Device::Cpu,
+                    };
+                    b.emit(op, &[])
+                }
+                _ => b.arange(-1, n, 1, Some(dtype), Device::Cpu),
+            }
         }
     }
 }
