@@ -216,15 +216,32 @@ fn loops(
             scan::emit_scan(&k, &params, nest, along, target);
             continue;
         }
+        let finish = |nest: &Nest| tile::choose(nest, target);
         if let Some(walk) = walk::plan(nest, target) {
-            walk::emit_walk(&k, &params, nest, &walk);
+            match strategy {
+                Strategy::SplitReduction { parts } if split::applies(nest) => {
+                    let parts = i64::from(parts);
+                    let first = |workspaces: &[(nest::Node, Mem)]| {
+                        walk::emit_parts(&k, &params, nest, &walk, parts, workspaces)
+                    };
+                    split::emit_split(&k, &params, nest, parts, first, finish)?;
+                }
+                Strategy::Tiles
+                | Strategy::SplitReduction { .. }
+                | Strategy::PackedProduct
+                | Strategy::DirectProduct => walk::emit_walk(&k, &params, nest, &walk),
+            }
             continue;
         }
         let tiling = tile::choose(nest, target);
         match strategy {
             Strategy::SplitReduction { parts } if split::applies(nest) => {
-                let finish = |nest: &Nest| tile::choose(nest, target);
-                split::emit_split(&k, &params, nest, tiling, i64::from(parts), finish)?;
+                let (tiling, parts) = split::cut(nest, tiling, i64::from(parts));
+                let first = |workspaces: &[(nest::Node, Mem)]| {
+                    rows::emit_partial(&k, &params, nest, &tiling, workspaces);
+                    Ok(())
+                };
+                split::emit_split(&k, &params, nest, parts, first, finish)?;
             }
             Strategy::Tiles
             | Strategy::SplitReduction { .. }

@@ -52,8 +52,7 @@ pub fn emit_partial(
             }
         }
         for (node, mem) in workspaces {
-            let window = partial_window(nest, usize::MAX, &parts);
-            frame.store_partial(*node, mem, &window, cut);
+            frame.store_partial(*node, mem, &parts, cut);
         }
     });
 }
@@ -116,22 +115,7 @@ impl Blocks {
                 axis.insert(0, d);
             }
         }
-        // A table without elements has nothing to read, not even for lanes that do not count; and whoever asks for a row of none is wrong and must stay harmless.
-        let tables = nest.values.iter().filter_map(|value| match &value.op {
-            NestOp::LoadAt { window, extent, .. } => {
-                Some([extent, &nest.buffers[window.buffer].len])
-            }
-            _ => None,
-        });
-        let targets = nest.scatters.iter().map(|scatter| {
-            let target = &nest.buffers[scatter.window.buffer];
-            [&scatter.extent, &target.len]
-        });
-        let some: Expr = tables
-            .chain(targets)
-            .flatten()
-            .map(|size| size.min(1).simplify(&nest.known.ranges))
-            .product();
+        let some = some_to_do(nest, &axes);
         if some.is_const(0) || count.contains(&Expr::ZERO) {
             // Nothing to do, and nobody to do it.
             return Self {
@@ -185,6 +169,37 @@ impl Blocks {
         }
         positions
     }
+}
+
+/// 1 where an instance may read the tables that the nest looks up, 0 where it must not run.
+///
+/// A table without elements has nothing to read, not even for lanes that do not count; whoever asks for a row of none is wrong and must stay harmless. Where there is nothing to reduce, no table is read,
+/// and the results must be stored.
+fn some_to_do(nest: &Nest, axes: &[Vec<usize>]) -> Expr {
+    let at_least_one = |size: &Expr| size.min(1).simplify(&nest.known.ranges);
+    let tables = nest.values.iter().filter_map(|value| match &value.op {
+        NestOp::LoadAt { window, extent, .. } => Some([extent, &nest.buffers[window.buffer].len]),
+        _ => None,
+    });
+    let targets = nest.scatters.iter().map(|scatter| {
+        let target = &nest.buffers[scatter.window.buffer];
+        [&scatter.extent, &target.len]
+    });
+    let sizes: Vec<&Expr> = tables.chain(targets).flatten().collect();
+    if sizes.is_empty() {
+        return Expr::ONE;
+    }
+    let readable: Expr = sizes.into_iter().map(at_least_one).product();
+    let reduced: Expr = nest
+        .reduced
+        .iter()
+        .map(|d| at_least_one(&nest.dims[d]))
+        .product();
+    let kept: Expr = (0..nest.rank())
+        .filter(|d| !nest.reduced.contains(*d) && !axes.iter().flatten().any(|axis| axis == d))
+        .map(|d| at_least_one(&nest.dims[d]))
+        .product();
+    kept * (-reduced + 1).max(readable).simplify(&nest.known.ranges)
 }
 
 /// What is left of an extent from a block on, at most the block.
@@ -489,6 +504,21 @@ impl<'a> Frame<'a> {
         inner
     }
 
+    /// As [`Self::at_chunk`], where nothing is left from `end` on.
+    pub fn at_chunk_before(&self, along: usize, at: &Tile, block: i64, end: &Tile) -> Frame<'a> {
+        let mut inner = self.at_chunk(along, at, 1);
+        inner.block[along] = block;
+        inner.left[along] = (block > 1).then(|| (end - at).binary(BinaryOp::Min, block));
+        inner
+    }
+
+    /// The frame of an instance that has part number `part` of the reduced dim `cut`.
+    pub fn of_part(mut self, cut: usize, part: &Tile) -> Frame<'a> {
+        self.position[cut] = Some(part.clone());
+        self.cut = Some(cut);
+        self
+    }
+
     /// The frame that holds all of the reduced dim `along`, which ends at `extent`.
     pub fn bounded(&self, along: usize, extent: &Tile) -> Frame<'a> {
         let mut whole = self.clone();
@@ -595,8 +625,10 @@ impl<'a> Frame<'a> {
         self.store_to(node, self.mem(window), window, None);
     }
 
-    fn store_partial(&self, node: Node, mem: &Mem, window: &Window, cut: usize) {
-        self.store_to(node, mem, window, self.position[cut].clone());
+    /// Stores what the reduction `node` gave for one of `parts` parts of the dim `cut`.
+    pub fn store_partial(&self, node: Node, mem: &Mem, parts: &Expr, cut: usize) {
+        let window = partial_window(self.nest, usize::MAX, parts);
+        self.store_to(node, mem, &window, self.position[cut].clone());
     }
 
     fn store_to(&self, node: Node, mem: &Mem, window: &Window, moved: Option<Tile>) {

@@ -22,7 +22,7 @@ pub fn separate(nest: Nest) -> Result<Vec<Nest>> {
         let missing = may_be_empty.minus(nest.window_support(&store.window));
         groups.entry(missing).or_default().push(store.clone());
     }
-    if groups.keys().all(|missing| missing.is_empty()) {
+    if groups.keys().all(|missing| missing.is_empty()) || !nest.scatters.is_empty() {
         return Ok(vec![nest]);
     }
     if groups.len() > 1 && nest.buffers.iter().any(|b| b.read && b.written) {

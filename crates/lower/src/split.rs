@@ -7,7 +7,7 @@ use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::BufferMode;
 
 use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestStore, Node, Window};
-use crate::rows::{depends_on_reduction, emit, emit_partial};
+use crate::rows::{depends_on_reduction, emit};
 use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
@@ -18,26 +18,27 @@ pub fn applies(nest: &Nest) -> bool {
         _ => false,
     });
     let small = nest.stores.iter().all(|store| nest.is_small_store(store));
-    let fixed = nest
-        .reduced
-        .iter()
-        .all(|d| nest.dims[d].as_const().is_some());
-    nest.has_reduction() && !nested && small && fixed
+    nest.has_reduction() && !nested && small
 }
 
-/// Adds both phases. Workspaces are parameters of the program.
-pub fn emit_split(
-    k: &KernelBuilder,
-    params: &Params,
-    nest: &Nest,
-    mut tiling: Tiling,
-    parts: i64,
-    finish: impl Fn(&Nest) -> Tiling,
-) -> Result<()> {
+/// The tiling with the outermost reduced dim, whose extent is known, in at most so many parts; and how many they are.
+pub fn cut(nest: &Nest, mut tiling: Tiling, parts: i64) -> (Tiling, i64) {
     let cut = nest.reduced.iter().next().unwrap_or(0);
     let extent = nest.guess(cut).max(1);
     tiling.block[cut] = ceil_div(extent, parts.clamp(1, extent));
     let parts = ceil_div(extent, tiling.block[cut]);
+    (tiling, parts)
+}
+
+/// Adds both phases; `first` writes the one that fills a workspace for each reduction. Workspaces are parameters of the program.
+pub fn emit_split(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    parts: i64,
+    first: impl FnOnce(&[(Node, Mem)]) -> Result<()>,
+    finish: impl Fn(&Nest) -> Tiling,
+) -> Result<()> {
     let kept: Expr = (0..nest.rank())
         .filter(|&d| !nest.reduced.contains(d))
         .map(|d| nest.dims[d].clone())
@@ -62,7 +63,7 @@ pub fn emit_split(
             )
         })
         .collect();
-    emit_partial(k, params, nest, &tiling, &workspaces);
+    first(&workspaces)?;
 
     let second = combine(nest, parts, &sums)?;
     let mut all = params.clone();

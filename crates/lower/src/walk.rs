@@ -4,8 +4,9 @@
 //! its result combined with those before, so that nothing of a chunk's size is carried along; the last chunk has a bound, and an empty row leaves the identity. A row of several layers that fits into one chunk
 //! is not walked but held: nothing is read or computed twice.
 
-use oxyfuel_kernel::builder::{KernelBuilder, Tile};
-use oxyfuel_kernel::ir::{CompareOp, Order, ReduceOp};
+use oxyfuel_base::{Result, ensure};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Order, ReduceOp};
 use oxyfuel_plan::TargetDesc;
 
 use crate::chunk::{combine, is_small, layers, needed};
@@ -66,13 +67,18 @@ pub fn plan(nest: &Nest, target: &TargetDesc) -> Option<Walk> {
             Some(innermost)
         }
     };
+    let looks_up = nest
+        .values
+        .iter()
+        .any(|value| matches!(value.op, NestOp::LoadAt { .. }));
     let passes = layers(nest).into_iter().max().unwrap_or(0)
         + usize::from(nest.stores.iter().any(|store| !nest.is_small_store(store)));
     Some(Walk {
         tiling: Tiling { block },
         single: outer.to_vec(),
         chunked,
-        held: along_vector && chunked.is_some() && outer.is_empty() && passes > 1,
+        // A row that is held may be empty, and then there may be no table to look anything up in.
+        held: along_vector && chunked.is_some() && outer.is_empty() && passes > 1 && !looks_up,
     })
 }
 
@@ -81,8 +87,15 @@ pub fn emit_walk(k: &KernelBuilder, params: &Params, nest: &Nest, walk: &Walk) {
     let blocks = Blocks::new(nest, &walk.tiling, nest.reduced);
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
         let frame = Frame::new(k, params, nest, &walk.tiling, &blocks);
+        let row = Row {
+            k,
+            params,
+            nest,
+            walk,
+            part: None,
+        };
         let Some(along) = walk.chunked.filter(|_| walk.held) else {
-            return walk_row(k, params, nest, walk, frame);
+            return row.walk(frame);
         };
         let (chunk, most) = (walk.tiling.block[along], nest.most(along));
         let extent = params.sizes.tile(&nest.dims[along]);
@@ -99,23 +112,92 @@ pub fn emit_walk(k: &KernelBuilder, params: &Params, nest: &Nest, walk: &Walk) {
             return hold();
         }
         k.when(&extent.compare(CompareOp::Le, chunk), |_| hold());
-        k.when(&extent.compare(CompareOp::Gt, chunk), |k| {
-            walk_row(k, params, nest, walk, frame.clone());
+        k.when(&extent.compare(CompareOp::Gt, chunk), |_| {
+            row.walk(frame.clone());
         });
     });
 }
 
-/// The walks over one row.
-fn walk_row<'a>(
+/// Adds the phase that reduces each of `parts` equal parts of the rows: results go to element `kept * parts + part` of a workspace each. Parts beyond the end of a row leave the identity.
+pub fn emit_parts(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    walk: &Walk,
+    parts: i64,
+    workspaces: &[(Node, Mem)],
+) -> Result<()> {
+    let blocks = Blocks::new(nest, &walk.tiling, nest.reduced);
+    let cut = nest.reduced.iter().next().unwrap_or(0);
+    let mut grid = blocks.grid.clone();
+    let axis = grid.len() as u8;
+    ensure!(axis < 3, NoLowering, "a cut reduction among too many dims");
+    grid.push(parts.into());
+    k.phase_ordered(grid, Order::Plain, |k| {
+        let part = k.program_id(axis);
+        let sizes = &params.sizes;
+        let share = nest.dims[cut].ceildiv(parts);
+        let begin = sizes.times(&part, &share);
+        let end = sizes.plus(&begin, &share);
+        let end = sizes.binary(&end, BinaryOp::Min, &nest.dims[cut]);
+        let mut outer = Frame::new(k, params, nest, &walk.tiling, &blocks).of_part(cut, &part);
+        let row = Row {
+            k,
+            params,
+            nest,
+            walk,
+            part: Some((cut, begin, end)),
+        };
+        row.layer(&mut outer, &layers(nest), 0);
+        for (node, mem) in workspaces {
+            outer.store_partial(*node, mem, &parts.into(), cut);
+        }
+    });
+    Ok(())
+}
+
+/// A row, or a part of it, while its walks are written.
+struct Row<'a> {
     k: &'a KernelBuilder,
     params: &'a Params,
     nest: &'a Nest,
-    walk: &Walk,
-    mut outer: Frame<'a>,
-) {
-    let layers = layers(nest);
-    let deepest = layers.iter().copied().max().unwrap_or(0);
-    for layer in 0..=deepest {
+    walk: &'a Walk,
+    /// Along this dim only what lies from the first number to the second.
+    part: Option<(usize, Tile, Tile)>,
+}
+
+type Chunk<'a, 'c> = &'c dyn Fn(Frame<'a>, Vec<Tile>) -> Vec<Tile>;
+
+impl<'a> Row<'a> {
+    /// All walks over the row.
+    fn walk(&self, mut outer: Frame<'a>) {
+        let nest = self.nest;
+        let layers = layers(nest);
+        for layer in 0..=layers.iter().copied().max().unwrap_or(0) {
+            self.layer(&mut outer, &layers, layer);
+        }
+        let (small, big): (Vec<_>, Vec<_>) = nest
+            .stores
+            .iter()
+            .partition(|store| nest.is_small_store(store));
+        for store in small {
+            outer.store(store.value, &store.window);
+        }
+        if !big.is_empty() {
+            let wanted = needed(nest, big.iter().map(|store| store.value));
+            self.along(&self.walk.single, &outer, Vec::new(), &|mut inner, _| {
+                wanted.iter().for_each(|&node| inner.value(node));
+                for store in &big {
+                    inner.store(store.value, &store.window);
+                }
+                Vec::new()
+            });
+        }
+    }
+
+    /// What is the same all along the row after so many reductions, and the reductions that follow from it.
+    fn layer(&self, outer: &mut Frame<'a>, layers: &[usize], layer: usize) {
+        let nest = self.nest;
         for (node, value) in nest.values.iter().enumerate() {
             let sums = matches!(value.op, NestOp::Reduce(..));
             if layers[node] == layer && is_small(nest, node) && !sums {
@@ -129,97 +211,69 @@ fn walk_row<'a>(
             })
             .collect();
         if sums.is_empty() {
-            continue;
+            return;
         }
         let inits = sums
             .iter()
             .map(|&(_, f, operand)| outer.identity_result(f, operand))
             .collect();
         let wanted = needed(nest, sums.iter().map(|s| s.2));
-        let chunk = |mut inner: Frame<'_>, carried: Vec<Tile>| {
+        let totals = self.along(&self.walk.single, outer, inits, &|mut inner, carried| {
             wanted.iter().for_each(|&node| inner.value(node));
             let parts = sums.iter().zip(carried);
             parts
                 .map(|(&(_, f, operand), total)| {
-                    let tile = match walk.chunked {
+                    let tile = match self.walk.chunked {
                         Some(along) => inner.chunk_operand(f, operand, along),
                         None => inner.whole_operand(operand),
                     };
                     combine(f, &total, &inner.reduce_tile(f, tile))
                 })
                 .collect()
-        };
-        let totals = along_row(k, params, nest, walk, &outer, inits, &chunk);
+        });
         for (&(node, ..), total) in sums.iter().zip(totals) {
             outer.give(node, total);
         }
     }
-    let (small, big): (Vec<_>, Vec<_>) = nest
-        .stores
-        .iter()
-        .partition(|store| nest.is_small_store(store));
-    for store in small {
-        outer.store(store.value, &store.window);
-    }
-    if !big.is_empty() {
-        let wanted = needed(nest, big.iter().map(|store| store.value));
-        let chunk = |mut inner: Frame<'_>, _: Vec<Tile>| {
-            wanted.iter().for_each(|&node| inner.value(node));
-            for store in &big {
-                inner.store(store.value, &store.window);
-            }
-            Vec::new()
+
+    /// Runs `chunk` over all chunks of the row, handing values from one to the next: loops over `single` dims, one coordinate at a time, then over chunks.
+    fn along(
+        &self,
+        single: &[usize],
+        frame: &Frame<'a>,
+        inits: Vec<Tile>,
+        chunk: Chunk<'a, '_>,
+    ) -> Vec<Tile> {
+        let (dim, rest) = match (single.split_first(), self.walk.chunked) {
+            (Some((&dim, rest)), _) => (dim, Some(rest)),
+            (None, Some(dim)) => (dim, None),
+            (None, None) => return chunk(frame.clone(), inits),
         };
-        along_row(k, params, nest, walk, &outer, Vec::new(), &chunk);
-    }
-}
-
-/// Runs `chunk` over all chunks of the row, handing values from one to the next.
-fn along_row<'a>(
-    k: &'a KernelBuilder,
-    params: &Params,
-    nest: &Nest,
-    walk: &Walk,
-    frame: &Frame<'a>,
-    inits: Vec<Tile>,
-    chunk: &dyn Fn(Frame<'a>, Vec<Tile>) -> Vec<Tile>,
-) -> Vec<Tile> {
-    single(
-        k,
-        params,
-        nest,
-        &walk.single,
-        frame,
-        inits,
-        &|frame, inits| {
-            let Some(along) = walk.chunked else {
-                return chunk(frame.clone(), inits);
+        let block = match rest {
+            Some(_) => 1,
+            None => self.walk.tiling.block[dim],
+        };
+        let part = self.part.as_ref().filter(|(cut, ..)| *cut == dim);
+        let body = |at: Tile, carried: Vec<Tile>| {
+            let inner = match part {
+                Some((.., end)) => frame.at_chunk_before(dim, &at, block, end),
+                None => frame.at_chunk(dim, &at, block),
             };
-            let block = walk.tiling.block[along];
-            let end = params.sizes.index(&nest.dims[along]);
-            k.for_range_vec(0, end, block, inits, |_, at, carried| {
-                chunk(frame.at_chunk(along, &at, block), carried)
-            })
-        },
-    )
-}
-
-/// Loops over `dims`, one coordinate at a time.
-fn single<'a>(
-    k: &'a KernelBuilder,
-    params: &Params,
-    nest: &Nest,
-    dims: &[usize],
-    frame: &Frame<'a>,
-    inits: Vec<Tile>,
-    body: &dyn Fn(&Frame<'a>, Vec<Tile>) -> Vec<Tile>,
-) -> Vec<Tile> {
-    let Some((&d, rest)) = dims.split_first() else {
-        return body(frame, inits);
-    };
-    let end = params.sizes.index(&nest.dims[d]);
-    k.for_range_vec(0, end, 1, inits, |_, at, carried| {
-        let inner = frame.at_chunk(d, &at, 1);
-        single(k, params, nest, rest, &inner, carried, body)
-    })
+            match rest {
+                Some(rest) => self.along(rest, &inner, carried, chunk),
+                None => chunk(inner, carried),
+            }
+        };
+        match part {
+            Some((_, begin, end)) => {
+                self.k
+                    .for_range_vec(begin, end, block, inits, |_, at, carried| body(at, carried))
+            }
+            None => {
+                let end = self.params.sizes.index(&self.nest.dims[dim]);
+                self.k
+                    .for_range_vec(0, end, block, inits, |_, at, carried| body(at, carried))
+            }
+        }
+    }
 }

@@ -598,6 +598,11 @@ impl<'a> Fuser<'a> {
         }
         let order = self.order()?.into_iter();
         let working = order.filter(|&g| !self.is_there(self.drafts[g].kind));
+        let guesses = self.graph.guesses();
+        let guess = |size: &Expr| {
+            size.eval(&|symbol| guesses.get(&symbol).copied())
+                .unwrap_or(1)
+        };
         let groups = working.map(|g| {
             let draft = &self.drafts[g];
             let maps = draft
@@ -627,7 +632,7 @@ impl<'a> Fuser<'a> {
                 },
                 alternatives: Vec::new(),
             };
-            group.alternatives = strategies(&group, target);
+            group.alternatives = strategies(&group, target, &guess);
             group
         });
         Ok(groups.collect())
@@ -787,29 +792,26 @@ fn view_map(op: &Op, from: &[Expr], to: &[Expr], inner: &DimMap) -> Option<DimMa
 }
 
 /// Ways to run a group on a machine, best first.
-fn strategies(group: &Group, target: &TargetDesc) -> Vec<Strategy> {
+fn strategies(group: &Group, target: &TargetDesc, guess: &dyn Fn(&Expr) -> i64) -> Vec<Strategy> {
     match group.kind {
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
         GroupKind::Writes(_) => vec![Strategy::Tiles],
         GroupKind::External(_) => vec![],
         GroupKind::Loops if group.reduced.is_empty() => vec![Strategy::Tiles],
-        // How many parts pay depends on the size.
-        GroupKind::Loops if group.dims.iter().any(|d| d.as_const().is_none()) => {
-            vec![Strategy::Tiles]
-        }
         GroupKind::Loops => {
-            let extent = |d: usize| group.dims[d].as_const().unwrap_or(1).max(1);
-            let rows: i64 = (0..group.dims.len())
+            let extent = |d: usize| guess(&group.dims[d]).max(1);
+            let rows = (0..group.dims.len())
                 .filter(|d| !group.reduced.contains(d))
                 .map(extent)
-                .product();
-            let depth: i64 = group.reduced.iter().map(|&d| extent(d)).product();
+                .fold(1, i64::saturating_mul);
+            let reduced = group.reduced.iter().map(|&d| extent(d));
+            let depth = reduced.fold(1, i64::saturating_mul);
             let workers = i64::from(target.workers.max(1));
             let vector_rows = rows / i64::from(target.lanes(4)).max(1);
             // Rows alone must give every worker something; a short reduction is not worth a second phase.
             let inner_kept = !group.reduced.contains(&(group.dims.len() - 1));
             let units = if inner_kept { vector_rows } else { rows };
-            if units >= 2 * workers || depth * rows < 1 << 16 {
+            if units >= 2 * workers || depth.saturating_mul(rows) < 1 << 16 {
                 return vec![Strategy::Tiles];
             }
             let mut parts = (4 * workers).min(depth / 1024).max(2);
