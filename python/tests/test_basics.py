@@ -221,3 +221,13 @@ def test_deterministic_mode() -> None:
         same(lambda x, i: torch.zeros(4).index_add(0, i, x), torch.randn(9), torch.arange(9) % 4)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_constants_of_a_graph(train: bool) -> None:
+    def f(x):
+        return x * torch.tensor(2.5) + torch.tensor([1.0, 2.0, 3.0]) + torch.tensor([1, 0, 2])
+
+    x = torch.randn(4, 3, requires_grad=train)
+    ours = torch.compile(f, backend="oxyfuel", fullgraph=True, options={"fallback": "error"})(x)
+    torch.testing.assert_close(ours, f(x))

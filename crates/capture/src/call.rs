@@ -285,6 +285,26 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// A list of so many plain numbers; all left out when the list is.
+    pub(crate) fn numbers(
+        &self,
+        position: usize,
+        name: &str,
+        count: usize,
+    ) -> Result<Vec<Option<Scalar>>> {
+        match self.arg(position, name) {
+            Value::None => Ok(vec![None; count]),
+            Value::List(items) | Value::Tuple(items) if items.len() == count => items
+                .iter()
+                .map(|item| match item {
+                    Value::Number(n) => Ok(Some(*n)),
+                    _ => refuse(format!("`{name}` is no list of numbers")),
+                })
+                .collect(),
+            _ => refuse(format!("`{name}` is no list of {count} numbers")),
+        }
+    }
+
     pub(crate) fn float(&self, position: usize, name: &str, default: f64) -> Result<f64> {
         Ok(self.number(position, name)?.map_or(default, |n| n.as_f64()))
     }

@@ -77,7 +77,6 @@ pub(super) const ROWS: &[Row] = &[
     ("aten._fft_r2c.default", External(COMPLEX)),
     ("aten.grid_sampler_2d.default", External(SAMPLE)),
     ("aten.upsample_bilinear2d.vec", External(SAMPLE)),
-    ("aten.upsample_nearest2d.vec", External(SAMPLE)),
     ("aten.sym_numel.default", External(SIZE)),
     ("aten.sym_size.int", External(SIZE)),
     ("aten.sym_storage_offset.default", External(SIZE)),

@@ -16,6 +16,7 @@ mod pad;
 mod pointwise;
 mod product;
 mod reduce;
+mod resample;
 mod source;
 mod strided;
 mod view;
@@ -55,6 +56,7 @@ const FAMILIES: &[&[Row]] = &[
     strided::ROWS,
     index::ROWS,
     pad::ROWS,
+    resample::ROWS,
     product::ROWS,
     external::ROWS,
 ];

@@ -363,6 +363,19 @@ def views():
     case(A.replication_pad3d.default, normal(1, 2, 2, 3), [1, 2, 0, 1, 2, 0])
 
 
+def images():
+    for dtype in (F32, BF16, U8):
+        x = (torch.rand(1, 2, 3, 5) * 100).to(dtype)
+        case(A.upsample_nearest2d.vec, x, None, [2.0, 1.5])
+        case(A.upsample_nearest2d.vec, x, [7, 3], None)
+        case(A.upsample_nearest2d.default, x, [6, 10], None, None)
+        case(A.upsample_nearest1d.default, x[0], [8], 1.7)
+        case(A.upsample_nearest3d.default, x[None], [3, 7, 4], None, None, None)
+        case(A._upsample_nearest_exact1d.default, x[0], [8], None)
+        case(A._upsample_nearest_exact2d.default, x, [5, 4], None, None)
+        case(A._upsample_nearest_exact3d.default, x[None], [4, 6, 9], None, None, None)
+
+
 def indexing():
     x, i, j = normal(3, 4, 5), torch.tensor([[0, -1], [2, 1]]), torch.tensor([1, -2], dtype=I64)
     case(A.index.Tensor, x, [i])
@@ -387,7 +400,7 @@ def indexing():
     case(A.index_put.default, x, [torch.tensor([True, False, True])], torch.tensor([2.5]))
 
 
-for part in (pointwise, sources, reductions, norms, gradients, views, indexing):
+for part in (pointwise, sources, reductions, norms, gradients, views, images, indexing):
     part()
 path = pathlib.Path(__file__).with_name("samples.json")
 rows = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
