@@ -85,7 +85,8 @@ fn nearest(c: &mut Call<'_>, scales: Scales, shift: f64) -> Result<Vec<ValueId>>
             ratio
         };
         let index = index(c, new, old, ratio, shift)?;
-        x = c.b.index_select(x, i64::try_from(dim).unwrap_or(0), index)?;
+        x =
+            c.b.index_select(x, i64::try_from(dim).unwrap_or(0), index)?;
     }
     Ok(vec![x])
 }
