@@ -25,12 +25,18 @@ pub fn separate(nest: Nest) -> Result<Vec<Nest>> {
     if groups.keys().all(|missing| missing.is_empty()) || !nest.scatters.is_empty() {
         return Ok(vec![nest]);
     }
-    if groups.len() > 1 && nest.buffers.iter().any(|b| b.read && b.written) {
+    // Who overwrites what others read comes last.
+    let overwrites = |store: &NestStore| nest.buffers[store.window.buffer].read;
+    let (last, mut groups): (Vec<_>, Vec<_>) = groups
+        .into_iter()
+        .partition(|(_, stores)| stores.iter().any(overwrites));
+    if last.len() > 1 {
         return Err(err!(
             NoLowering,
-            "a buffer is updated in place along dims that may be empty"
+            "buffers are updated in place along different dims that may be empty"
         ));
     }
+    groups.extend(last);
     let mut parts = Vec::new();
     for (missing, stores) in groups {
         let mut part = restricted(&nest, stores)?;
