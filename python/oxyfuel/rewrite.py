@@ -39,8 +39,10 @@ class _Editor:
     def apply(self, edits: dict[str, Any]) -> None:
         for edit in edits["replace"]:
             self.replace(edit["value"], edit["with"])
+        # A description has nodes of its own for sizes that its text cannot say.
         for name in edits["remove"]:
-            self.remove(self.nodes[name])
+            if name in self.nodes:
+                self.remove(self.nodes[name])
 
     def replace(self, value: dict[str, Any], other: dict[str, Any]) -> None:
         old, new = self.nodes[value["node"]], self.nodes[other["node"]]
