@@ -53,6 +53,8 @@ from torch.utils._sympy.numbers import int_oo  # noqa: E402
 # Whether somebody records what runs.
 profiler_enabled = torch._C._autograd._profiler_enabled
 
+num_threads = torch.get_num_threads
+
 # Makes a CPU tensor from sizes, strides and dtype, without the dispatcher's detours.
 empty_strided_cpu = torch._C._dynamo.guards._empty_strided_cpu
 

@@ -7,7 +7,6 @@ A graph that we fail to compile runs as it is, with one warning that names the c
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import time
@@ -42,8 +41,6 @@ def backend(
     chosen = resolve(config.current(), mode, options)
     if chosen.disable:
         return gm.forward
-    if chosen.threads == 0:
-        chosen = dataclasses.replace(chosen, threads=torch.get_num_threads())
     with _torch.cached_as(_key(chosen)):
         return _aot(chosen)(gm, example_inputs)
 
@@ -51,7 +48,7 @@ def backend(
 @functools.lru_cache(maxsize=None)
 def _key(options: Options) -> str:
     """Everything that compiled code depends on besides the graph."""
-    return f"{_native.fingerprint(options.native([]))} {options}"
+    return f"{_native.fingerprint(options.native([], torch.get_num_threads()))} {options}"
 
 
 def _aot(options: Options) -> Callable[..., Any]:

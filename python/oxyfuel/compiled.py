@@ -67,7 +67,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     """Compiles an ATen graph; raises where that fails."""
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []
-    settings = options.native(external)
+    settings = options.native(external, torch.get_num_threads())
     graph = _native.compile(description.text, settings, description.objects)
     return OutputCode(graph, role, settings, description.objects)
 

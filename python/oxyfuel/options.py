@@ -37,10 +37,11 @@ class Options:
     trace_dir: str | None = None
     log: str = ""
 
-    def native(self, external: list[str]) -> str:
-        """The part that the Rust side reads, as JSON; `external` are nodes of the graph that torch runs."""
-        names = ("mode", "numerics", "target", "threads", "output_pool", "verify", "cache_dir", "trace_dir")
-        return json.dumps({"external": external, **{name: getattr(self, name) for name in names}})
+    def native(self, external: list[str], threads: int) -> str:
+        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now."""
+        names = ("mode", "numerics", "target", "output_pool", "verify", "cache_dir", "trace_dir")
+        settings = {name: getattr(self, name) for name in names}
+        return json.dumps({**settings, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -154,13 +154,15 @@ def test_an_interrupt_in_an_operator_arrives() -> None:
         fast(torch.randn(3))
 
 
-def test_thread_counts_are_honoured() -> None:
+def test_thread_counts_are_honoured_before_and_after_the_compile() -> None:
     before = torch.get_num_threads()
+    x = torch.randn(1 << 18)
     try:
         torch.set_num_threads(1)
         fast = compiled(lambda x: x.sin())
-        x = torch.randn(1 << 18)
-        torch.testing.assert_close(fast(x), x.sin())
+        for threads in (1, 2, 1, 2):
+            torch.set_num_threads(threads)
+            torch.testing.assert_close(fast(x), x.sin())
     finally:
         torch.set_num_threads(before)
 

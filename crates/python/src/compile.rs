@@ -16,13 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 const ROUNDS: usize = 4;
 
 /// The part of the options that the Rust side reads.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     mode: String,
     numerics: String,
     target: String,
     threads: usize,
+    /// Calls use as many threads as torch does at that time; `threads` is what that was when the graph was compiled.
+    #[serde(default)]
+    follow_threads: bool,
     verify: bool,
     cache_dir: Option<PathBuf>,
     trace_dir: Option<PathBuf>,
@@ -74,8 +77,36 @@ pub struct Compiled {
     pub executable: Arc<Executable>,
     pub signature: Signature,
     pub externals: Vec<oxyfuel_capture::External>,
+    pub settings: Settings,
+}
+
+impl Compiled {
     /// Large tensors live on memory of ours.
-    pub pool: bool,
+    pub fn pool(&self) -> bool {
+        self.settings.output_pool
+    }
+
+    /// The number of threads that the executable was made for, where calls follow torch's.
+    pub fn followed(&self) -> Option<usize> {
+        self.settings
+            .follow_threads
+            .then_some(self.settings.threads)
+    }
+
+    /// The same plan on a device with so many threads.
+    pub fn with_threads(&self, threads: usize) -> Result<Arc<Executable>> {
+        let settings = Settings {
+            threads,
+            ..self.settings.clone()
+        };
+        let device = compiler(&settings)?.device().clone();
+        let (plan, record) = (self.executable.plan(), self.executable.record());
+        Ok(Arc::new(Executable::load(
+            plan.clone(),
+            record.clone(),
+            device,
+        )?))
+    }
 }
 
 /// Compiles a description.
@@ -98,7 +129,7 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
                 executable,
                 signature,
                 externals,
-                pool: settings.output_pool,
+                settings: settings.clone(),
             });
         }
     }
@@ -147,7 +178,7 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
         executable: Arc::new(Executable::load(stored.plan, Record::from_disk(), device)?),
         signature: stored.signature,
         externals: stored.externals,
-        pool: settings.output_pool,
+        settings: settings.clone(),
     })
 }
 

@@ -8,6 +8,7 @@ use crate::host::Caller;
 use crate::torch::Torch;
 use oxyfuel_base::{Id, Result, Symbol, err};
 use oxyfuel_capture::InputKind;
+use oxyfuel_engine::Executable;
 use oxyfuel_engine::explain::CodeKind;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::{Device, Stream};
@@ -48,8 +49,8 @@ pub struct Inner {
     input_buffers: Vec<usize>,
     /// By step: inputs that nobody reads after this external call.
     pub last_reads: Vec<Vec<usize>>,
-    /// Large tensors live on memory of ours.
-    pub pool: bool,
+    /// The plan on devices with other numbers of threads than it was compiled for.
+    others: Mutex<HashMap<usize, Arc<Executable>>>,
     /// What calls need for themselves, waiting for the next.
     states: Mutex<Vec<State>>,
 }
@@ -133,7 +134,7 @@ impl Graph {
             read: read_buffers(plan),
             input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
             last_reads: last_reads(plan),
-            pool: compiled.pool,
+            others: Mutex::default(),
             states: Mutex::default(),
             compiled,
             objects,
@@ -172,6 +173,30 @@ fn read_buffers(plan: &Plan) -> Vec<bool> {
 impl Inner {
     pub fn plan(&self) -> &Plan {
         self.compiled.executable.plan()
+    }
+
+    /// Large tensors live on memory of ours.
+    pub fn pool(&self) -> bool {
+        self.compiled.pool()
+    }
+
+    /// The plan with as many threads as torch uses now.
+    fn executable(&self, py: Python<'_>, torch: &Torch) -> PyResult<Arc<Executable>> {
+        let compiled = &self.compiled;
+        let Some(usual) = compiled.followed() else {
+            return Ok(compiled.executable.clone());
+        };
+        let threads = torch.threads(py)?;
+        if threads == usual {
+            return Ok(compiled.executable.clone());
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = others.get(&threads) {
+            return Ok(other.clone());
+        }
+        let other = compiled.with_threads(threads).map_err(raise)?;
+        others.insert(threads, other.clone());
+        Ok(other)
     }
 
     pub fn device(&self) -> &Arc<dyn Device> {
@@ -298,11 +323,12 @@ impl Inner {
             }
             state.addresses[input] = state.views[input].address;
         }
+        let executable = self.executable(py, torch)?;
         let mut caller = Caller::new(py, torch, self, forms, std::mem::take(&mut state.slots));
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
         // plan's own forms, and results of calls were checked against them.
         let ran = unsafe {
-            self.compiled.executable.program().call_hosted(
+            executable.program().call_hosted(
                 &mut state.numbers,
                 &state.addresses,
                 &mut caller,

@@ -35,7 +35,7 @@ impl Host for Caller<'_, '_> {
     fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
         let forms = self.forms.clone();
         if bytes >= LARGE
-            && self.graph.pool
+            && self.graph.pool()
             && let Some(form) = &forms.buffers[buffer]
         {
             let storage = self.graph.device().allocate(bytes)?;

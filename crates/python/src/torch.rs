@@ -13,6 +13,8 @@ pub struct Torch {
     empty_strided: Py<PyAny>,
     /// `(tensor, shape, strides, offset)`: a window on a tensor.
     window: Py<PyAny>,
+    /// `()`: how many threads torch's operators use.
+    threads: Py<PyAny>,
     /// `(name, objects)`: what a call's name stands for.
     resolve: Py<PyAny>,
     /// `(kind, name)`: a dtype, device, layout or memory format.
@@ -37,6 +39,7 @@ impl Torch {
             Ok(Torch {
                 empty_strided: names.getattr("empty_strided_cpu")?.unbind(),
                 window: names.getattr("window")?.unbind(),
+                threads: names.getattr("num_threads")?.unbind(),
                 resolve: names.getattr("resolve")?.unbind(),
                 dtypes: dtypes.collect::<PyResult<_>>()?,
                 constant: constant.unbind(),
@@ -77,6 +80,11 @@ impl Torch {
             offset.as_ptr(),
         ];
         vectorcall(py, &self.window, &args, None)
+    }
+
+    /// How many threads torch's operators use.
+    pub fn threads(&self, py: Python<'_>) -> PyResult<usize> {
+        vectorcall(py, &self.threads, &[], None)?.extract()
     }
 
     /// What the name of a call stands for.

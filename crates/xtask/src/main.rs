@@ -53,6 +53,12 @@ const COMMANDS: &[Command] = &[
         run: test::run,
     },
     Command {
+        name: "package",
+        summary: "build the Python package into `.venv-test`",
+        help: venv::PACKAGE_HELP,
+        run: venv::package,
+    },
+    Command {
         name: "fmt",
         summary: "format the workspace (or --check it)",
         help: lint::FMT_HELP,

@@ -17,6 +17,20 @@ Makes `.venv-test` from python/requirements-test.txt (Python 3 with its venv mod
 tools in it are. Does nothing where it is up to date.
 ";
 
+pub const PACKAGE_HELP: &str = "\
+usage: cargo xtask package
+
+Makes `.venv-test` where it is not up to date, and builds the Python package of this tree into it with the development
+profile. Python files are taken from the tree as they are; run this again after a change in Rust.
+";
+
+pub fn package(args: &[String]) -> Outcome {
+    Args::parse(args, &[])?.nothing_after_dashes()?;
+    let tools = ensure_package()?;
+    println!("python: {}", tools.python.display());
+    Ok(())
+}
+
 /// An environment: its folder and the file that it is made from.
 type Environment = (&'static str, &'static str);
 
