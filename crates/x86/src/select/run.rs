@@ -511,10 +511,12 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    /// The axis that is contiguous in most accesses, and as many lanes as its widest type allows.
+    /// The axis that most elements are contiguous along, and as many lanes as its widest type allows.
     fn choose_vector(&self, axes: &Axes, nest: &mut Nest<'p>, order: &[Val]) -> Result<()> {
         let mut score: FxHashMap<Axis, i64> = FxHashMap::default();
         let mut note = |key: Key, access: &Access| {
+            // What is the same for a whole row is read once a row.
+            let elements = access.shape.iter().fold(1i64, |n, &e| n.saturating_mul(e));
             for (d, stride) in access.strides.iter().enumerate() {
                 let Some(axis) = axes.of(key, d) else {
                     continue;
@@ -524,7 +526,8 @@ impl<'p> Select<'p, '_> {
                     Index::Const(0) => 0,
                     Index::Const(_) | Index::Val(_) => -2,
                 };
-                *score.entry(axis).or_default() += points;
+                let all = score.entry(axis).or_default();
+                *all = all.saturating_add(elements.saturating_mul(points));
             }
         };
         for &v in order {
