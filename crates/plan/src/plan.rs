@@ -216,6 +216,10 @@ pub struct TensorMapSpec {
     pub swizzle_bytes: u32,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a plan has few steps, and the long ones are calls that cost more than their size"
+)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     Launch {
