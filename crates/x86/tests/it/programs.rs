@@ -4,7 +4,7 @@ use oxyfuel_base::{DType, Expr, Result, Scalar, Symbol};
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::examples;
 use oxyfuel_kernel::interp::{self, Arg};
-use oxyfuel_kernel::ir::{BufferMode, ParamKind, Program, ReduceOp};
+use oxyfuel_kernel::ir::{BufferMode, CompareOp, ParamKind, Program, ReduceOp};
 use oxyfuel_x86::compile;
 
 use crate::machine::{Buf, execute, levels};
@@ -230,6 +230,63 @@ fn columns_are_folded() {
         });
         let n = (rows * cols) as usize;
         agree(&program, &[], &[n, cols as usize, n], &[1], 1e-5);
+    }
+}
+
+/// What a limited reduction shares its loops with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Beside {
+    Nothing,
+    /// A store that ends at the same limit.
+    SameEnd,
+    /// A store of the whole tile.
+    Whole,
+    /// A reduction of the whole tile.
+    Other,
+    /// What counts beyond the limit is not the identity.
+    Filled,
+}
+
+#[test]
+fn reductions_end_at_their_limit() {
+    use Beside::{Filled, Nothing, Other, SameEnd, Whole};
+    let len = 200i64;
+    for beside in [Nothing, SameEnd, Whole, Other, Filled] {
+        for (f, neutral) in [
+            (ReduceOp::Sum, 0.0),
+            (ReduceOp::Max, f64::NEG_INFINITY),
+            (ReduceOp::Prod, 1.0),
+        ] {
+            let program = kernel("limited", |k| {
+                let n = k.symbol("n", Symbol(0));
+                let all = Expr::constant(len);
+                let x = k.buffer("x", DType::F32, BufferMode::Read, all.clone());
+                let s = k.buffer("s", DType::F32, BufferMode::Write, Expr::constant(2));
+                let y = k.buffer("y", DType::F32, BufferMode::Write, all);
+                k.phase([Expr::constant(1)], |k| {
+                    let t = k.load(x.at(0).shape([len]).valid(0, n.tile()));
+                    let inside = k
+                        .iota(DType::I64, [len], 0)
+                        .compare(CompareOp::Lt, n.tile());
+                    let fill = if beside == Filled { 0.5 } else { neutral };
+                    let fill = k.constant(DType::F32, fill);
+                    let total = inside.select(&t, fill).reduce(f, [0]);
+                    k.store(s.at(0).shape([1]), &total);
+                    let scaled = &t * &total;
+                    match beside {
+                        Nothing | Filled => {}
+                        SameEnd => k.store(y.at(0).shape([len]).valid(0, n.tile()), &scaled),
+                        Whole => k.store(y.at(0).shape([len]), &scaled),
+                        Other => {
+                            k.store(s.at(1).shape([1]), (&t + 1.0).reduce(ReduceOp::Sum, [0]));
+                        }
+                    }
+                });
+            });
+            for n in [0, 1, 15, 16, 17, 64, 130, 200] {
+                agree(&program, &[n], &[len as usize, 2, len as usize], &[1], 1e-4);
+            }
+        }
     }
 }
 
