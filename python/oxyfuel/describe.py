@@ -100,7 +100,9 @@ def is_plain(value: Any) -> bool:
 WITH_EFFECTS = "higher_order.with_effects"
 
 # Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
-MISTOLD = {"aten._batch_norm_with_update_functional.default": (1, 2)}
+# Their results lie as those of any other arithmetic, which tracing does not know.
+MISLAID = {torch.ops.aten.copysign.Tensor}
+MISTOLD = {"aten._batch_norm_with_update_functional.default": (4, 5)}
 
 
 class _Describer:
@@ -196,6 +198,8 @@ class _Describer:
             return
         if node.target is operator.getitem and self.fold(node):
             return
+        if node.target in MISLAID:
+            value = torch.add(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args)).to(value.dtype)
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
         if node.target is _torch.with_effects:
