@@ -99,9 +99,10 @@ def is_plain(value: Any) -> bool:
 # Calls that keep their order by a token, their first argument and first result.
 WITH_EFFECTS = "higher_order.with_effects"
 
-# Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
 # Their results lie as those of any other arithmetic, which tracing does not know.
 MISLAID = {torch.ops.aten.copysign.Tensor}
+
+# Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
 MISTOLD = {"aten._batch_norm_with_update_functional.default": (4, 5)}
 
 
