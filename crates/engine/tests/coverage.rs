@@ -293,3 +293,29 @@ fn machine_code_of_every_row_agrees_with_the_graph_interpreter() {
     }
     assert!(wrong.is_empty(), "{}\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Statistics of a channel are contiguous along the channels, the image along its pixels: the pixels are many more, and vectors run along them.
+#[test]
+fn normalising_an_image_reads_whole_vectors() {
+    let text = "graph @f(%x: f32[4, 64, 56, 56] cpu required[200704, 3136, 56, 1], %m: f32[64, 1, 1] cpu, %s: f32[64, 1, 1] cpu, \
+                %w: f32[64, 1, 1] cpu, %b: f32[64, 1, 1] cpu) {
+  %5: f32[4, 64, 56, 56] = sub %x, %m
+  %6: f32[4, 64, 56, 56] = mul %5, %s
+  %7: f32[4, 64, 56, 56] = mul %6, %w
+  %8: f32[4, 64, 56, 56] = add %7, %b
+  %9: f32[4, 64, 56, 56] = relu %8
+  return %9
+}";
+    let graph = oxyfuel_graph::parse("test", text).unwrap();
+    for target in ["avx2", "avx512"] {
+        let target = Target::by_name(target).unwrap();
+        let made = compile(&graph, &target, &Options::default(), false).unwrap();
+        for kernel in made.plan.kernels.values() {
+            let code = target.listing(&kernel.artefact);
+            assert!(
+                !code.contains("gather") && !code.contains("scatter"),
+                "{code}"
+            );
+        }
+    }
+}
