@@ -122,12 +122,10 @@ fn equal_layers_share_their_kernels() {
         last = format!("c{layer}");
     }
     text += &format!("  return %{last}\n}}\n");
-    let graph = oxyfuel_graph::parse("test", &text).unwrap();
-    let target = oxyfuel_engine::Target::interpreter();
-    let options = oxyfuel_engine::Options::default();
-    let plan = oxyfuel_engine::compile(&graph, &target, &options, false)
-        .unwrap()
-        .plan;
+    let graph = parse("test", &text).unwrap();
+    let target = Target::interpreter();
+    let options = Options::default();
+    let plan = compile(&graph, &target, &options, false).unwrap().plan;
     // The first softmax reads the input alone, the last subtraction feeds no softmax.
     assert!(plan.steps.len() >= 12, "{}", plan.steps.len());
     assert!(plan.kernels.len() <= 4, "{}", plan.kernels.len());
