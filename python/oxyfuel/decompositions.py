@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import _torch, foreach
+from . import _torch
 
 # Kept whole, and why.
 WHOLE: dict[str, tuple[str, ...]] = {
@@ -53,7 +53,6 @@ RANDOM = ("bernoulli", "rrelu", "rrelu_with_noise", "native_dropout", "normal", 
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
     parts = dict(_torch.core_aten_decompositions())
-    parts.update(foreach.parts())
     names = [name for group in WHOLE.values() for name in group]
     for name in [*names, *(RANDOM if fallback_random else ())]:
         packet = getattr(torch.ops.aten, name, None)

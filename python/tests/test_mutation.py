@@ -129,33 +129,3 @@ def test_a_cache_step_moves_the_new_rows(by_index: bool) -> None:
     cache = make()[0].nbytes
     assert sum(graph.kernel_bytes or 0 for graph in report.graphs) < cache // 2, report
     assert not [call for graph in report.graphs for call in graph.external if "put" in call["name"] or "copy" in call["name"]], report
-
-
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
-def test_an_optimiser_step_updates_in_place(kind: str) -> None:
-    def make() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
-        torch.manual_seed(3)
-        parameters = [torch.nn.Parameter(torch.randn(shape)) for shape in ((16, 8), (16,), (4, 16))]
-        options = {"momentum": 0.9} if kind == "SGD" else {}
-        return parameters, getattr(torch.optim, kind)(parameters, lr=0.05, foreach=True, **options)
-
-    (ours, optimiser), (theirs, eager) = make(), make()
-    step = torch.compile(optimiser.step, backend="oxyfuel", options={"fallback": "error"})
-    for _ in range(3):
-        for parameters, run in ((ours, step), (theirs, eager.step)):
-            torch.manual_seed(4)
-            for p in parameters:
-                p.grad = torch.randn_like(p)
-            run()
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_operators_on_lists_are_taken_apart() -> None:
-    def f(xs: list[torch.Tensor], ys: list[torch.Tensor]) -> None:
-        torch._foreach_mul_(xs, 0.9)
-        torch._foreach_addcdiv_(xs, ys, torch._foreach_add(torch._foreach_sqrt(torch._foreach_abs(ys)), 1e-3), -0.1)
-
-    xs, ys = [torch.randn(5, 3), torch.randn(7)], [torch.randn(5, 3), torch.randn(7)]
-    report = oxyfuel.explain(f, xs, ys)
-    assert [len(graph.kernels) for graph in report.graphs] == [2], report
-    assert not [call for graph in report.graphs for call in graph.external], report
