@@ -17,7 +17,12 @@ from . import _torch
 # Kept whole, and why.
 WHOLE: dict[str, tuple[str, ...]] = {
     "integers come of rounded floats: another last bit is another number": ("linspace", "logspace"),
-    "torch rounds once, its parts after every step, and they lie otherwise": ("logit", "logit_backward", "logaddexp", "logaddexp2"),
+    "torch rounds once, its parts after every step, and they lie otherwise": (
+        "logit",
+        "logit_backward",
+        "logaddexp",
+        "logaddexp2",
+    ),
     "their parts read a number out of a tensor, which tracing cannot": ("take",),
     "one fused kernel in torch, many passes over memory in parts": (
         "_scaled_dot_product_flash_attention_for_cpu",

@@ -99,8 +99,9 @@ def is_plain(value: Any) -> bool:
 # Calls that keep their order by a token, their first argument and first result.
 WITH_EFFECTS = "higher_order.with_effects"
 
-# Their results lie as those of any other arithmetic, which tracing does not know.
-MISLAID = {torch.ops.aten.copysign.Tensor}
+# Their results lie as those of any other arithmetic, which tracing does not know; of sums, where one side is scaled.
+MISLAID = {torch.ops.aten.copysign.Tensor, torch.ops.aten.logaddexp.default, torch.ops.aten.logaddexp2.default}
+SCALED = {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor}
 
 # Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
 MISTOLD = {"aten._batch_norm_with_update_functional.default": (4, 5)}
@@ -199,8 +200,9 @@ class _Describer:
             return
         if node.target is operator.getitem and self.fold(node):
             return
-        if node.target in MISLAID:
-            value = torch.add(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args)).to(value.dtype)
+        if node.target in MISLAID or (node.target in SCALED and "alpha" in node.kwargs):
+            operands = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:2])
+            value = torch.add(*operands).to(value.dtype)
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
         if node.target is _torch.with_effects:
