@@ -22,6 +22,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
         "logit_backward",
         "logaddexp",
         "logaddexp2",
+        "log_sigmoid_forward",
     ),
     "their parts read a number out of a tensor, which tracing cannot": ("take",),
     "one fused kernel in torch, many passes over memory in parts": (

@@ -203,6 +203,9 @@ class _Describer:
         if node.target in MISLAID or (node.target in SCALED and "alpha" in node.kwargs):
             operands = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:2])
             value = torch.add(*operands).to(value.dtype)
+        if node.target is torch.ops.aten.log_sigmoid_forward.default:
+            # Row-major in torch, whatever it reads.
+            value = [item.contiguous() for item in value]
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
         if node.target is _torch.with_effects:
