@@ -130,3 +130,22 @@ fn equal_layers_share_their_kernels() {
     assert!(plan.steps.len() >= 12, "{}", plan.steps.len());
     assert!(plan.kernels.len() <= 4, "{}", plan.kernels.len());
 }
+
+#[test]
+fn unlike_shapes_that_share_a_number_do_not_become_their_product() {
+    let text =
+        "graph @f(%w: f32[] cpu, %a: f32[64, 32] cpu, %b: f32[65, 32] cpu, %c: f32[66, 32] cpu) {
+  %s: f32[] = exp %w
+  %x: f32[64, 32] = mul %a, %s
+  %y: f32[65, 32] = mul %b, %s
+  %z: f32[66, 32] = mul %c, %s
+  return %x, %y, %z
+}";
+    let graph = parse("test", text).unwrap();
+    let compiled = compile(&graph, &Target::interpreter(), &Options::default(), true).unwrap();
+    for kernel in compiled.plan.kernels.values() {
+        let instances = kernel.phases.iter().flat_map(|phase| &phase.grid);
+        let count: i64 = instances.map(|e| e.as_const().unwrap()).product();
+        assert!(count <= 66 * 32, "{} runs {count} times", kernel.name);
+    }
+}

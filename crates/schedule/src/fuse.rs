@@ -302,8 +302,12 @@ impl<'a> Fuser<'a> {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
             return (grown.is_empty() && whole).then_some((map, grown));
         }
-        let recomputable =
-            draft.reduced.is_empty() && draft.nodes.len() <= MAX_GROWN_NODES && !draft.overwrites;
+        // The node has every dim of the grown domain: a group that others of unlike shapes share would become their product.
+        let covers = used.len() == draft.dims.len();
+        let recomputable = covers
+            && draft.reduced.is_empty()
+            && draft.nodes.len() <= MAX_GROWN_NODES
+            && !draft.overwrites;
         if !grown.is_empty() && !recomputable {
             return None;
         }
