@@ -125,14 +125,19 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Adds another place that the same kernel came from: its ops are the same, its lines may be new.
+    /// Adds another place that the same kernel came from: its ops are the same, its lines and sources may be new.
     pub fn extend(&mut self, other: Provenance) {
         if self.ops.is_empty() {
             self.ops = other.ops;
         }
-        for line in other.lines {
-            if !self.lines.contains(&line) {
-                self.lines.push(line);
+        for (list, more) in [
+            (&mut self.lines, other.lines),
+            (&mut self.sources, other.sources),
+        ] {
+            for item in more {
+                if !list.contains(&item) {
+                    list.push(item);
+                }
             }
         }
     }
