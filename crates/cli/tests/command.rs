@@ -360,7 +360,7 @@ fn the_environment_is_read_and_checked() {
         .unwrap()
         .unwrap()
         .path();
-    assert_eq!(std::fs::read_dir(stages).unwrap().count(), 8);
+    assert_eq!(std::fs::read_dir(stages).unwrap().count(), 9);
 }
 
 #[test]

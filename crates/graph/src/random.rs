@@ -459,7 +459,8 @@ fn update(
             let size = usize::try_from(dim)
                 .ok()
                 .and_then(|d| b.ty(x).shape.get(d)?.as_const());
-            let size = size.ok_or_else(|| err!(InvalidArgument, "no constant size"))?;
+            let size = size.filter(|&size| size > 0);
+            let size = size.ok_or_else(|| err!(InvalidArgument, "no slices to count"))?;
             let first = size - 1 - choices.below(2) as i64;
             let index = b.arange(first.max(0), -1, -1, None, Device::Cpu)?;
             let rows = b.index_select(x, dim, index)?;
