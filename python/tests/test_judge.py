@@ -78,9 +78,65 @@ def test_every_operator_of_the_database_has_its_jobs():
     assert {j["op"] for j in opinfo.jobs(["sort"])} == {"sort"}
 
 
-def test_a_sample_that_kills_its_process_is_recorded_and_the_rest_still_runs(tmp_path, monkeypatch):
+class Muddler(doors.Torch):
+    """AOTAutograd, but in a graph of two sines or more, the first and the last of them change places."""
+
+    def below_dynamo(self, function):
+        def muddling(graph, inputs):
+            (output,) = (n for n in graph.graph.nodes if n.op == "output")
+            sines = [n for n in graph.graph.nodes if n.target == torch.ops.aten.sin.default]
+            if len(sines) > 1:
+                swapped = {sines[0]: sines[-1], sines[-1]: sines[0]}
+                output.args = ([swapped.get(n, n) for n in output.args[0]],)
+                graph.recompile()
+            return doors._nop(graph, inputs)
+
+        return doors.aot_function(function, fw_compiler=muddling, keep_inference_input_mutations=True)
+
+
+def lines(op, backend, together=12):
+    said = []
+    job = {"op": op, "dtype": "float32", "direction": opinfo.FORWARD, "backend": backend, "limit": 8, "seed": 0, "together": together}
+    opinfo.serve(job, said.append)
+    return said, opinfo.summarise(job, [s for s in said if "sample" in s], {"seconds": 0})
+
+
+def test_samples_are_compiled_together_behind_the_first():
+    said, line = lines("atan2", "nop")
+    assert [s["together"] for s in said if "together" in s] == [1, 1, line["samples"] - 2]
+    assert line["agree"] == line["samples"] > 4
+    assert line | {"together": 1} == lines("atan2", "nop", together=1)[1]
+
+
+def test_a_wrong_sample_of_a_graph_of_many_is_found(monkeypatch):
+    monkeypatch.setattr(doors, "door", {"liar": Liar("liar"), "torch": doors.Torch("torch"), "nop": doors.Nop("nop")}.get)
+    monkeypatch.setattr(opinfo, "case_of", lambda op, sample, index, job: verdict.Case("", torch.tanh if index == 5 else torch.cos, (torch.randn(3),)))
+    _, line = lines("atan2", "liar")
+    assert [w["sample"] for w in line["wrong"]] == [5] and line["agree"] == line["samples"] - 1
+
+
+def test_samples_that_are_wrong_only_together_are_named(monkeypatch):
+    doors_by_name = {"muddler": Muddler("muddler"), "torch": doors.Torch("torch"), "nop": doors.Nop("nop")}
+    monkeypatch.setattr(doors, "door", doors_by_name.get)
+    torch.manual_seed(0)
+    cases = [verdict.Case("sine", torch.sin, (torch.randn(3),)) for _ in range(5)]
+    said = opinfo._blame(cases, [0, 1, 2, 3, 4], doors_by_name["muddler"])
+    assert (said.verdict, said.blame) == ("wrong", "compiler") and said.what.startswith("samples [3, 4] in one graph")
+
+
+def killed(tmp_path, *, alone):
+    """The lines of a job of four samples, the third of which kills its process: also alone, or only in one graph with the fourth."""
     (tmp_path / "judge_victim.py").write_text(
-        "import os\ndef serve(job, say):\n for i in range(job['from'], 4):\n  say({'at': i})\n  if i == 2: os.abort()\n  say({'sample': i, 'verdict': 'agree'})\n return {}\n"
+        "import os\n"
+        "def serve(job, say):\n"
+        " i = job['from']\n"
+        " while i < 4:\n"
+        "  n = 2 if i >= job['alone'] else 1\n"
+        "  say({'at': i, 'together': n})\n"
+        f"  if i == 2 and (n == 2 or {alone}): os.abort()\n"
+        "  for k in range(i, i + n): say({'sample': k, 'verdict': 'agree'})\n"
+        "  i += n\n"
+        " return {}\n"
     )
     seen = []
     runner = tmp_path / "run.py"
@@ -94,8 +150,20 @@ def test_a_sample_that_kills_its_process_is_recorded_and_the_rest_still_runs(tmp
     tests = str(pool.__file__).rsplit("/judge/", 1)[0]
     Local("victim", 1, 60, lambda *line: seen.append(line), {"PYTHONPATH": tests}).run([{"name": "job"}])
     ((_, samples, done),) = seen
-    assert [s["verdict"] for s in samples] == ["agree", "agree", "wrong", "agree"]
-    assert "crash" in samples[2]["what"] and done["done"]
+    assert done["done"]
+    return samples
+
+
+def test_a_sample_that_kills_its_process_is_recorded_and_the_rest_still_runs(tmp_path):
+    samples = killed(tmp_path, alone=True)
+    assert [(s["sample"], s["verdict"]) for s in samples] == [(0, "agree"), (1, "agree"), (2, "wrong"), (3, "agree")]
+    assert "crash" in samples[2]["what"]
+
+
+def test_samples_that_kill_their_process_only_together_are_recorded(tmp_path):
+    samples = killed(tmp_path, alone=False)
+    assert [(s["sample"], s["verdict"]) for s in samples] == [(0, "agree"), (1, "agree"), (2, "agree"), (3, "agree"), (2, "wrong")]
+    assert "in one graph, not alone" in samples[-1]["what"]
 
 
 def test_a_count_that_rises_is_said(tmp_path, monkeypatch):

@@ -9,9 +9,11 @@ pub const OPINFO_HELP: &str = "\
 usage: cargo xtask opinfo [--op NAME] [--dtype D] [--limit N] [--shard I/N] [--workers N] [--seed N] [--fresh] [--bless] ...
 
 Runs PyTorch's operator database through the backend: every operator, every sample, in float32, bfloat16, int64 and
-bool, and gradients in float32. Results go to target/judge/opinfo.jsonl; jobs that are in it are not run again, so a
-run can be stopped and taken up. Fails when a result is wrong or a count of external operators or interpreted kernels
-is above the recorded one; --bless records the counts and writes docs/operators.md. All options: --options.
+bool, and gradients in float32. The first samples of an operator are graphs of their own, the others are compiled
+several to a graph (--together 1: all alone). Results go to target/judge/opinfo.jsonl; jobs that are in it are not run
+again, so a run can be stopped and taken up. Fails when a result is wrong or a count of external operators or
+interpreted kernels is above the recorded one; --bless records the counts and writes docs/operators.md. All options:
+--options.
 ";
 
 pub const PROGRAMS_HELP: &str = "\

@@ -10,8 +10,8 @@ COMMANDS = {
     "opinfo": "PyTorch's operator database, every sample",
     "programs": "random torch programs",
     "models": "torchvision and transformers models with random weights",
-
 }
+
 
 def main():
     if sys.argv[1:2] == ["worker"]:

@@ -3,7 +3,8 @@
 A worker is `python -m judge worker MODULE`: it reads one job a line, and writes one line of JSON before each sample
 (`{"at": k}`), one after it (`{"sample": k, ...}`), and `{"done": ...}` at the end of the job. When it dies or says
 nothing for `patience` seconds, the sample that it was at is recorded as a crash and the job goes on behind it in a new
-process.
+process. A worker that is at several samples of one graph says how many (`{"at": k, "together": n}`); when that kills it,
+the job goes on with the same samples one by one, and if none of them falls alone, the first is recorded for all.
 """
 
 import json
@@ -42,11 +43,11 @@ class Pool:
             except queue.Empty:
                 break
             samples, start, served = [], time.monotonic(), None
-            skip = 0
+            skip, alone, fell = 0, 0, []
             while served is None:
                 if process is None or process.poll() is not None:
                     process = self._start()
-                more, at, served = self._ask(process, {**job, "from": skip})
+                more, (at, several), served = self._ask(process, {**job, "from": skip, "alone": alone})
                 samples += more
                 if served is None:
                     process.kill()
@@ -55,8 +56,15 @@ class Pool:
                     if at is None:  # died before the first sample
                         served = {"error": f"the worker {how}"}
                         break
-                    samples.append({"sample": at, "verdict": "wrong", "what": f"crash: {how}", "blame": "compiler"})
-                    skip = at + 1
+                    if several > 1:
+                        fell.append((range(at, at + several), how))
+                        skip, alone = at, at + several
+                    else:
+                        samples.append(_crash(at, how))
+                        skip = at + 1
+            for some, how in fell:
+                if not any(s["sample"] in some and s["verdict"] == "wrong" for s in samples):
+                    samples.append(_crash(some.start, f"{how} with the {len(some) - 1} behind it in one graph, not alone"))
             with lock:
                 self.see(job, samples, {**served, "seconds": round(time.monotonic() - start, 2)})
         if process is not None:
@@ -82,8 +90,8 @@ class Pool:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
         except OSError:
-            return [], None, None
-        samples, at = [], None
+            return [], (None, 1), None
+        samples, at = [], (None, 1)
         timer = None
 
         def expire():
@@ -103,7 +111,7 @@ class Pool:
                 except ValueError:  # a library that prints
                     continue
                 if "at" in said:
-                    at = said["at"]
+                    at = (said["at"], said.get("together", 1))
                 elif "sample" in said:
                     samples.append(said)
                 elif "done" in said:
@@ -111,6 +119,10 @@ class Pool:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+def _crash(at, how):
+    return {"sample": at, "verdict": "wrong", "what": f"crash: {how}", "blame": "compiler"}
 
 
 def work(serve):
