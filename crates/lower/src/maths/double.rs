@@ -14,7 +14,7 @@ pub(super) const LN2_HI: f64 = 0.693_147_180_558_298_7;
 pub(super) const LN2_LO: f64 = 1.646_594_958_289_708_2e-12;
 
 /// `1/2!, 1/3!, ...`: with 13 of them `r^2 q(r)` is `e^r - 1 - r` to 2^-60 on `|r| <= ln(2) / 2`.
-const EXP: [f64; 13] = {
+pub(super) const EXP: [f64; 13] = {
     let mut terms = [0.5; 13];
     let mut n = 1;
     while n < terms.len() {
@@ -59,7 +59,7 @@ pub(super) fn nearest_power_in_two<A: Arith>(a: &A, x: A::D, scale: f64) -> (A::
 }
 
 /// `e^r` for `|r| <= ln(2) / 2`.
-pub(super) fn exp_core<A: Arith>(a: &A, r: A::D) -> A::D {
+fn exp_core<A: Arith>(a: &A, r: A::D) -> A::D {
     let one = a.double(1.0);
     a.dadd(a.dfma(a.dmul(r, r), a.dpoly(r, &EXP), r), one)
 }

@@ -1,7 +1,7 @@
 //! pow in f64: the logarithm and its product with the exponent as sums of two floats, because an error of the exponent is multiplied by up to 1075.
 
 use super::arith::Arith;
-use super::double::{LN2_HI, LN2_LO, LOG, exp_core, nearest_power_in_two, split};
+use super::double::{EXP, LN2_HI, LN2_LO, LOG, nearest_power_in_two, split};
 
 /// `2/3` rounded, and what that loses.
 const TWO_THIRDS: (f64, f64) = (2.0 / 3.0, 3.700_743_415_417_188e-17);
@@ -21,8 +21,7 @@ pub fn pow<A: Arith>(a: &A, x: A::D, y: A::D) -> A::D {
     let low = a.dmul(k, a.double(-LN2_LO));
     let r = a.dadd(high, low);
     let lost = a.dadd(a.dadd(a.dsub(high, r), low), t_lost);
-    let p = exp_core(a, r);
-    let p = a.dfma(p, lost, p);
+    let p = exp_once(a, r, lost);
     let size = a.dmul(a.dmul(p, first), second);
     // zero and infinity have no logarithm: their powers are theirs, or each other's
     let down = a.dlt(y, zero);
@@ -52,6 +51,16 @@ pub fn pow<A: Arith>(a: &A, x: A::D, y: A::D) -> A::D {
     let result = a.dselect(a.deq(y, y), result, numbers);
     let result = a.dselect(a.deq(y, zero), one, result);
     a.dselect(a.deq(x, one), one, result)
+}
+
+/// `e^(r + lost)` for `|r| <= ln(2) / 2`, rounded once: a power that is a whole number is that number.
+fn exp_once<A: Arith>(a: &A, r: A::D, lost: A::D) -> A::D {
+    let one = a.double(1.0);
+    let high = a.dadd(one, r);
+    let low = a.dadd(a.dsub(one, high), r);
+    let rest = a.dfma(a.dmul(r, r), a.dpoly(r, &EXP), low);
+    let near = a.dadd(high, rest);
+    a.dadd(high, a.dfma(near, lost, rest))
 }
 
 /// The natural logarithm of a positive finite number, as a float and the rest.
