@@ -82,6 +82,28 @@ def group_gemm(*ab):
     return [ab[i] @ ab[g + i].t() for i in range(g)]
 
 
+def pq_indexer(q, centroids, codebook):
+    """One decode step of a sparse-attention indexer: every clustered key is scored by table look-up, the window stays out, the heaviest are taken;
+    then sink, heaviest and window as positions and as weights. As PyTorch users write it, `topk` in any order and all."""
+    sink, window, heavy = 128, 128, 1024
+    b, n, hkv, nsub = codebook.shape
+    h, d = q.shape[1], q.shape[3]
+    sk, group = n + sink, h // hkv
+    split = q.reshape(b, hkv, group, nsub, d // nsub)
+    table = torch.einsum("bkgsd,bkscd->bkgsc", split, centroids).reshape(b, h, nsub, -1)
+    codes = codebook.permute(0, 2, 3, 1).repeat_interleave(group, 1)
+    scores = torch.gather(table, 3, codes).sum(2)
+    scores[:, :, n - window :] = float("-inf")
+    top = torch.topk(scores, heavy, dim=-1, sorted=False).indices + sink
+    index = torch.empty((b, h, sink + heavy + window), device=q.device, dtype=torch.long)
+    index[:, :, :sink] = torch.arange(sink, device=q.device)
+    index[:, :, sink : sink + heavy] = top
+    index[:, :, sink + heavy :] = torch.arange(sk - window, sk, device=q.device)
+    weight = torch.zeros((b, h, sk), device=q.device)
+    weight[torch.arange(b, device=q.device)[:, None, None], torch.arange(h, device=q.device)[None, :, None], index] = 1.0
+    return index, weight, torch.full((b, h), index.shape[-1], device=q.device)
+
+
 # The same functions with preallocated outputs, where PyTorch offers that for the last operation: the result's memory is then not what is measured.
 
 

@@ -7,7 +7,7 @@
 //! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …}`; inputs made, compiled, checked, run once |
 //! | `run WARM TIMED` | `{"ns": […]}`: that many calls not timed, then that many timed |
 //! | `into WARM TIMED` | the same with given outputs |
-//! | `output FILE` | `{"saved": 1}`: the first output as `.npy` |
+//! | `output NUMBER FILE` | `{"saved": 1}`: that output as `.npy` |
 //! | `quit` | ends |
 //!
 //! A mistake answers `{"error": …}` and the engine goes on. Between commands nothing runs: the pool's threads sleep.
@@ -88,7 +88,7 @@ impl Engine {
             ["prepare", name] => self.prepare(name),
             ["run", warm, times] => self.run(number(warm)?, number(times)?, false),
             ["into", warm, times] => self.run(number(warm)?, number(times)?, true),
-            ["output", file] => self.output(Path::new(file)),
+            ["output", at, file] => self.output(number(at)?, Path::new(file)),
             _ => Err(err!(Syntax, "unknown command `{line}`")),
         }
     }
@@ -140,14 +140,14 @@ impl Engine {
         Ok(json!({"ns": ns}))
     }
 
-    fn output(&self, file: &Path) -> Result<Value> {
+    fn output(&self, at: usize, file: &Path) -> Result<Value> {
         let ready = self.ready.as_ref().ok_or_else(unprepared)?;
-        let Some(first) = ready.outputs.first() else {
-            return Err(err!(ArityMismatch, "the workload has no output"));
+        let Some(output) = ready.outputs.get(at) else {
+            return Err(err!(ArityMismatch, "the workload has no output {at}"));
         };
         npy::write(
             file,
-            &HostTensor::new(first.dtype(), first.shape(), first.to_bytes()?)?,
+            &HostTensor::new(output.dtype(), output.shape(), output.to_bytes()?)?,
         )?;
         Ok(json!({"saved": 1}))
     }

@@ -63,6 +63,13 @@ fn cases() -> Vec<Case> {
         families.push((Op::Cumsum { dim }, 1));
         families.push((Op::Cumprod { dim }, 1));
         families.push((
+            Op::Argsort {
+                dim,
+                descending: dim == 0,
+            },
+            1,
+        ));
+        families.push((
             Op::Argmax {
                 dim,
                 keepdim: false,
@@ -157,6 +164,7 @@ fn described(op: &Op, dtype: DType) -> String {
         | Op::LogSoftmax { dim }
         | Op::Cumsum { dim }
         | Op::Cumprod { dim }
+        | Op::Argsort { dim, .. }
         | Op::Argmax { dim, .. }
         | Op::Argmin { dim, .. } => format!(" [{dim}]"),
         _ => String::new(),

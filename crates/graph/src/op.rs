@@ -26,6 +26,8 @@ pub enum Category {
     Reduction,
     /// Each output element from those before it along a dimension.
     Scan,
+    /// A permutation of the positions along a dimension, from all elements there.
+    Sort,
     /// The same elements under another index; never computes.
     View,
     /// Elements picked by values that are themselves data, or concatenated.
@@ -467,6 +469,8 @@ ops! {
         "Running sum along a dimension, the element itself included. Integers wrap.";
     Cumprod "cumprod" { dim: usize } Scan ["x"] -> ["out"] Number Same Pure
         "Running product along a dimension, the element itself included. Integers wrap.";
+    Argsort "argsort" { dim: usize, descending: bool } Sort ["x"] -> ["out"] Number Rule Pure
+        "Positions (i64) that put a dimension in order; equal elements keep theirs, -0 equals 0, NaN is above everything.";
     Var "var" { dims: Vec<usize>, correction: Scalar, keepdim: bool } Composite ["x"] -> ["out"] Float Same Pure
         "Sum of squared distances from the mean, divided by max(0, count - correction).";
 

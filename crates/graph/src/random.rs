@@ -337,10 +337,11 @@ fn step(
             }
         }
         19 => update(b, choices, pool, x, dim),
-        _ => match choices.below(4) {
+        _ => match choices.below(5) {
             0 => b.cumsum(x, dim),
             1 => b.cumprod(x, dim),
             2 => b.argmax(x, dim, choices.flip()),
+            3 => b.argsort(x, dim, choices.flip()),
             _ => b.argmin(x, dim, choices.flip()),
         },
     }

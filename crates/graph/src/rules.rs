@@ -376,6 +376,14 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             dim_ok(op, *dim, operands[0].rank().max(1))?;
             one(operands[0].clone())
         }
+        Op::Argsort { dim, .. } => {
+            accept(op, operands)?;
+            dim_ok(op, *dim, operands[0].rank().max(1))?;
+            one(TensorType {
+                dtype: DType::I64,
+                ..operands[0].clone()
+            })
+        }
         Op::Argmax { dim, keepdim } | Op::Argmin { dim, keepdim } => {
             accept(op, operands)?;
             let x = operands[0];

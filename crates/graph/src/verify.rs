@@ -314,6 +314,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Argmax { .. }
         | Op::Argmin { .. }
         | Op::Cumsum { .. }
+        | Op::Argsort { .. }
         | Op::Cumprod { .. }
         | Op::Copy => {}
         Op::Addmm { .. } => {}

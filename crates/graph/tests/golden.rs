@@ -235,6 +235,7 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
         "cast" => one(b.cast(value(0)?, dtype("dtype").unwrap())),
         "argmax" => one(b.argmax(value(0)?, int("dim"), at["keepdim"] == true)),
         "argmin" => one(b.argmin(value(0)?, int("dim"), at["keepdim"] == true)),
+        "argsort" => one(b.argsort(value(0)?, int("dim"), at["descending"] == true)),
         "cumsum" => one(b.cumsum(value(0)?, int("dim"))),
         "cumprod" => one(b.cumprod(value(0)?, int("dim"))),
         "var" => one(b.var(

@@ -28,6 +28,9 @@ pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> R
         GroupKind::Writes(node) if graph.nodes[node].op.category() == Category::Scan => {
             vec![builder.scan(&graph.nodes[node])?]
         }
+        GroupKind::Writes(node) if graph.nodes[node].op.category() == Category::Sort => {
+            vec![builder.order(&graph.nodes[node])?]
+        }
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
         GroupKind::External(node) => return Err(internal(&graph.nodes[node])),
     };
@@ -271,7 +274,7 @@ impl<'a> Builder<'a> {
             | Op::IndexPut { .. }
             | Op::Constant { .. }
             | Op::External { .. } => Err(internal(node)),
-            Op::Cumsum { .. } | Op::Cumprod { .. } => Err(internal(node)),
+            Op::Cumsum { .. } | Op::Cumprod { .. } | Op::Argsort { .. } => Err(internal(node)),
             Op::Argmax { .. }
             | Op::Argmin { .. }
             | Op::Softmax { .. }
@@ -476,6 +479,44 @@ impl<'a> Builder<'a> {
             Op::Cumprod { dim } => (dim, ReduceOp::Prod),
             _ => return Err(internal(node)),
         };
+        let (mut nest, element, into) = self.along(node, dim)?;
+        let dtype = nest.values[element].dtype;
+        // Eager keeps f32 sums in f64.
+        let wide = match dtype {
+            DType::F32 => DType::F64,
+            other => compute_dtype(other),
+        };
+        let element = Writer { nest: &mut nest }.cast(element, wide)?;
+        let total = nest.push(NestOp::Scan(op, element), wide)?;
+        let value = Writer { nest: &mut nest }.cast(total, dtype)?;
+        nest.stores.push(NestStore {
+            value,
+            window: into,
+        });
+        Ok(nest)
+    }
+
+    fn order(&mut self, node: &GraphNode) -> Result<Nest> {
+        let Op::Argsort { dim, descending } = node.op else {
+            return Err(internal(node));
+        };
+        let (mut nest, element, into) = self.along(node, dim)?;
+        let comparable = compute_dtype(nest.values[element].dtype);
+        let operand = Writer { nest: &mut nest }.cast(element, comparable)?;
+        let order = NestOp::Order {
+            operand,
+            descending,
+        };
+        let value = nest.push(order, DType::I64)?;
+        nest.stores.push(NestStore {
+            value,
+            window: into,
+        });
+        Ok(nest)
+    }
+
+    /// A nest over an operand that an op walks along one dim: the element that was read, and where the result goes.
+    fn along(&mut self, node: &GraphNode, dim: usize) -> Result<(Nest, Node, Window)> {
         let (x, out) = (node.inputs[0], node.out());
         let ty = &self.graph.values[x].ty;
         let extents = ty.shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
@@ -488,19 +529,7 @@ impl<'a> Builder<'a> {
         let source = self.window(&nest, self.memory.of(x), &map, &ty.shape)?;
         let into = self.window(&nest, self.memory.of(out), &map, &ty.shape)?;
         let element = nest.push(NestOp::Load(source), ty.dtype)?;
-        // Eager keeps f32 sums in f64.
-        let wide = match ty.dtype {
-            DType::F32 => DType::F64,
-            other => compute_dtype(other),
-        };
-        let element = Writer { nest: &mut nest }.cast(element, wide)?;
-        let total = nest.push(NestOp::Scan(op, element), wide)?;
-        let value = Writer { nest: &mut nest }.cast(total, ty.dtype)?;
-        nest.stores.push(NestStore {
-            value,
-            window: into,
-        });
-        Ok(nest)
+        Ok((nest, element, into))
     }
 
     // ---- writes into parts ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `scan.rs` | running sums and products |
+//! | `sort.rs` | positions in order |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -33,6 +34,7 @@ mod rows;
 mod scan;
 mod separate;
 mod size;
+mod sort;
 mod split;
 mod tile;
 mod walk;
@@ -212,6 +214,10 @@ fn loops(
         parts.extend(separate::separate(nest)?);
     }
     for nest in &parts {
+        if let Some(sort) = sort::along(nest) {
+            sort::emit_sort(&k, &params, nest, sort, target);
+            continue;
+        }
         if let Some(along) = scan::along(nest) {
             scan::emit_scan(&k, &params, nest, along, target);
             continue;

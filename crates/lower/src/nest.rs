@@ -92,6 +92,11 @@ pub enum NestOp {
     Reduce(ReduceOp, Node),
     /// The running combination along the reduced dim, of which there is one.
     Scan(ReduceOp, Node),
+    /// Positions (i64) that put the reduced dim, of which there is one, in order.
+    Order {
+        operand: Node,
+        descending: bool,
+    },
 }
 
 impl NestOp {
@@ -105,6 +110,7 @@ impl NestOp {
             | Self::Coordinate { .. } => Vec::new(),
             Self::LoadAt { index, .. } => vec![*index],
             Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) | Self::Scan(_, a) => vec![*a],
+            Self::Order { operand, .. } => vec![*operand],
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
             Self::Select(c, a, b) => vec![*c, *a, *b],
         }
@@ -138,6 +144,13 @@ impl NestOp {
             Self::Cast(a) => Self::Cast(new(*a)),
             Self::Reduce(f, a) => Self::Reduce(*f, new(*a)),
             Self::Scan(f, a) => Self::Scan(*f, new(*a)),
+            Self::Order {
+                operand,
+                descending,
+            } => Self::Order {
+                operand: new(*operand),
+                descending: *descending,
+            },
         }
     }
 }
@@ -225,7 +238,9 @@ impl Nest {
                 .support
                 .union(self.values[*a].support)
                 .union(self.values[*b].support),
-            NestOp::Scan(_, a) => self.values[*a].support.union(self.reduced),
+            NestOp::Scan(_, a) | NestOp::Order { operand: a, .. } => {
+                self.values[*a].support.union(self.reduced)
+            }
             NestOp::Reduce(_, a) => {
                 if self.reduced.is_empty() {
                     return Err(Error::new(

@@ -407,6 +407,8 @@ impl<'a> Frame<'a> {
             NestOp::Reduce(f, a) => self.reduce(*f, *a),
             // Along one element: what is combined is given otherwise.
             NestOp::Scan(_, a) => self.get(*a),
+            // The order of one element.
+            NestOp::Order { .. } => k.constant(DType::I64, 0),
         };
         self.values[node] = Some(tile);
     }
@@ -517,6 +519,20 @@ impl<'a> Frame<'a> {
         self.position[cut] = Some(part.clone());
         self.cut = Some(cut);
         self
+    }
+
+    /// The number of this instance's row, of one coordinate along every dim but `along`.
+    pub fn row(&self, along: usize) -> Tile {
+        let sizes = &self.params.sizes;
+        let mut row = None;
+        for d in (0..self.nest.rank()).filter(|&d| d != along) {
+            let before = row.map(|row| sizes.times(&row, &self.nest.dims[d]));
+            row = match (before, self.start[d].clone()) {
+                (Some(before), Some(start)) => Some(before + start),
+                (before, start) => before.or(start),
+            };
+        }
+        row.unwrap_or_else(|| self.k.constant(DType::I64, 0))
     }
 
     /// The frame that holds all of the reduced dim `along`, which ends at `extent`.

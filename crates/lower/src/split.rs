@@ -149,6 +149,7 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
             | NestOp::Compare(..)
             | NestOp::Select(..)
             | NestOp::Scan(..)
+            | NestOp::Order { .. }
             | NestOp::Cast(_) => value.op.with_operands(get),
         };
         map[node] = Some(second.push(op, value.dtype)?);

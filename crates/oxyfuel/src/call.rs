@@ -77,6 +77,20 @@ pub(crate) enum Call {
     },
     Softmax(i64),
     LogSoftmax(i64),
+    Cumsum(i64),
+    Cumprod(i64),
+    Argmax {
+        dim: i64,
+        keepdim: bool,
+    },
+    Argmin {
+        dim: i64,
+        keepdim: bool,
+    },
+    Argsort {
+        dim: i64,
+        descending: bool,
+    },
     LayerNorm {
         shape: Vec<i64>,
         weight: bool,
@@ -111,6 +125,7 @@ pub(crate) enum Call {
     Gather(i64),
     IndexSelect(i64),
     Embedding,
+    IndexPut(i64),
     SliceScatter {
         dim: i64,
         start: i64,
@@ -156,6 +171,11 @@ impl Call {
             | Self::Var { .. }
             | Self::Softmax(_)
             | Self::LogSoftmax(_)
+            | Self::Cumsum(_)
+            | Self::Cumprod(_)
+            | Self::Argmax { .. }
+            | Self::Argmin { .. }
+            | Self::Argsort { .. }
             | Self::LayerNorm { .. }
             | Self::RmsNorm { .. }
             | Self::Cat(_)
@@ -163,6 +183,7 @@ impl Call {
             | Self::Gather(_)
             | Self::IndexSelect(_)
             | Self::Embedding
+            | Self::IndexPut(_)
             | Self::SliceScatter { .. }
             | Self::Copy
             | Self::Matmul
@@ -230,6 +251,11 @@ impl Call {
             } => b.var(tensor(0)?, dims, correction.as_f64(), *keepdim),
             Self::Softmax(dim) => b.softmax(tensor(0)?, *dim),
             Self::LogSoftmax(dim) => b.log_softmax(tensor(0)?, *dim),
+            Self::Cumsum(dim) => b.cumsum(tensor(0)?, *dim),
+            Self::Cumprod(dim) => b.cumprod(tensor(0)?, *dim),
+            Self::Argmax { dim, keepdim } => b.argmax(tensor(0)?, *dim, *keepdim),
+            Self::Argmin { dim, keepdim } => b.argmin(tensor(0)?, *dim, *keepdim),
+            Self::Argsort { dim, descending } => b.argsort(tensor(0)?, *dim, *descending),
             Self::LayerNorm {
                 shape,
                 weight,
@@ -278,6 +304,7 @@ impl Call {
             Self::Gather(dim) => b.gather(tensor(0)?, *dim, tensor(1)?),
             Self::IndexSelect(dim) => b.index_select(tensor(0)?, *dim, tensor(1)?),
             Self::Embedding => b.embedding(tensor(0)?, tensor(1)?),
+            Self::IndexPut(dim) => b.index_put(tensor(0)?, tensor(1)?, *dim, tensor(2)?),
             Self::SliceScatter {
                 dim,
                 start,

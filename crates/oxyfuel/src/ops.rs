@@ -237,6 +237,64 @@ impl Tensor {
         apply(Call::LogSoftmax(dim), &[self.into()])
     }
 
+    /// Running sums along a dim; those of integers are i64.
+    #[track_caller]
+    pub fn cumsum(&self, dim: i64) -> Tensor {
+        apply(Call::Cumsum(dim), &[self.into()])
+    }
+
+    /// Running products along a dim; those of integers are i64.
+    #[track_caller]
+    pub fn cumprod(&self, dim: i64) -> Tensor {
+        apply(Call::Cumprod(dim), &[self.into()])
+    }
+
+    /// Position of the first largest element along a dim; of the first NaN if there is one.
+    #[track_caller]
+    pub fn argmax(&self, dim: i64, keepdim: bool) -> Tensor {
+        apply(Call::Argmax { dim, keepdim }, &[self.into()])
+    }
+
+    /// Position of the first smallest element along a dim; of the first NaN if there is one.
+    #[track_caller]
+    pub fn argmin(&self, dim: i64, keepdim: bool) -> Tensor {
+        apply(Call::Argmin { dim, keepdim }, &[self.into()])
+    }
+
+    /// Positions that put a dim in order; equal elements stay as they stand, NaN is above everything.
+    #[track_caller]
+    pub fn argsort(&self, dim: i64, descending: bool) -> Tensor {
+        apply(Call::Argsort { dim, descending }, &[self.into()])
+    }
+
+    /// A dim in order, and where each element stood.
+    #[track_caller]
+    pub fn sort(&self, dim: i64, descending: bool) -> (Tensor, Tensor) {
+        let order = self.argsort(dim, descending);
+        (self.ordered(dim, &order), order)
+    }
+
+    /// The `k` largest elements along a dim (the smallest where `largest` is false), best first, and where each stood.
+    #[track_caller]
+    pub fn topk(&self, k: i64, dim: i64, largest: bool) -> (Tensor, Tensor) {
+        let order = self.argsort(dim, largest);
+        let best = if self.shape().is_empty() {
+            order
+        } else {
+            order.narrow(dim, 0, k)
+        };
+        (self.ordered(dim, &best), best)
+    }
+
+    #[track_caller]
+    fn ordered(&self, dim: i64, positions: &Tensor) -> Tensor {
+        if self.shape().is_empty() {
+            self.clone()
+        } else {
+            self.gather(dim, positions)
+        }
+    }
+
     /// Layer norm over the last dims, whose extents are `shape`.
     #[track_caller]
     pub fn layer_norm(
@@ -441,6 +499,15 @@ impl Tensor {
     #[track_caller]
     pub fn embedding(indices: &Tensor, weight: &Tensor) -> Tensor {
         apply(Call::Embedding, &[weight.into(), indices.into()])
+    }
+
+    /// This tensor with the slices along `dim` that the one-dimensional `index` names replaced by those of `src`.
+    #[track_caller]
+    pub fn index_put(&self, src: &Tensor, dim: i64, index: &Tensor) -> Tensor {
+        apply(
+            Call::IndexPut(dim),
+            &[self.into(), src.into(), index.into()],
+        )
     }
 
     /// This tensor with `x[start:end:step]` of a dim replaced by `src`.

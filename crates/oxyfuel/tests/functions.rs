@@ -57,6 +57,11 @@ functions! {
     bias_gelu(x, b) = [f32s(&[33, 65], 0), f32s(&[65], 1)] => (x + b).gelu();
     tanh_gelu_sigmoid(x, b) = [f32s(&[7, 130], 0), f32s(&[130], 1)] => (x + b).gelu_tanh().tanh() * x.sigmoid();
     silu_gate(x, y) = [f32s(&[9, 40], 0), f32s(&[9, 40], 1)] => x.silu() * y;
+    running(x) = [f32s(&[5, 40], 0)] => (x.cumsum(1), x.cumprod(0));
+    positions(x) = [f32s(&[5, 40], 0)] => (x.argmax(1, false), x.argmin(0, true), x.argsort(1, true));
+    sorted(x) = [f32s(&[6, 300], 0)] => { let (values, order) = x.sort(-1, false); (values, order) };
+    best(x) = [f32s(&[6, 300], 0)] => { let (values, order) = x.topk(7, 1, true); (values * 2.0, order) };
+    put(x, y, i) = [f32s(&[6, 3], 0), f32s(&[2, 3], 1), Tensor::from_slice(&[4i64, 1], &[2])] => x.index_put(y, 0, i) + 1.0;
     softmax(x) = [f32s(&[17, 100], 0)] => x.softmax(-1);
     softmax_first_dim(x) = [f32s(&[17, 30], 0)] => x.softmax(0);
     log_softmax(x) = [f32s(&[5, 1000], 0)] => x.log_softmax(1);

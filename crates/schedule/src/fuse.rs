@@ -124,7 +124,7 @@ impl<'a> Fuser<'a> {
             Category::Matmul => {
                 self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
             }
-            Category::Indexing | Category::Scan => {
+            Category::Indexing | Category::Scan | Category::Sort => {
                 self.start(id, node, GroupKind::Writes(id), self.shape(node.out()))
             }
             Category::Update => match node.op {
@@ -712,7 +712,7 @@ pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
-        Category::View | Category::External | Category::Scan => true,
+        Category::View | Category::External | Category::Scan | Category::Sort => true,
         Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
     }
 }

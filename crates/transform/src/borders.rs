@@ -100,6 +100,7 @@ fn lays_out(op: &Op) -> bool {
         Category::Pointwise
         | Category::Reduction
         | Category::Scan
+        | Category::Sort
         | Category::Indexing
         | Category::Matmul
         | Category::Composite

@@ -328,7 +328,7 @@ fn jumps(graph: &Graph, node: &Node) -> bool {
         Op::Compare(_) => true,
         Op::Reduce { op, .. } => matches!(op, Reduce::Any | Reduce::All),
         Op::Cast { .. } => !graph.ty(node.out()).dtype.is_float(),
-        Op::Argmax { .. } | Op::Argmin { .. } => true,
+        Op::Argmax { .. } | Op::Argmin { .. } | Op::Argsort { .. } => true,
         _ => false,
     }
 }

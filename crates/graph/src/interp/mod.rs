@@ -149,6 +149,7 @@ fn apply(
         } => one(row::var(x()?, dims, correction.as_f64(), shape)),
         Op::Argmax { dim, keepdim: _ } => one(row::position(x()?, *dim, true, shape)?),
         Op::Argmin { dim, keepdim: _ } => one(row::position(x()?, *dim, false, shape)?),
+        Op::Argsort { dim, descending } => one(row::order(x()?, *dim, *descending)),
         Op::Cumsum { dim } => one(row::scan(x()?, *dim, |a, b| a + b, i128::wrapping_add)),
         Op::Cumprod { dim } => one(row::scan(x()?, *dim, |a, b| a * b, i128::wrapping_mul)),
         Op::Softmax { dim } => one(row::softmax(x()?, *dim, false)),

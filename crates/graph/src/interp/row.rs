@@ -139,6 +139,40 @@ pub(super) fn position(x: &Tensor, dim: usize, max: bool, shape: Vec<usize>) -> 
     Ok(Tensor::integers(DType::I64, shape, out.into_iter()))
 }
 
+/// Positions that put each row in order, equal elements as they stand; NaN is above everything.
+pub(super) fn order(x: &Tensor, dim: usize, descending: bool) -> Tensor {
+    let dims = if x.shape.is_empty() {
+        vec![]
+    } else {
+        vec![dim]
+    };
+    let rows = Rows::new(&x.shape, &dims);
+    let mut out = vec![0; x.numel()];
+    for &start in &rows.starts {
+        let place = |i: usize| start + rows.steps[i];
+        let ascending = |&a: &usize, &b: &usize| match &x.data {
+            Data::F(_) => {
+                let (a, b) = (x.float_at(place(a)), x.float_at(place(b)));
+                a.partial_cmp(&b)
+                    .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+            }
+            Data::I(data) => data[place(a)].cmp(&data[place(b)]),
+        };
+        let mut order: Vec<usize> = (0..rows.steps.len()).collect();
+        order.sort_by(|a, b| {
+            if descending {
+                ascending(b, a)
+            } else {
+                ascending(a, b)
+            }
+        });
+        for (i, from) in order.into_iter().enumerate() {
+            out[place(i)] = from as i128;
+        }
+    }
+    Tensor::integers(DType::I64, x.shape.clone(), out.into_iter())
+}
+
 /// Running combinations along a dimension; floats are kept in f64.
 pub(super) fn scan(
     x: &Tensor,

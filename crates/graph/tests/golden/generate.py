@@ -206,11 +206,14 @@ for dtype in FLOATS + INTS:
             case("argmin", lambda x: torch.argmin(x, dim=dim, keepdim=keepdim), x, dim=dim, keepdim=keepdim)
             case("cumsum", lambda x: torch.cumsum(x, dim=dim), x, dim=dim)
             case("cumprod", lambda x: torch.cumprod(x, dim=dim), x, dim=dim)
+            case("argsort", lambda x: torch.argsort(x, dim=dim, stable=True, descending=keepdim), x, dim=dim, descending=keepdim)
 for x in (torch.tensor(2.5), torch.tensor([True, False, True]), torch.zeros(2, 0), torch.arange(1, 241).reshape(3, 40, 2) / 100):
     for name in ("cumsum", "cumprod"):
         case(name, lambda x: getattr(torch, name)(x, dim=0), x, dim=0)
+    case("argsort", lambda x: torch.argsort(x, dim=0, stable=True), x, dim=0, descending=False)
     if x.dtype != torch.bool:
         case("argmax", lambda x: torch.argmax(x, dim=0), x, dim=0, keepdim=False)
+case("argsort", lambda x: torch.argsort(x, dim=1, stable=True), torch.tensor([[0.0, -0.0, -INF, INF, NAN, -1.0, -0.0]]), dim=1, descending=False)
 case("argmin", lambda x: torch.argmin(x, dim=1), torch.zeros(2, 0), dim=1, keepdim=False)
 
 case("var", lambda x: torch.var(x, dim=[1]), torch.ones(2, 1), dims=[1], correction=1, keepdim=False)

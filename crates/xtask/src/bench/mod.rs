@@ -260,7 +260,9 @@ fn measure(
 ) -> Result<Value, String> {
     let us = ours.ask(&format!("prepare {}", w.name))?;
     let them = theirs.ask(&format!("prepare {}", w.name))?;
-    compare(ours, theirs)?;
+    for number in 0..them["outputs"].as_u64().unwrap_or(1) {
+        compare(number, ours, theirs)?;
+    }
 
     let offered = |c: &&Contestant| {
         c.ours || !c.words.starts_with("into") || them["into"][&c.words[5..]] == true
@@ -326,19 +328,22 @@ fn measure(
 }
 
 /// Both engines must have computed the same thing.
-fn compare(ours: &mut Engine, theirs: &mut Engine) -> Outcome {
+fn compare(number: u64, ours: &mut Engine, theirs: &mut Engine) -> Outcome {
     let file = std::env::temp_dir().join(format!("oxyfuel-bench-{}.npy", std::process::id()));
     let path = file.display().to_string();
     let answer = ours
-        .ask(&format!("output {path}"))
-        .and_then(|_| theirs.ask(&format!("compare {path}")));
+        .ask(&format!("output {number} {path}"))
+        .and_then(|_| theirs.ask(&format!("compare {number} {path}")));
     // The file is only a letter between two processes; leaving it costs disk space and nothing else.
     let _ = std::fs::remove_file(&file);
     let answer = answer?;
     if answer["ok"] == true {
         Ok(())
     } else {
-        Err(format!("the engines disagree: {}", answer["error"]))
+        Err(format!(
+            "the engines disagree on output {number}: {}",
+            answer["error"]
+        ))
     }
 }
 
