@@ -18,76 +18,17 @@ import sys
 import tempfile
 import time
 
+from torch_models import MODELS, build
+
 HERE = pathlib.Path(__file__).resolve().parent
 RECORD = HERE.parent / "record"
 ROUNDS, PAUSE = 30, 0.04
-# What the bars are about, in the words of PEERS.md's table.
+# The models whose start is measured.
 FIRST = ("resnet18", "gpt2", "bert")
 PROCESSES = 5
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
-
-
-def vision(name, batch, **how):
-    def make(torch):
-        import torchvision
-
-        return getattr(torchvision.models, name)(weights=None, **how), (torch.randn(batch, 3, 224, 224),)
-
-    return make
-
-
-def text(model, config, rows, columns, more=None, **how):
-    def make(torch):
-        import transformers
-
-        module = getattr(transformers, model)(getattr(transformers, config)(**how))
-        ids = torch.randint(0, how.get("vocab_size", 30000), (rows, columns))
-        return module, (more(torch, ids) if more else (ids,))
-
-    return make
-
-
-def decoder(**more):
-    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 1408, "vocab_size": 8000}
-    return sizes | {"use_cache": False} | more
-
-
-def t5_inputs(torch, ids):
-    return ids, torch.ones_like(ids), ids[:, :32]
-
-
-def whisper_inputs(torch, ids):
-    return torch.randn(4, 80, 600), None, ids[:, :32]
-
-
-MODELS = {
-    "resnet18": vision("resnet18", 16),
-    "gpt2": text("GPT2LMHeadModel", "GPT2Config", 1, 128, use_cache=False),
-    "bert": text("BertModel", "BertConfig", 1, 128),
-    "mobilenet_v3_large": vision("mobilenet_v3_large", 4),
-    "vit_b_16": vision("vit_b_16", 4),
-    "swin_t": vision("swin_t", 4),
-    "convnext_tiny": vision("convnext_tiny", 4),
-    "llama": text("LlamaForCausalLM", "LlamaConfig", 4, 128, **decoder(num_key_value_heads=4)),
-    "t5": text("T5ForConditionalGeneration", "T5Config", 4, 128, t5_inputs, d_model=512, d_ff=1024, num_layers=4, num_heads=8, vocab_size=8000, use_cache=False),
-    "mistral": text("MistralForCausalLM", "MistralConfig", 4, 128, **decoder(num_key_value_heads=4, sliding_window=64)),
-    "whisper": text(
-        "WhisperForConditionalGeneration", "WhisperConfig", 4, 64, whisper_inputs, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
-        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, vocab_size=8000, max_source_positions=300, use_cache=False, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
-    ),
-    "mamba": text("MambaForCausalLM", "MambaConfig", 4, 64, hidden_size=384, num_hidden_layers=4, vocab_size=8000, use_cache=False),
-}
-
-
-def build(name):
-    import torch
-
-    torch.manual_seed(0)
-    module, inputs = MODELS[name](torch)
-    return module.eval(), inputs
 
 
 def tensors(torch, out):

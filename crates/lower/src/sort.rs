@@ -24,8 +24,6 @@ const SHORT: i64 = 256;
 /// Values of one digit.
 const DIGIT: i64 = 256;
 const DIGIT_BITS: u32 = 8;
-/// Counts that are cleared at a time.
-const CLEARED: i64 = 64;
 
 /// The node that sorts, and the dim along which it does.
 pub fn along(nest: &Nest) -> Option<(Node, usize)> {
@@ -57,6 +55,8 @@ pub fn emit_sort(
         operand,
         descending,
         lanes: i64::from(target.lanes(4)),
+        // On a GPU one lane does all that a row's counts depend on: lanes do not see each other's writes without a barrier.
+        cleared: if target.is_simt() { 1 } else { 64 },
     };
     let rows: Expr = (0..nest.rank())
         .filter(|&d| d != along)
@@ -84,6 +84,8 @@ struct Sort<'a> {
     operand: Node,
     descending: bool,
     lanes: i64,
+    /// Counts that are cleared at a time.
+    cleared: i64,
 }
 
 /// Memory of long rows: keys and positions twice, since a digit's pass reads one copy and writes the other, and the counts of every digit.
@@ -245,9 +247,10 @@ impl Sort<'_> {
                 .at(value.cast(DType::I64) + &counts + digit * DIGIT)
         };
         let counter = self.position_dtype();
-        let nothing = k.full(counter, [CLEARED], 0);
-        k.for_range(0, DIGIT * digits, CLEARED, [], |k, at, []| {
-            k.store(scratch.counts.at(at + &counts).shape([CLEARED]), &nothing);
+        let nothing = k.full(counter, [self.cleared], 0);
+        k.for_range(0, DIGIT * digits, self.cleared, [], |k, at, []| {
+            let some = scratch.counts.at(at + &counts).shape([self.cleared]);
+            k.store(some, &nothing);
             []
         });
         k.for_range(0, end, 1, [], |k, at, []| {

@@ -1,0 +1,42 @@
+"""The whole models of `bench/models.json`: PyTorch's own classes with random weights, and their inputs."""
+
+import json
+import pathlib
+
+DEFINITIONS = json.loads((pathlib.Path(__file__).resolve().parent.parent / "models.json").read_text())["models"]
+# By name; those for a GPU only where one is asked for.
+MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "cpu"}
+GPU_MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "gpu"}
+
+
+def tensor(torch, spec):
+    if spec is None:
+        return None
+    shape = spec["shape"]
+    match spec["fill"]:
+        case "normal":
+            return torch.randn(shape)
+        case "integers":
+            return torch.randint(0, spec["high"], shape)
+        case "ones":
+            return torch.ones(shape, dtype=torch.int64)
+    raise ValueError(f"no fill {spec['fill']!r}")
+
+
+def build(name, device="cpu"):
+    """The model for inference and its inputs, the same in every process."""
+    import importlib
+
+    import torch
+
+    row = {**MODELS, **GPU_MODELS}[name]
+    torch.manual_seed(0)
+    library = importlib.import_module(row["library"])
+    if row["library"] == "torchvision":
+        module = getattr(library.models, row["model"])(weights=None, **row["config"])
+    else:
+        config = dict(row["config"])
+        module = getattr(library, row["model"])(getattr(library, config.pop("class"))(**config))
+    module = module.to(device=device, dtype=getattr(torch, row.get("dtype", "float32"))).eval()
+    inputs = [tensor(torch, spec) for spec in row["inputs"]]
+    return module, tuple(x if x is None else x.to(device) for x in inputs)
