@@ -7,9 +7,11 @@ the range is an error with a code, not a crash somewhere later.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ def check_version(version: str) -> None:
 check_version(torch.__version__)
 
 import sympy  # noqa: E402  (torch depends on it)
-from torch._decomp import core_aten_decompositions  # noqa: E402, F401
+from torch._decomp import _core_aten_decompositions_post_autograd  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
 from torch._dynamo.utils import counters, get_compilation_metrics  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
@@ -44,6 +46,7 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler  # noq
 from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: E402, F401
 from torch._guards import TracingContext  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402, F401
+from torch._inductor import codecache  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.output_code import OutputCode  # noqa: E402
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
@@ -105,6 +108,23 @@ def serialisable(compiler: Any) -> Any:
     return SerializableAOTDispatchCompiler(OutputCode, compiler)
 
 
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Operator to its parts, down to core ATen.
+
+    The table that torch offers also lists whatever is composite by its very definition, which the dispatcher takes apart unasked; finding these operators takes a
+    tenth of a second in every process. Only those that have a kernel besides would stay whole.
+    """
+    parts = dict(_core_aten_decompositions_post_autograd())
+    composite, kernels = (set(torch._C._dispatch_get_registrations_for_dispatch_key(key)) for key in ("CompositeImplicitAutograd", "CPU"))
+    for name in composite & kernels:
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space == "aten":
+            found = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            parts.setdefault(found, found.decompose)
+    return parts
+
+
 @contextlib.contextmanager
 def cached_as(key: str) -> Iterator[None]:
     """What AOTAutograd compiles in here is kept in its cache, whole, under a key of ours beside its own.
@@ -112,12 +132,62 @@ def cached_as(key: str) -> Iterator[None]:
     The key would otherwise say nothing of the backend: a graph compiled by Inductor must never be taken for one of ours. The backward is compiled together with the
     forward, since an entry holds both.
     """
+    _leave_inductor_out()
     marked = {**inductor_config.unsafe_marked_cacheable_functions, "oxyfuel": key}
     wanted = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
     # Not every supported version has both.
     known = {name: value for name, value in wanted.items() if hasattr(functorch_config, name)}
-    with functorch_config.patch(known), inductor_config.patch(unsafe_marked_cacheable_functions=marked):
-        yield
+    token = _ours.set(True)
+    try:
+        with functorch_config.patch(known), inductor_config.patch(unsafe_marked_cacheable_functions=marked):
+            yield
+    finally:
+        _ours.reset(token)
+
+
+# Whether keys that this thread makes now are for entries of ours.
+_ours: contextvars.ContextVar[bool] = contextvars.ContextVar("oxyfuel_key", default=False)
+
+
+@functools.cache
+def _leave_inductor_out() -> None:
+    """Makes keys for entries of ours say nothing of Inductor's code generators and of Triton; all other keys stay as they are.
+
+    No line of our code comes from either, and asking them costs every process a second: all of Inductor is imported, and Triton's libraries are read. What torch says of
+    its own sources, of devices and of settings stays in the key.
+    """
+
+    def no_choices(settings: dict[str, Any]) -> None:
+        if "inductor_choices_class" in settings:
+            settings["inductor_choices_class"] = None
+
+    def replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        members = vars(owner)
+        # Not every supported version has all of them.
+        if name in members:
+            # Past `setattr`: a module of settings refuses what is no setting.
+            members[name] = _instead(members[name], ours)
+
+    replace(inductor_config, "_cache_config_serializer", no_choices)
+    replace(codecache, "init_backend_registration", lambda: None)
+    system = codecache.CacheBase.get_system
+    if hasattr(system, "__wrapped__"):
+        replace(codecache, "triton_key", lambda: None)
+        # What it remembers for others must not come from a key of ours.
+        codecache.CacheBase.get_system = staticmethod(_instead(system, functools.cache(system.__wrapped__)))  # type: ignore[method-assign]
+
+
+def _instead(function: Any, ours: Callable[..., Any]) -> Any:
+    """The function, except where this thread makes a key for an entry of ours."""
+
+    @functools.wraps(function)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (ours if _ours.get() else function)(*args, **kwargs)
+
+    for name in ("cache_clear", "cache_info"):
+        if hasattr(function, name):
+            setattr(chosen, name, getattr(function, name))
+    return chosen
 
 
 class Events:

@@ -77,7 +77,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
         _torch.report_output_strides(_strides(gm))
     seconds = time.perf_counter() - started
     report(gm, role, seconds, None if cause else code.run, cause)
-    log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds)
+    log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds, extra={"compiling": seconds})
     return code
 
 

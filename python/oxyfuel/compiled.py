@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import pickle
+import time
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ import torch
 from . import _native, _torch
 from .describe import describe
 from .options import Options
+
+log = logging.getLogger("oxyfuel")
 
 
 class OutputCode(_torch.OutputCode):
@@ -44,7 +48,10 @@ class OutputCode(_torch.OutputCode):
         return {"plan": self.run.serialize(), "role": self.role, "settings": self.settings, "objects": self.objects}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        started = time.perf_counter()
         run = _native.load(state["plan"], state["settings"], state["objects"])
+        seconds = time.perf_counter() - started
+        log.debug("%s: loaded in %.1f ms", state["role"], 1e3 * seconds, extra={"loading": seconds})
         self.__init__(run, state["role"], state["settings"], state["objects"])  # type: ignore[misc]
 
     def prepare_for_serialization(self) -> None:

@@ -58,7 +58,7 @@ RANDOM = ("bernoulli", "rrelu", "rrelu_with_noise", "native_dropout", "normal", 
 @functools.lru_cache(maxsize=None)
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
-    parts = dict(_torch.core_aten_decompositions())
+    parts = _torch.core_decompositions()
     names = [name for group in WHOLE.values() for name in group]
     for name in [*names, *(RANDOM if fallback_random else ())]:
         packet = getattr(torch.ops.aten, name, None)

@@ -6,6 +6,7 @@ The rules come first because the cut decides what is kept for the backward: it s
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import torch
@@ -21,8 +22,11 @@ def partition(
     joint: torch.fx.GraphModule, joint_inputs: Any, *, options: Options, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """PyTorch's min-cut: what is cheap to compute again is not kept for the backward."""
+    started = time.perf_counter()
     try:
-        log.debug("joint graph: %d nodes less", rewrite(joint))
+        less = rewrite(joint)
+        seconds = time.perf_counter() - started
+        log.debug("joint graph: %d nodes less in %.1f ms", less, 1e3 * seconds, extra={"compiling": seconds})
     except Exception as error:
         # Without the rules the graph is right too; its parts are compiled later, where a failure is told.
         if options.fallback == "error":
