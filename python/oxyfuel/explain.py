@@ -1,6 +1,11 @@
-"""What became of a model: its graphs, kernels, operators left to torch and why, memory, and where compile time went.
+"""What became of a model: its graphs, kernels, operators left to torch and why, memory, where compile time went, and what it should gain.
 
-    print(oxyfuel.explain(model, x))
+    said = oxyfuel.explain(model, x)
+    print(said)
+    said.verdict.gain, said.to_json()
+
+Counts (bytes, operations) are exact. Times are a model of the machine, whose figures are measured when the first explanation is asked for; what the
+model takes for granted is part of the verdict.
 """
 
 from __future__ import annotations
@@ -8,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,6 +27,54 @@ from . import _torch
 # Where compiles of this context are reported; none outside of `explain`.
 _reports: contextvars.ContextVar[list[GraphReport] | None] = contextvars.ContextVar("oxyfuel_reports", default=None)
 
+# What a call of a compiled graph costs beside its kernels, in calls of an operator: guards and the wrappers around a graph.
+CALL = 2.0
+
+# A gain below this is within what the model leaves out.
+LITTLE = 1.1
+
+BOUNDS = {"launch": "launches and calls", "memory": "memory", "arithmetic": "arithmetic", "host": "torch's own operators"}
+
+
+@dataclasses.dataclass(slots=True)
+class Verdict:
+    """What one call should take, compiled and in eager, by a model of the machine."""
+
+    compiled_seconds: float
+    eager_seconds: float
+    """One operator at a time, each reading its operands and writing its results."""
+    gain: float
+    """How many times faster."""
+    bound: str
+    """What takes the largest part: `launch`, `memory`, `arithmetic`, or `host` (torch's own operators)."""
+    shares: dict[str, float]
+    """The parts, which sum to 1."""
+    compiled_bytes: int
+    eager_bytes: int
+    eager_operators: int
+    compile_seconds: float
+    break_even: int | None
+    """Calls after which compiling has paid; none where the gain is too little to tell."""
+    advice: list[str]
+    """What would make it faster."""
+    assumptions: list[str]
+    """What the model takes for granted."""
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{100 * self.shares[name]:.0f} % {words}" for name, words in BOUNDS.items() if self.shares[name] >= 0.005)
+        lines = [
+            f"expected: compiled about {_about(self.compiled_seconds)} a call ({parts}), eager about {_about(self.eager_seconds)}"
+            f" ({_count(self.eager_operators, 'operator')})",
+            f"  gain about {_two_digits(self.gain)}x, bound by {BOUNDS[self.bound]}",
+        ]
+        if self.break_even is None:
+            lines.append(f"  too little to say when the first call ({_about(self.compile_seconds)}) has paid")
+        else:
+            lines.append(f"  the first call ({_about(self.compile_seconds)}) has paid after about {_two_digits(self.break_even)} calls")
+        lines.extend(f"  advice: {line}" for line in self.advice)
+        lines.extend(f"  assumed: {line}" for line in self.assumptions)
+        return "\n".join(lines)
+
 
 @dataclasses.dataclass(slots=True)
 class GraphReport:
@@ -30,26 +85,35 @@ class GraphReport:
     """What our own compile took."""
     nodes: int
     """Operators in the graph that torch gave us."""
-    eager_bytes: int | None
-    """What they move in eager, each reading its inputs and writing its outputs; none where sizes are symbolic."""
     said: dict[str, Any] | None
-    """Kernels, calls, memory and steps as the compiler says them; none where the graph was not compiled."""
+    """Kernels, calls, memory, steps, the machine and a verdict as the compiler says them; none where the graph was not compiled."""
     cause: str | None = None
     """Why it was not compiled."""
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
+        """Kernels of ours: `name`, `ops`, `bytes_read`, `bytes_written`, `flops`, `flops_per_byte`, `expected`, `launches` and others."""
         return list(self.said["kernels"]) if self.said else []
 
     @property
     def external(self) -> list[dict[str, Any]]:
-        """Operators that torch runs, with reasons."""
+        """Operators that torch runs, with reasons, bytes and, for products, convolutions and attention, `flops`."""
         return list(self.said["externals"]) if self.said else []
 
     @property
+    def verdict(self) -> dict[str, Any] | None:
+        """What the graph alone should take and gain."""
+        return self.said["verdict"] if self.said else None
+
+    @property
     def kernel_bytes(self) -> int | None:
-        sizes = [kernel["bytes"] for kernel in self.kernels]
+        sizes = [None if kernel["bytes"] is None else kernel["bytes"] * kernel["launches"] for kernel in self.kernels]
         return None if None in sizes else sum(sizes)
+
+    @property
+    def eager_bytes(self) -> int | None:
+        """What its operators move in eager; none where sizes are not known."""
+        return self.verdict["eager_bytes"] if self.verdict else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,6 +128,16 @@ class Explanation:
     seconds: float
     """The whole first call, torch's part included."""
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """What all graphs together should take and gain; none where one of them has no verdict."""
+        return _together(self)
+
+    def to_json(self) -> str:
+        """Everything as JSON."""
+        verdict = self.verdict
+        return json.dumps({**dataclasses.asdict(self), "verdict": None if verdict is None else dataclasses.asdict(verdict)})
+
     def __str__(self) -> str:
         own = sum(graph.seconds for graph in self.graphs)
         lines = [f"{_count(len(self.graphs), 'graph')}; first call {1e3 * self.seconds:.0f} ms, of which compiling in oxyfuel {1e3 * own:.0f} ms"]
@@ -71,6 +145,8 @@ class Explanation:
             lines.extend(_describe(graph))
         for title, reasons in (("compiled again", self.recompiles), ("graph break", self.breaks)):
             lines.extend(f"{title}: {reason}" for reason in reasons)
+        if self.verdict is not None:
+            lines.append(str(self.verdict))
         return "\n".join(lines)
 
 
@@ -92,12 +168,14 @@ def explain(
         started = time.perf_counter()
         torch.compile(function, backend=door, dynamic=dynamic)(*args, **kwargs)
         seconds = time.perf_counter() - started
-    return Explanation(reports, events.recompiles, events.breaks, seconds)
+    # Asking is no part of the first call.
+    seconds -= sum(asked for _, asked in reports)
+    return Explanation([graph for graph, _ in reports], events.recompiles, events.breaks, seconds)
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[GraphReport]]:
-    reports: list[GraphReport] = []
+def _recorded() -> Iterator[list[tuple[GraphReport, float]]]:
+    reports: list[tuple[GraphReport, float]] = []
     token = _reports.set(reports)
     try:
         yield reports
@@ -110,26 +188,85 @@ def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, caus
     reports = _reports.get()
     if reports is None:
         return
+    started = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-    said = None if graph is None else json.loads(graph.explain())
-    reports.append(GraphReport(role, seconds, len(calls), _eager_bytes(calls), said, cause))
+    said = None if graph is None else json.loads(graph.explain(_request(gm, role, calls, seconds)))
+    reports.append((GraphReport(role, seconds, len(calls), said, cause), time.perf_counter() - started))
 
 
-def _eager_bytes(calls: list[torch.fx.Node]) -> int | None:
-    total = 0
+def _request(gm: torch.fx.GraphModule, role: str, calls: list[torch.fx.Node], seconds: float) -> str:
+    """What the compiler needs to compare with eager."""
+    from .describe import describe
+
+    return json.dumps(
+        {"description": describe(gm, role).text, "operators": _operators(calls), "host": _host(), "compile_seconds": seconds}
+    )
+
+
+def _operators(calls: list[torch.fx.Node]) -> dict[str, str]:
+    """By node: the operator of the program that it is a part of. What a decomposition made of one operator stands together."""
+    labels: dict[str, str] = {}
+    before: tuple[str, Any] | None = None
+    label = ""
     for node in calls:
-        for value in (node, *node.all_input_nodes):
-            for tensor in _tensors(value.meta.get("val")):
-                size = tensor.numel()
-                if not isinstance(size, int):
-                    return None
-                total += size * tensor.element_size()
-    return total
+        # By name: a graph that was cut in two holds copies of what it says of its nodes.
+        original = str(node.meta.get("original_aten", node.target))
+        whole = None if original == str(node.target) else (original, node.meta.get("seq_nr"))
+        if whole is None or whole != before:
+            label = node.name
+        labels[node.name] = label
+        before = whole
+    return labels
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in values if isinstance(item, torch.Tensor)]
+@functools.cache
+def _host() -> dict[str, float]:
+    """What calls of torch's own cost here."""
+    x = torch.zeros(1)
+    with torch.no_grad():
+        dispatch = _best(lambda: torch.add(x, x))
+        view = _best(lambda: x.view(1))
+    return {"dispatch_seconds": dispatch, "view_seconds": view, "call_seconds": CALL * dispatch}
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """Seconds of a call: the best of a few rounds."""
+    rounds, calls = 5, 100
+    best = math.inf
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter() - started) / calls)
+    return best
+
+
+def _together(said: Explanation) -> Verdict | None:
+    verdicts = [graph.verdict for graph in said.graphs]
+    known = [verdict for verdict in verdicts if verdict is not None]
+    if not known or len(known) < len(verdicts):
+        return None
+    compiled = sum(verdict["compiled_seconds"] for verdict in known)
+    eager = sum(verdict["eager_seconds"] for verdict in known)
+    shares = {name: sum(verdict["shares"][name] * verdict["compiled_seconds"] for verdict in known) / max(compiled, 1e-12) for name in BOUNDS}
+    advice = list(dict.fromkeys(line for verdict in known for line in verdict["advice"]))
+    if said.breaks:
+        advice.append(f"the program is cut into {_count(len(said.graphs), 'graph')}: a cut costs a call, and nothing is fused across it")
+    gain = eager / max(compiled, 1e-12)
+    return Verdict(
+        compiled_seconds=compiled,
+        eager_seconds=eager,
+        gain=gain,
+        bound=max(shares, key=lambda name: shares[name]),
+        shares=shares,
+        compiled_bytes=sum(verdict["compiled_bytes"] for verdict in known),
+        eager_bytes=sum(verdict["eager_bytes"] for verdict in known),
+        eager_operators=sum(verdict["eager_operators"] + verdict["eager_views"] for verdict in known),
+        compile_seconds=said.seconds,
+        break_even=math.ceil(said.seconds / (eager - compiled)) if gain >= LITTLE else None,
+        advice=advice,
+        assumptions=[*known[0]["assumptions"], f"a call of a compiled graph costs {CALL:.0f} calls of an operator beside its kernels"],
+    )
 
 
 def _describe(graph: GraphReport) -> list[str]:
@@ -137,24 +274,48 @@ def _describe(graph: GraphReport) -> list[str]:
         return [f"{graph.role}: runs uncompiled: {graph.cause}"]
     lines = [f"{graph.role}: {_count(graph.nodes, 'operator')} in {_count(len(graph.kernels), 'kernel')}, {len(graph.external)} left to torch"]
     for kernel in graph.kernels:
-        size = "" if kernel["bytes"] is None else f", {kernel['bytes']:,} bytes"
         code = "" if kernel["code"] == "machine" else f", {kernel['code']}: {kernel['note']}"
-        bound = f", bound by {kernel['bound']}" if kernel.get("bound") else ""
-        lines.append(f"  kernel {kernel['name']}: {' '.join(kernel['ops'])}{size}{bound}{code}")
+        often = f", {kernel['launches']} times" if kernel["launches"] > 1 else ""
+        lines.append(f"  kernel {kernel['name']}: {' '.join(kernel['ops'])}{code}{often}")
+        if kernel["bytes"] is not None and kernel["flops"] is not None:
+            ratio = "" if kernel["flops_per_byte"] is None else f" ({kernel['flops_per_byte']:.2f} a byte)"
+            lines.append(f"    reads {kernel['bytes_read']:,} bytes, writes {kernel['bytes_written']:,}; {kernel['flops']:,} operations{ratio}{_expected(kernel)}")
     for call in graph.external:
         where = f" at {call['lines'][0]}" if call["lines"] else ""
-        lines.append(f"  torch runs {call['target']}{where}: {call['reason']}")
+        work = "" if call["flops"] is None else f"; {call['flops']:,} operations{_expected(call)}"
+        lines.append(f"  torch runs {call['target']}{where}: {call['reason']}{work}")
     lines.append(f"  memory between kernels: {graph.said['memory']['arena']} bytes")
-    if graph.eager_bytes and graph.kernel_bytes is not None and graph.kernels:
-        lines.append(f"  eager moves {graph.eager_bytes:,} bytes through memory; the kernels move {graph.kernel_bytes:,}")
+    if graph.verdict is not None:
+        lines.append(f"  eager moves {graph.verdict['eager_bytes']:,} bytes through memory; compiled, it is {graph.verdict['compiled_bytes']:,}")
     steps = ", ".join(f"{step['name']} {1e3 * _seconds(step['time']):.1f}" for step in graph.said["steps"])
     lines.append(f"  compiled in {1e3 * graph.seconds:.1f} ms ({steps})" if steps else f"  compiled in {1e3 * graph.seconds:.1f} ms")
     lines.extend(f"  note: {note}" for note in graph.said["notes"])
     return lines
 
 
+def _expected(work: dict[str, Any]) -> str:
+    expected = work["expected"]
+    return "" if expected is None else f"; about {_about(expected['seconds'])}, bound by {BOUNDS[expected['bound']]}"
+
+
 def _seconds(duration: dict[str, int]) -> float:
     return duration["secs"] + 1e-9 * duration["nanos"]
+
+
+def _about(seconds: float) -> str:
+    """Two digits and a unit: more would be a claim."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            return f"{_two_digits(seconds / size)} {unit}"
+    return f"{_two_digits(seconds / 1e-9)} ns"
+
+
+def _two_digits(number: float) -> str:
+    if number <= 0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(number)) - 1)
+    rounded = round(number / step) * step
+    return f"{rounded:.{0 if rounded >= 9.95 else 1 if rounded >= 0.995 else 2}f}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import oxyfuel
@@ -20,6 +21,58 @@ def test_kernels_calls_and_reasons() -> None:
     assert graph.eager_bytes > graph.kernel_bytes
     text = str(said)
     assert "torch runs aten.mm.default" in text and "compiled in" in text
+
+
+def test_counts_are_exact() -> None:
+    x, w = torch.randn(64, 100), torch.randn(100, 32)
+    said = oxyfuel.explain(lambda x, w: ((x + 1) * 2) @ w, x, w)
+    (graph,) = said.graphs
+    (kernel,) = graph.kernels
+    assert (kernel["bytes_read"], kernel["bytes_written"], kernel["flops"]) == (25600, 25600, 12800)
+    assert kernel["launches"] == 1 and kernel["flops_per_byte"] == 0.25
+    (call,) = graph.external
+    assert call["flops"] == 2 * 64 * 100 * 32
+    # An addition, a product, and a matrix product, each from memory to memory.
+    assert graph.eager_bytes == 4 * 25600 + 25600 + 100 * 32 * 4 + 64 * 32 * 4
+
+
+def test_a_verdict_says_what_it_is_worth() -> None:
+    said = oxyfuel.explain(lambda x: (x.sin() + 1).relu() * 2, torch.randn(1000))
+    verdict = said.verdict
+    assert verdict is not None
+    assert verdict.eager_operators == 4
+    assert verdict.compiled_bytes == 8000 and verdict.eager_bytes == 4 * 8000
+    assert abs(sum(verdict.shares.values()) - 1) < 1e-6
+    assert verdict.bound == max(verdict.shares, key=verdict.shares.get)
+    assert abs(verdict.gain - verdict.eager_seconds / verdict.compiled_seconds) < 1e-9
+    assert verdict.advice and verdict.assumptions
+    data = json.loads(said.to_json())
+    assert data["verdict"]["gain"] == verdict.gain and data["graphs"][0]["said"]["figures"]["levels"]
+    assert "gain about" in str(said)
+
+
+def test_what_a_decomposition_made_counts_as_one_operator() -> None:
+    x = torch.randn(32, 64, requires_grad=True)
+    said = oxyfuel.explain(lambda x: torch.softmax(x, -1), x)
+    forward, backward = sorted(said.graphs, key=lambda graph: graph.role, reverse=True)
+    assert (forward.verdict["eager_operators"], backward.verdict["eager_operators"]) == (1, 1)
+    # Its gradient reads two tensors and writes one.
+    assert backward.eager_bytes == 3 * 32 * 64 * 4
+
+
+def test_attention_and_convolutions_are_counted() -> None:
+    q = torch.randn(2, 4, 16, 8)
+    said = oxyfuel.explain(nn.functional.scaled_dot_product_attention, q, q, q)
+    assert [call["flops"] for graph in said.graphs for call in graph.external] == [2 * 2 * (2 * 4 * 16 * 16 * 8)]
+    said = oxyfuel.explain(nn.Conv2d(8, 16, 3, padding=1).eval().requires_grad_(False), torch.randn(2, 8, 10, 10))
+    assert [call["flops"] for graph in said.graphs for call in graph.external] == [2 * (2 * 16 * 100) * (8 * 9)]
+
+
+def test_symbolic_sizes_are_those_of_the_call() -> None:
+    said = oxyfuel.explain(lambda x: x.relu() + 1, torch.randn(37, 8), dynamic=True)
+    (graph,) = said.graphs
+    assert graph.kernels[0]["bytes"] == 2 * 37 * 8 * 4
+    assert said.verdict is not None
 
 
 def test_forward_and_backward() -> None:

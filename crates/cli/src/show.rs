@@ -4,7 +4,8 @@ use std::io::Read;
 
 use clap::Args;
 use oxyfuel_base::{Result, err};
-use oxyfuel_engine::{Compiled, Options, Stage, Target, compile};
+use oxyfuel_engine::cost::operators;
+use oxyfuel_engine::{Basis, Compiled, Figures, Options, Stage, Target, compile};
 use oxyfuel_graph::{Graph, parse};
 
 use crate::bench::json;
@@ -51,8 +52,19 @@ fn stage(name: &str) -> std::result::Result<Stage, String> {
 }
 
 pub fn explain(args: &ExplainArgs) -> Result<()> {
-    let (compiled, _) = compiled(&args.source, &args.common, false)?;
-    let explanation = oxyfuel_engine::explain(&compiled.plan, &compiled.record, None);
+    let options = env::options(&args.common)?;
+    let source = graph(&args.source)?;
+    let (compiled, target) = compiled(&source, &options, false)?;
+    let figures = Figures::measure(&target, &options)?;
+    let operators = operators(&source, &|_| None)?;
+    let guesses = source.guesses();
+    let basis = Basis {
+        figures: figures.as_ref(),
+        sizes: Some(&|symbol| guesses.get(&symbol).copied()),
+        operators: Some(&operators),
+        compile_time: None,
+    };
+    let explanation = oxyfuel_engine::explain(&compiled.plan, &compiled.record, &basis);
     if args.json {
         println!("{}", json(&explanation)?);
     } else {
@@ -62,7 +74,8 @@ pub fn explain(args: &ExplainArgs) -> Result<()> {
 }
 
 pub fn dump(args: &DumpArgs) -> Result<()> {
-    let (compiled, target) = compiled(&args.source, &args.common, true)?;
+    let options = env::options(&args.common)?;
+    let (compiled, target) = compiled(&graph(&args.source)?, &options, true)?;
     let text = compiled.record.text(args.stage).ok_or_else(|| {
         err!(
             Internal,
@@ -79,12 +92,10 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
-fn compiled(source: &Source, common: &Common, texts: bool) -> Result<(Compiled, Target)> {
-    let options = env::options(common)?;
-    let graph = graph(source)?;
-    let target = Target::host(&options)?;
-    let compiled = compile(&graph, &target, &options, texts)?;
-    log_compile(&compiled, &options)?;
+fn compiled(graph: &Graph, options: &Options, texts: bool) -> Result<(Compiled, Target)> {
+    let target = Target::host(options)?;
+    let compiled = compile(graph, &target, options, texts)?;
+    log_compile(&compiled, options)?;
     Ok((compiled, target))
 }
 

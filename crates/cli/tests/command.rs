@@ -168,6 +168,17 @@ fn explain_names_the_kernels() {
     assert!(text.contains("1 kernel"), "{text}");
     let explanation = data(&["explain", "--workload", "layer-norm", "--json"]);
     assert_eq!(explanation["kernels"].as_array().unwrap().len(), 1);
+    assert!(explanation["kernels"][0]["flops_per_byte"].as_f64() > Some(0.0));
+    // A machine that is not here is explained without times.
+    let elsewhere = data(&[
+        "explain",
+        "--workload",
+        "layer-norm",
+        "--target",
+        "sm_90a",
+        "--json",
+    ]);
+    assert!(elsewhere["kernels"][0]["bytes_read"].is_number() && elsewhere["verdict"].is_null());
     refused(&["explain", "--workload", "frobnicate"], "E0202");
     refused(&["explain", "no-such-file.graph"], "E0506");
 }

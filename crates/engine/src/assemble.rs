@@ -1,7 +1,7 @@
 //! Kernels, buffers and steps become a plan.
 
 use oxyfuel_base::{Arena, Code, Error, Expr, External, Id, Result, Symbol, err};
-use oxyfuel_graph::{Device, Graph, Layout, NodeId, Op, Value, ValueId};
+use oxyfuel_graph::{Device, Graph, Layout, Op, Value, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
     ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelId, KernelPhase,
@@ -9,6 +9,7 @@ use oxyfuel_plan::{
 };
 use oxyfuel_schedule::{BufferPlan, Group, GroupKind, Schedule, plan_buffers};
 
+use crate::cost::kernel_cost;
 use crate::share::Kernels;
 
 /// A kernel with its code, and the program it came from.
@@ -53,11 +54,7 @@ pub fn assemble(
                 })
                 .collect(),
             provenance: Provenance::default(),
-            cost: Cost {
-                bytes_read: Expr::ZERO,
-                bytes_written: Expr::ZERO,
-                flops: Expr::ZERO,
-            },
+            cost: Cost::NOTHING,
             note: emitted.note,
         });
     }
@@ -90,7 +87,7 @@ pub fn assemble(
             })
         });
         let args = args.collect::<Result<Vec<_>>>()?;
-        kernel.cost = cost(graph, schedule, group);
+        kernel.cost = kernel_cost(graph, schedule, group);
         kernel.provenance.extend(provenance(graph, group));
         steps.push(Step::Launch { kernel: id, args });
     }
@@ -259,51 +256,4 @@ fn provenance(graph: &Graph, group: &Group) -> Provenance {
         }
     }
     provenance
-}
-
-/// Bytes that must move and arithmetic that must happen: each input read once, each output written once.
-fn cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
-    let bytes = |values: &[ValueId]| -> Expr {
-        values
-            .iter()
-            .map(|&v| graph.values[v].ty.numel() * graph.values[v].ty.dtype.size())
-            .sum()
-    };
-    let flops = group.nodes.iter().map(|&id| node_flops(graph, id)).sum();
-    let written = match group.kind {
-        // An update in place writes what it brings.
-        GroupKind::Writes(id) if schedule.overwrites.contains(graph.nodes[id].out()) => {
-            &graph.nodes[id].inputs[1..2]
-        }
-        GroupKind::Writes(_)
-        | GroupKind::Loops
-        | GroupKind::Contraction(_)
-        | GroupKind::External(_) => &group.outputs,
-    };
-    Cost {
-        bytes_read: bytes(&group.inputs),
-        bytes_written: bytes(written),
-        flops,
-    }
-}
-
-fn node_flops(graph: &Graph, id: NodeId) -> Expr {
-    let node = &graph.nodes[id];
-    let out = graph.values[node.out()].ty.numel();
-    match &node.op {
-        Op::Mm | Op::Bmm => out * depth(graph, node.inputs[0]) * 2,
-        Op::Addmm { .. } => out * depth(graph, node.inputs[1]) * 2,
-        Op::Reduce { .. } => graph.values[node.inputs[0]].ty.numel(),
-        _ => out,
-    }
-}
-
-/// The contracted extent: the last dim of the left operand.
-fn depth(graph: &Graph, a: ValueId) -> Expr {
-    graph.values[a]
-        .ty
-        .shape
-        .last()
-        .cloned()
-        .unwrap_or(Expr::constant(1))
 }

@@ -7,6 +7,7 @@
 //! | `options.rs` | everything a user can set, in one struct |
 //! | `target.rs` | the concrete machines: their descriptions and their emitters |
 //! | `assemble.rs` | kernels, buffers and steps become a plan |
+//! | `cost/` | bytes and operations of kernels, host calls and uncompiled operators |
 //! | `executable.rs` | a plan on a device, callable, with its guards |
 //! | `interpret.rs` | the tile interpreter as a runner and as a judge |
 //! | `joint.rs` | rules on a joint graph before the host cuts it in two |
@@ -15,7 +16,8 @@
 //! | `cache.rs` | plans on disk |
 //! | `share.rs` | groups that do the same work share a kernel |
 //! | `session.rs` | a target, a device, and what was compiled before |
-//! | `explain.rs` | what a compiled graph is and why |
+//! | `explain/` | what a compiled graph is and why, and what it should gain |
+//! | `figures.rs` | what this machine can do at best, measured quickly |
 //! | `peak.rs` | how fast the arithmetic units are without memory |
 //!
 //! This is the only crate that names concrete targets.
@@ -24,8 +26,10 @@
 mod agree;
 mod assemble;
 pub mod cache;
+pub mod cost;
 mod executable;
 pub mod explain;
+mod figures;
 mod interpret;
 mod joint;
 mod kernel;
@@ -39,7 +43,8 @@ mod target;
 
 pub use agree::{agree, same};
 pub use executable::{Executable, Mismatch};
-pub use explain::{Explanation, Limits, explain};
+pub use explain::{Basis, Explanation, explain};
+pub use figures::{Figures, HostFigures, Level};
 pub use interpret::Interpreter;
 pub use joint::rewrite_joint;
 pub use kernel::{UserKernel, compile_kernel};

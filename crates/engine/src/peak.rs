@@ -220,6 +220,7 @@ fn plan(
             bytes_read: Expr::constant(0),
             bytes_written: Expr::constant(count * 4),
             flops: Expr::constant(flops),
+            products: Expr::constant(flops),
         },
         note: None,
     });

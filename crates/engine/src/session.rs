@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use oxyfuel_base::{Code, Digest, Error, Result};
 use oxyfuel_graph::Graph;
@@ -13,6 +13,7 @@ use oxyfuel_runtime::device::Device;
 
 use crate::cache::{Cache, DEFAULT_LIMIT, Found, plan_key};
 use crate::executable::Executable;
+use crate::figures::Figures;
 use crate::options::Options;
 use crate::pipeline;
 use crate::record::{Record, Stage};
@@ -28,6 +29,7 @@ pub struct Compiler {
     known: Mutex<HashMap<Digest, Arc<Executable>>>,
     stats: Mutex<Stats>,
     traces: AtomicU64,
+    figures: OnceLock<Option<Figures>>,
 }
 
 /// Where executables came from so far.
@@ -78,6 +80,7 @@ impl Compiler {
             known: Mutex::default(),
             stats: Mutex::new(stats),
             traces: AtomicU64::new(0),
+            figures: OnceLock::new(),
         }
     }
 
@@ -99,6 +102,12 @@ impl Compiler {
 
     pub fn stats(&self) -> Stats {
         lock(&self.stats).clone()
+    }
+
+    /// What the machine can do at best, measured when it is first asked for; `None` where that cannot be measured.
+    pub fn figures(&self) -> Option<&Figures> {
+        let measure = || Figures::measure(&self.target, &self.options).ok().flatten();
+        self.figures.get_or_init(measure).as_ref()
     }
 
     /// An executable for the graph.

@@ -71,7 +71,9 @@ pub(crate) struct Variant {
     pub reasons: Vec<String>,
     pub calls: AtomicU64,
     pub capture: Duration,
-    pub target: String,
+    pub compiler: Arc<Compiler>,
+    /// As it was captured, for whoever asks what came of it.
+    pub graph: Graph,
 }
 
 /// Makes a function compiled. Nothing happens before its first call, but that the options are checked.
@@ -275,7 +277,9 @@ impl Compiled {
         Ok((captured.graph, tensors))
     }
 
-    /// Every variant: why it was compiled, what its steps took, its kernels and its memory. Its `Display` is for people.
+    /// Every variant: why it was compiled, what its steps took, its kernels, its memory, and what it should gain. Its `Display` is for people.
+    ///
+    /// The first one of a process measures the machine, which takes a tenth of a second.
     pub fn explain(&self) -> Explanation {
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
         Explanation {
@@ -369,7 +373,8 @@ impl Compiled {
             reasons,
             calls: AtomicU64::new(0),
             capture,
-            target: compiler.target().name().to_owned(),
+            compiler,
+            graph: captured.graph,
         });
         self.keep(&variant);
         Ok(variant)

@@ -1,14 +1,19 @@
 //! What a compiled function became, for people and for programs.
 
 use crate::compiled::Variant;
+use crate::machine;
 use oxyfuel_base::{Expr, Symbol};
-use oxyfuel_plan::{Artefact, BufferHome, SymbolSource};
+use oxyfuel_engine::cost::operators;
+use oxyfuel_engine::explain::{CodeKind, KernelReport, Verdict};
+use oxyfuel_engine::{Basis, explain};
+use oxyfuel_plan::{BufferHome, SymbolSource};
+use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// All variants of a compiled function.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The function's name.
     pub name: String,
@@ -19,7 +24,7 @@ pub struct Explanation {
 }
 
 /// One variant.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct VariantReport {
     /// What it was compiled for, an argument each: `f32[4, 8] cpu`.
     pub arguments: Vec<String>,
@@ -35,31 +40,12 @@ pub struct VariantReport {
     pub kernels: Vec<KernelReport>,
     /// Memory of a call in bytes.
     pub memory: MemoryReport,
-}
-
-/// One kernel.
-#[derive(Clone, Debug)]
-pub struct KernelReport {
-    /// Its name in profiles.
-    pub name: String,
-    /// The operations that it stands for.
-    pub ops: Vec<String>,
-    /// Lines of the user's program, `file:line`.
-    pub lines: Vec<String>,
-    /// What it runs as: `machine code`, `ptx`, or `interpreted`.
-    pub kind: &'static str,
-    /// Bytes of machine code, or of PTX text.
-    pub code_bytes: usize,
-    /// Bytes that must move at least.
-    pub bytes: i64,
-    /// Arithmetic that must happen at least.
-    pub flops: i64,
-    /// Why it is interpreted, if it is.
-    pub note: Option<String>,
+    /// What it should take and gain; `None` where the machine cannot be measured.
+    pub verdict: Option<Verdict>,
 }
 
 /// Bytes by what they hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryReport {
     /// Arguments and captured tensors.
     pub inputs: i64,
@@ -99,6 +85,15 @@ impl VariantReport {
         let record = variant.executable.record();
         let mut steps = vec![("capture", variant.capture)];
         steps.extend(record.steps.iter().map(|step| (step.name, step.time)));
+        let figures = machine::figures(&variant.compiler);
+        let operators = operators(&variant.graph, &|_| None).ok();
+        let basis = Basis {
+            figures: figures.as_ref(),
+            sizes: Some(&extent),
+            operators: operators.as_deref(),
+            compile_time: (!record.steps.is_empty()).then(|| variant.capture + record.total()),
+        };
+        let said = explain(plan, record, &basis);
         Self {
             arguments: variant
                 .guards
@@ -106,15 +101,12 @@ impl VariantReport {
                 .map(|guard| format!("{}{:?} {}", guard.dtype, guard.shape, guard.device))
                 .collect(),
             reasons: variant.reasons.clone(),
-            target: variant.target.clone(),
+            target: variant.compiler.target().name().to_owned(),
             calls: variant.calls.load(Ordering::Relaxed),
             steps,
-            kernels: plan
-                .kernels
-                .values()
-                .map(|kernel| KernelReport::of(kernel, &number))
-                .collect(),
+            kernels: said.kernels,
             memory,
+            verdict: said.verdict,
         }
     }
 
@@ -127,28 +119,7 @@ impl VariantReport {
     pub fn interpreted(&self) -> impl Iterator<Item = &KernelReport> {
         self.kernels
             .iter()
-            .filter(|kernel| kernel.kind == "interpreted")
-    }
-}
-
-impl KernelReport {
-    fn of(kernel: &oxyfuel_plan::Kernel, number: &dyn Fn(&Expr) -> i64) -> Self {
-        let (kind, code_bytes) = match &kernel.artefact {
-            Artefact::MachineCode(code) => ("machine code", code.code.len()),
-            Artefact::Ptx(module) => ("ptx", module.text.len()),
-            Artefact::Interpreted => ("interpreted", 0),
-        };
-        let cost = &kernel.cost;
-        Self {
-            name: kernel.name.clone(),
-            ops: kernel.provenance.ops.clone(),
-            lines: kernel.provenance.lines.clone(),
-            kind,
-            code_bytes,
-            bytes: number(&cost.bytes_read) + number(&cost.bytes_written),
-            flops: number(&cost.flops),
-            note: kernel.note.clone(),
-        }
+            .filter(|kernel| kernel.code == CodeKind::Interpreted)
     }
 }
 
@@ -211,21 +182,10 @@ impl fmt::Display for VariantReport {
             Bytes(memory.constants)
         )?;
         for kernel in &self.kernels {
-            writeln!(
-                f,
-                "  kernel {}: {}, {}, moves {}, {} flops",
-                kernel.name,
-                kernel.ops.join(" "),
-                kernel.kind,
-                Bytes(kernel.bytes),
-                kernel.flops
-            )?;
-            if !kernel.lines.is_empty() {
-                writeln!(f, "    from {}", kernel.lines.join(", "))?;
-            }
-            if let Some(note) = &kernel.note {
-                writeln!(f, "    interpreted because: {note}")?;
-            }
+            write!(f, "{kernel}")?;
+        }
+        if let Some(verdict) = &self.verdict {
+            write!(f, "{verdict}")?;
         }
         Ok(())
     }

@@ -417,11 +417,7 @@ impl Kernel {
             artefact: self.made.artefact.clone(),
             phases,
             provenance: plan::Provenance::default(),
-            cost: plan::Cost {
-                bytes_read: Expr::ZERO,
-                bytes_written: Expr::ZERO,
-                flops: Expr::ZERO,
-            },
+            cost: plan::Cost::NOTHING,
             note: self.made.note.clone(),
         });
         Ok(plan::Plan {

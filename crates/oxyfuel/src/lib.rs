@@ -47,12 +47,13 @@ mod trace;
 
 pub use call::Operand;
 pub use compiled::{Compiled, compile, compile_graph};
-pub use explain::{Explanation, KernelReport, MemoryReport, VariantReport};
+pub use explain::{Explanation, MemoryReport, VariantReport};
 pub use function::{Function, Outputs};
 pub use half::{bf16, f16};
 pub use machine::Device;
 pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
-pub use oxyfuel_engine::{Mode, Numerics, Options};
+pub use oxyfuel_engine::explain::{Bound, CodeKind, Expected, KernelReport, Shares, Verdict};
+pub use oxyfuel_engine::{Figures, HostFigures, Level, Mode, Numerics, Options};
 pub use oxyfuel_graph::{Graph, parse as parse_graph};
 pub use oxyfuel_runtime::execute::StepTime;
 pub use oxyfuel_runtime::tensor::element::Element;

@@ -5,7 +5,7 @@
 
 use crate::Options;
 use oxyfuel_base::{Result, err};
-use oxyfuel_engine::{Target, cpu_device};
+use oxyfuel_engine::{Compiler, Figures, Target, cpu_device};
 use oxyfuel_graph as graph;
 use oxyfuel_runtime as runtime;
 use runtime::cpu::CpuDevice;
@@ -159,4 +159,17 @@ pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<d
             Ok((Target::host(&options)?, handle))
         }
     }
+}
+
+/// What the machine of a compiler can do at best, measured once for each target and number of threads.
+pub(crate) fn figures(compiler: &Compiler) -> Option<Figures> {
+    type Known = HashMap<(String, u32), Option<Figures>>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let known = KNOWN.get_or_init(Mutex::default);
+    let desc = &compiler.target().desc;
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let figures = known
+        .entry((desc.name.clone(), desc.workers))
+        .or_insert_with(|| compiler.figures().cloned());
+    figures.clone()
 }

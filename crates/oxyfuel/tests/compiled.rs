@@ -57,7 +57,7 @@ fn every_recompile_says_why() {
     for part in [
         "6 variants",
         "because: first call",
-        "kernel ",
+        "work     reads",
         "compiled in",
         "memory: inputs",
         "compiled.rs:",

@@ -149,6 +149,18 @@ pub struct Cost {
     pub bytes_read: Expr,
     pub bytes_written: Expr,
     pub flops: Expr,
+    /// Of these, those of matrix products, which machines have units for.
+    pub products: Expr,
+}
+
+impl Cost {
+    /// Nothing moves and nothing happens.
+    pub const NOTHING: Cost = Cost {
+        bytes_read: Expr::ZERO,
+        bytes_written: Expr::ZERO,
+        flops: Expr::ZERO,
+        products: Expr::ZERO,
+    };
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

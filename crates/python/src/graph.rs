@@ -9,7 +9,6 @@ use crate::torch::Torch;
 use oxyfuel_base::{Id, Result, Symbol, err};
 use oxyfuel_capture::InputKind;
 use oxyfuel_engine::Executable;
-use oxyfuel_engine::explain::CodeKind;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::{Device, Stream};
 use oxyfuel_runtime::execute::LATER;
@@ -422,30 +421,18 @@ impl Graph {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// What became of the graph, as JSON: kernels, how many of them are interpreted, calls of torch's operators with their reasons, memory, compile steps.
-    fn explain(&self) -> PyResult<String> {
-        let executable = &self.inner.compiled.executable;
-        let said = oxyfuel_engine::explain(executable.plan(), executable.record(), None);
-        let interpreted = said
-            .kernels
-            .iter()
-            .filter(|kernel| kernel.code == CodeKind::Interpreted)
-            .count();
-        let text = serde_json::to_value(&said).and_then(|mut value| {
-            value["interpreted"] = interpreted.into();
-            if let Some(calls) = value["externals"].as_array_mut() {
-                for call in calls {
-                    call["target"] = call["name"].clone();
-                }
-            }
-            serde_json::to_string(&value)
-        });
-        text.map_err(|e| raise(err!(Internal, "an explanation cannot be written: {e}")))
+    /// What became of the graph, as JSON: kernels, how many of them are interpreted, calls of torch's operators with their reasons, memory, compile steps. With a
+    /// request (see [`explain`](crate::explain)) also what all of it should take, and what it should gain over eager.
+    #[pyo3(signature = (request = None))]
+    fn explain(&self, py: Python<'_>, request: Option<&str>) -> PyResult<String> {
+        py.detach(|| crate::explain::explain(&self.inner.compiled, request))
+            .map_err(raise)
     }
 
     /// The plan as text, for people.
     fn __str__(&self) -> String {
         let executable = &self.inner.compiled.executable;
-        oxyfuel_engine::explain(executable.plan(), executable.record(), None).to_string()
+        let basis = oxyfuel_engine::Basis::default();
+        oxyfuel_engine::explain(executable.plan(), executable.record(), &basis).to_string()
     }
 }

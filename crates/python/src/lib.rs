@@ -9,12 +9,14 @@
 //! | `form.rs` | everything in a plan that Python needs, with numbers in it |
 //! | `host.rs` | Python as the host of a plan: memory and operators |
 //! | `graph.rs` | the callable |
+//! | `explain.rs` | what became of a graph |
 //!
 //! No logic lives here: a graph comes as text, `engine` compiles it, `runtime` runs it, and this crate carries tensors in and out.
 
 mod compile;
 mod dlpack;
 mod errors;
+mod explain;
 mod form;
 mod graph;
 mod host;

@@ -182,11 +182,7 @@ fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> 
             min_chunk: 1,
         }],
         provenance: Provenance::default(),
-        cost: Cost {
-            bytes_read: Expr::ZERO,
-            bytes_written: Expr::ZERO,
-            flops: Expr::ZERO,
-        },
+        cost: Cost::NOTHING,
         note: None,
     });
     Plan {

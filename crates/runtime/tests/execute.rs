@@ -129,11 +129,7 @@ fn add_kernel(machine_code: bool, grid: Expr) -> Kernel {
             min_chunk: 16,
         }],
         provenance: Provenance::default(),
-        cost: Cost {
-            bytes_read: Expr::ZERO,
-            bytes_written: Expr::ZERO,
-            flops: Expr::ZERO,
-        },
+        cost: Cost::NOTHING,
         note: None,
     }
 }

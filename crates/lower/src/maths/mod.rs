@@ -37,4 +37,4 @@ mod table;
 pub mod trigonometric;
 
 pub use expand::{code_cast, expand};
-pub use table::{Expansion, TABLE, apply, apply_double, has_expansion};
+pub use table::{Expansion, TABLE, apply, apply_double, has_expansion, instructions};

@@ -22,9 +22,7 @@ pub struct Expansion {
 impl Expansion {
     /// How many instructions it takes; bit casts and constants are free.
     pub fn instructions(&self) -> u32 {
-        let count = Count::default();
-        apply(&count, self.op, ());
-        count.total()
+        instructions(self.op)
     }
 
     /// How many of the instructions are f64, which take twice the vector registers and, on small GPUs, far more time.
@@ -109,6 +107,15 @@ pub fn apply_double<A: Arith>(a: &A, op: UnaryOp, x: A::D) -> Option<A::D> {
         | UnaryOp::IsNan => return None,
     };
     Some(function(a, x))
+}
+
+/// How many instructions an op takes on one f32; 1 for those that targets have themselves.
+pub fn instructions(op: UnaryOp) -> u32 {
+    let count = Count::default();
+    match apply(&count, op, ()) {
+        Some(()) => count.total(),
+        None => 1,
+    }
 }
 
 /// Whether an op is one that this module expands.
