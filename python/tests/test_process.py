@@ -6,6 +6,7 @@ import concurrent.futures
 import gc
 import multiprocessing
 import os
+import pathlib
 import threading
 import time
 import weakref
@@ -165,6 +166,53 @@ def test_thread_counts_are_honoured_before_and_after_the_compile() -> None:
             torch.testing.assert_close(fast(x), x.sin())
     finally:
         torch.set_num_threads(before)
+
+
+def names_of_threads() -> list[str]:
+    tasks = f"/proc/{os.getpid()}/task"
+    return [pathlib.Path(tasks, task, "comm").read_text().strip() for task in os.listdir(tasks)]
+
+
+def large(queue: multiprocessing.Queue, options: dict[str, object]) -> None:
+    torch.set_num_threads(2)
+    fast = torch.compile(lambda x: x.sin(), backend="oxyfuel", options=options)
+    for _ in range(3):
+        fast(torch.zeros(1 << 20))
+    queue.put(names_of_threads())
+
+
+def test_torchs_threads_run_our_kernels_too() -> None:
+    for options, ours in ({}, 0), ({"threads": 2}, 1):
+        context = multiprocessing.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=large, args=(queue, options))
+        process.start()
+        names = queue.get(timeout=120)
+        process.join(60)
+        assert sum(name.startswith("oxyfuel-") for name in names) == ours, names
+
+
+def parallel_child(queue: multiprocessing.Queue, fast: object, x: torch.Tensor) -> None:
+    queue.put((fast(x)[-1].item(), names_of_threads()))
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    fast = compiled(lambda x: x.sin() + 1)
+    x = torch.zeros(1 << 20)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        fast(x)
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        process = context.Process(target=parallel_child, args=(queue, fast, x))
+        process.start()
+        value, names = queue.get(timeout=60)
+        process.join(60)
+    finally:
+        torch.set_num_threads(before)
+    assert value == 1.0
+    assert "oxyfuel-1" in names
 
 
 def test_large_outputs_keep_their_pages() -> None:

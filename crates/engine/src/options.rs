@@ -38,6 +38,8 @@ pub struct Options {
     pub target: String,
     /// Threads of the CPU device; 0: as the machine allows.
     pub threads: usize,
+    /// A library of the process whose OpenMP threads run our kernels, where it has such: two pools on the same cores spoil each other. Empty: threads of our own.
+    pub host_threads: String,
     /// Run every kernel through the interpreter as well and compare.
     pub verify: bool,
     /// Where compiled plans are kept; `None`: nowhere.
@@ -55,6 +57,7 @@ impl Default for Options {
             numerics: Numerics::Eager,
             target: String::new(),
             threads: 0,
+            host_threads: String::new(),
             verify: false,
             cache_dir: None,
             trace_dir: None,
@@ -102,6 +105,14 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         "a number; 0 for as many as the machine allows",
         |o, v| {
             o.threads = v.parse().ok()?;
+            Some(())
+        },
+    ),
+    (
+        "host_threads",
+        "a library's name, such as libtorch_cpu.so",
+        |o, v| {
+            o.host_threads = v.to_owned();
             Some(())
         },
     ),

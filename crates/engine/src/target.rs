@@ -14,6 +14,7 @@ use oxyfuel_runtime::cpu::features::{CpuFeatures, Machine};
 use oxyfuel_runtime::cuda::{CudaDevice, device_count};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::memory::HostAllocator;
+use oxyfuel_runtime::openmp::OpenMp;
 use oxyfuel_runtime::pool::{Pool, PoolOptions};
 use oxyfuel_x86::Level;
 
@@ -203,8 +204,16 @@ pub fn cpu_device(options: &Options) -> Arc<CpuDevice> {
         check: options.verify,
         judge: options.verify,
     };
+    let host = match options.host_threads.as_str() {
+        "" => None,
+        library => OpenMp::of(library),
+    };
+    let pool = PoolOptions {
+        host,
+        ..PoolOptions::with_threads(threads(options))
+    };
     Arc::new(CpuDevice::new(
-        Arc::new(Pool::new(PoolOptions::with_threads(threads(options)))),
+        Arc::new(Pool::new(pool)),
         HostAllocator::default(),
         code,
         Some(interpreter.runner()),

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// More rounds than this, and something is wrong with the provenance of kernels.
 const ROUNDS: usize = 4;
 
+/// What torch's operators run in: its OpenMP threads run our kernels too.
+const TORCH: &str = "libtorch_cpu.so";
+
 /// The part of the options that the Rust side reads.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +50,9 @@ impl Settings {
         options.set("numerics", &self.numerics)?;
         options.target.clone_from(&self.target);
         options.threads = self.threads;
+        if self.follow_threads {
+            TORCH.clone_into(&mut options.host_threads);
+        }
         options.verify = self.verify;
         options.cache_dir.clone_from(&self.cache_dir);
         options.trace_dir.clone_from(&self.trace_dir);

@@ -4,7 +4,7 @@
 //!   plan ──▶ execute ──▶ Device ┬─ cpu    machine code on the pool, or the interpreter through `runner`
 //!            tensors            ├─ cuda   the driver, by dlopen
 //!            storage            └─ null   nothing, on record
-//!   underneath: pool (threads), memory (caching allocators), code (executable memory), fork (what a child rebuilds)
+//!   underneath: pool (threads, our own or `openmp`'s), memory (caching allocators), code (executable memory), fork (what a child rebuilds)
 //! ```
 #![warn(missing_docs)]
 
@@ -16,6 +16,7 @@ pub mod execute;
 pub mod fork;
 pub mod memory;
 pub mod null;
+pub mod openmp;
 pub mod pool;
 pub mod runner;
 pub mod storage;

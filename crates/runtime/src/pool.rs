@@ -18,14 +18,17 @@
 //! * One call at a time has the workers. A nested call, or one from another thread meanwhile, runs on its own thread.
 //! * A panic in a chunk reaches the caller after every chunk has ended.
 //! * In a forked child the old threads do not exist: the first call starts new ones.
+//! * Where the host lends the threads of its OpenMP runtime ([`PoolOptions::host`]), they run the chunks and the pool starts none. A forked child starts its
+//!   own even then: an OpenMP runtime does not survive a fork.
 
 use crate::cpu::features::Machine;
-use crate::fork::PerProcess;
+use crate::fork::{PerProcess, generation};
+use crate::openmp::OpenMp;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,12 +38,14 @@ use std::time::{Duration, Instant};
 pub type Job<'a> = &'a (dyn Fn(usize, Range<usize>) + Sync);
 
 /// How a pool behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
     /// Threads that work on a call, the caller among them.
     pub threads: usize,
     /// How long an idle worker keeps looking for work before it sleeps.
     pub spin: Duration,
+    /// Whose threads these are, if not the pool's own.
+    pub host: Option<OpenMp>,
 }
 
 impl PoolOptions {
@@ -49,6 +54,7 @@ impl PoolOptions {
         Self {
             threads: threads.max(1),
             spin: Duration::from_micros(30),
+            host: None,
         }
     }
 }
@@ -82,6 +88,8 @@ const MAX_THREADS: usize = 1024;
 pub struct Pool {
     options: PoolOptions,
     crew: PerProcess<Crew>,
+    /// A call has the threads of the host.
+    lent: AtomicBool,
 }
 
 /// The worker's slot is free and the worker is looking at it.
@@ -169,6 +177,7 @@ impl Pool {
         Self {
             options: PoolOptions { threads, ..options },
             crew: PerProcess::new(),
+            lent: AtomicBool::new(false),
         }
     }
 
@@ -219,11 +228,66 @@ impl Pool {
         if cut.chunks == 1 || self.options.threads == 1 {
             return cut.run_all(job);
         }
+        if let Some(host) = self.options.host.filter(|_| generation() == 0) {
+            if self.lent.swap(true, Ordering::Acquire) {
+                return cut.run_all(job);
+            }
+            let ran = lend(host, self.options.threads, cut, job);
+            self.lent.store(false, Ordering::Release);
+            if let Err(payload) = ran {
+                resume_unwind(payload);
+            }
+            return;
+        }
         let crew = self.crew.get_or_init(|| Crew::hire(self.options));
         if crew.workers.is_empty() || crew.taken.swap(true, Ordering::Acquire) {
             return cut.run_all(job);
         }
         crew.launch(cut, job);
+    }
+}
+
+/// Runs a call on a team of the host's threads; `Err` is what a chunk panicked with.
+fn lend(host: OpenMp, threads: usize, cut: Cut, job: Job<'_>) -> Result<(), Box<dyn Any + Send>> {
+    let started = [const { AtomicU64::new(0) }; MAX_THREADS / 64];
+    let start = |index: usize| {
+        let bit = 1 << (index % 64);
+        started[index / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
+    };
+    let next = AtomicUsize::new(0);
+    let panic = Mutex::new(None);
+    host.team(threads, &|worker| {
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            if cut.dynamic {
+                return take_chunks(&next, worker, job, cut);
+            }
+            // The chunk of its number first: its core's cache may still hold what the last call left there. Then those of threads that are late, or that
+            // the team does not have.
+            for index in (worker..cut.chunks).chain(0..worker.min(cut.chunks)) {
+                if start(index) {
+                    job(worker, cut.chunk(index));
+                }
+            }
+        }));
+        if let Err(payload) = ran {
+            let mut panic = panic.lock().unwrap_or_else(PoisonError::into_inner);
+            panic.get_or_insert(payload);
+        }
+    });
+    match panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        None => Ok(()),
+        Some(payload) => Err(payload),
+    }
+}
+
+/// Runs chunks as they come until none is left.
+fn take_chunks(next: &AtomicUsize, worker: usize, job: Job<'_>, cut: Cut) {
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        if index >= cut.chunks {
+            return;
+        }
+        job(worker, cut.chunk(index));
     }
 }
 
@@ -284,7 +348,7 @@ impl Crew {
         }
         let mine = catch_unwind(AssertUnwindSafe(|| {
             if cut.dynamic {
-                return shared.take_chunks(0, job, cut);
+                return take_chunks(&shared.next, 0, job, cut);
             }
             job(0, cut.chunk(0));
             // Chunks without a worker (a crew smaller than the number of threads).
@@ -341,16 +405,6 @@ impl Slot {
 }
 
 impl Shared {
-    fn take_chunks(&self, worker: usize, job: Job<'_>, cut: Cut) {
-        loop {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            if index >= cut.chunks {
-                return;
-            }
-            job(worker, cut.chunk(index));
-        }
-    }
-
     /// Waits until the first `posted` slots are free, taking back those that nobody has started.
     fn wait(&self, posted: usize) {
         let free = || {
@@ -396,7 +450,7 @@ impl Shared {
             };
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 if cut.dynamic {
-                    self.take_chunks(index + 1, job, *cut);
+                    take_chunks(&self.next, index + 1, job, *cut);
                 } else {
                     job(index + 1, cut.chunk(index + 1));
                 }

@@ -1,6 +1,9 @@
 //! The pool under load: every id runs exactly once, whoever calls, however they nest, panic or fork.
 
+use oxyfuel_runtime::openmp::OpenMp;
 use oxyfuel_runtime::pool::{Pool, PoolOptions};
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -9,6 +12,45 @@ use std::time::Duration;
 
 fn pool(threads: usize) -> Pool {
     Pool::new(PoolOptions::with_threads(threads))
+}
+
+thread_local! {
+    static NUMBER: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// How many threads a team of the naive runtime has at most.
+const TEAM: c_uint = 3;
+
+/// An OpenMP runtime as simple as it gets: every team starts its threads anew. It never gives more than [`TEAM`].
+extern "C" fn parallel(
+    body: extern "C" fn(*mut c_void),
+    data: *mut c_void,
+    threads: c_uint,
+    _flags: c_uint,
+) {
+    let data = data as usize;
+    std::thread::scope(|scope| {
+        for number in 1..threads.min(TEAM) {
+            scope.spawn(move || {
+                NUMBER.set(c_int::try_from(number).unwrap());
+                body(data as *mut c_void);
+            });
+        }
+        body(data as *mut c_void);
+    });
+}
+
+extern "C" fn thread_number() -> c_int {
+    NUMBER.get()
+}
+
+fn hosted(threads: usize) -> Pool {
+    // SAFETY: the two functions do what an OpenMP runtime's do.
+    let host = unsafe { OpenMp::new(parallel, thread_number) };
+    Pool::new(PoolOptions {
+        host: Some(host),
+        ..PoolOptions::with_threads(threads)
+    })
 }
 
 fn counts(total: usize) -> Vec<AtomicU32> {
@@ -27,8 +69,9 @@ fn mark(counts: &[AtomicU32], range: Range<usize>) {
 
 #[test]
 fn every_id_runs_once() {
-    for threads in [1, 2, 3, 4, 7] {
-        let pool = pool(threads);
+    let pools = [1, 2, 3, 4, 7].map(|threads| [pool(threads), hosted(threads)]);
+    for pool in pools.as_flattened() {
+        let threads = pool.threads();
         for total in [0, 1, 2, 3, 5, 64, 1000] {
             for min_chunk in [0, 1, 3, 2000] {
                 let seen = counts(total);
@@ -79,15 +122,38 @@ fn a_huge_total_does_not_overflow() {
 
 #[test]
 fn worker_numbers_are_never_shared() {
-    let pool = pool(4);
+    for (pool, calls) in [(pool(4), 500), (hosted(4), 50)] {
+        numbers_are_never_shared(&pool, calls);
+    }
+}
+
+fn numbers_are_never_shared(pool: &Pool, calls: usize) {
     let busy: Vec<AtomicU32> = counts(4);
-    for _ in 0..500 {
+    for _ in 0..calls {
         pool.run_dynamic(64, 1, &|worker, _| {
             assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0);
             std::hint::spin_loop();
             busy[worker].fetch_sub(1, Ordering::SeqCst);
         });
     }
+}
+
+#[test]
+fn threads_of_the_host_run_the_same_chunks() {
+    let (own, lent) = (pool(4), hosted(4));
+    for (total, min_chunk) in [(10, 1), (10, 5), (10, 11), (1000, 1)] {
+        let lent = chunks_of(&lent, total, min_chunk);
+        assert_eq!(lent, chunks_of(&own, total, min_chunk));
+    }
+    let ran_by = Mutex::new(vec![]);
+    lent.run(2, 1, &|worker, range| {
+        // Long enough for both threads to be there.
+        std::thread::sleep(Duration::from_millis(20));
+        ran_by.lock().unwrap().push((worker, range.start));
+    });
+    let mut ran_by = ran_by.into_inner().unwrap();
+    ran_by.sort_unstable();
+    assert_eq!(ran_by, [(0, 0), (1, 1)], "a thread begins with its chunk");
 }
 
 #[test]
@@ -115,7 +181,12 @@ fn eight_threads_call_one_pool() {
 
 #[test]
 fn nested_calls_run_inline() {
-    let pool = pool(4);
+    for pool in [pool(4), hosted(4)] {
+        nested_call_runs_inline(&pool);
+    }
+}
+
+fn nested_call_runs_inline(pool: &Pool) {
     let seen = counts(16 * 16);
     pool.run(16, 1, &|_, outer| {
         for o in outer {
@@ -129,7 +200,12 @@ fn nested_calls_run_inline() {
 
 #[test]
 fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-    let pool = pool(4);
+    for pool in [pool(4), hosted(4)] {
+        panic_reaches_the_caller(&pool);
+    }
+}
+
+fn panic_reaches_the_caller(pool: &Pool) {
     for victim in 0..4 {
         for _ in 0..20 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -154,6 +230,7 @@ fn sleeping_workers_wake() {
     let pool = Pool::new(PoolOptions {
         threads: 4,
         spin: Duration::ZERO,
+        host: None,
     });
     for _ in 0..200 {
         let seen = counts(64);
@@ -188,7 +265,13 @@ fn pools_come_and_go() {
 #[cfg(unix)]
 #[test]
 fn a_forked_child_has_a_pool_again() {
-    let pool = pool(3);
+    for pool in [pool(3), hosted(3)] {
+        child_has_a_pool_again(&pool);
+    }
+}
+
+#[cfg(unix)]
+fn child_has_a_pool_again(pool: &Pool) {
     pool.run(8, 1, &|_, _| {});
     // SAFETY: the child only uses the pool and leaves by `_exit`.
     let status = unsafe {
