@@ -5,7 +5,7 @@ use oxyfuel_graph::Graph;
 use oxyfuel_lower::{Lowered, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
-use oxyfuel_transform::{borders, decompose, simplify};
+use oxyfuel_transform::{borders, decompose, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::Options;
@@ -30,6 +30,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let graph = record.step("decompose", || verified(decompose(graph)?))?;
     record.reached(Stage::Decomposed, || &graph);
 
+    let graph = record.step("recurrences", || verified(recurrences(&graph)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 

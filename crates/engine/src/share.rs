@@ -112,8 +112,8 @@ impl Painter<'_> {
             GroupKind::External(node) => format!("external {node:?}"),
         };
         self.write(format_args!(
-            "{kind} {:?} {:?} {:?};",
-            group.dims, group.reduced, group.alternatives
+            "{kind} {:?} {:?} {:?} {:?};",
+            group.dims, group.reduced, group.scanned, group.alternatives
         ));
         for &id in &group.nodes {
             let node = &self.sharing.graph.nodes[id];

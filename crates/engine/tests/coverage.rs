@@ -62,6 +62,7 @@ fn cases() -> Vec<Case> {
         families.push((Op::LogSoftmax { dim }, 1));
         families.push((Op::Cumsum { dim }, 1));
         families.push((Op::Cumprod { dim }, 1));
+        families.push((Op::LinearScan { dim }, 2));
         families.push((
             Op::Argsort {
                 dim,
@@ -165,6 +166,7 @@ fn described(op: &Op, dtype: DType) -> String {
         | Op::Cumsum { dim }
         | Op::Cumprod { dim }
         | Op::Argsort { dim, .. }
+        | Op::LinearScan { dim }
         | Op::Argmax { dim, .. }
         | Op::Argmin { dim, .. } => format!(" [{dim}]"),
         _ => String::new(),

@@ -471,6 +471,8 @@ ops! {
         "Running product along a dimension, the element itself included. Integers wrap.";
     Argsort "argsort" { dim: usize, descending: bool } Sort ["x"] -> ["out"] Number Rule Pure
         "Positions (i64) that put a dimension in order; equal elements keep theirs, -0 equals 0, NaN is above everything.";
+    LinearScan "linear_scan" { dim: usize } Scan ["a", "b"] -> ["out"] Float Same Pure
+        "out[i] = a[i] * out[i - 1] + b[i] along a dimension, from out[0] = b[0]: the running composition of affine functions.";
     Var "var" { dims: Vec<usize>, correction: Scalar, keepdim: bool } Composite ["x"] -> ["out"] Float Same Pure
         "Sum of squared distances from the mean, divided by max(0, count - correction).";
 

@@ -384,6 +384,20 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
                 ..operands[0].clone()
             })
         }
+        Op::LinearScan { dim } => {
+            accept(op, operands)?;
+            dim_ok(op, *dim, operands[0].rank().max(1))?;
+            let [a, b] = [operands[0], operands[1]];
+            if a.shape != b.shape {
+                let message = format!(
+                    "factors {} beside terms {}",
+                    shape_text(&a.shape),
+                    shape_text(&b.shape)
+                );
+                return Err(fail(Code::ShapeMismatch, op, message));
+            }
+            one(a.clone())
+        }
         Op::Argmax { dim, keepdim } | Op::Argmin { dim, keepdim } => {
             accept(op, operands)?;
             let x = operands[0];

@@ -316,6 +316,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Cumsum { .. }
         | Op::Argsort { .. }
         | Op::Cumprod { .. }
+        | Op::LinearScan { .. }
         | Op::Copy => {}
         Op::Addmm { .. } => {}
     }

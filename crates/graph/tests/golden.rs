@@ -34,9 +34,9 @@ fn tolerance(op: &str, dtype: DType) -> Tolerance {
         // The interpreter subtracts near 1.
         "erfc" => Tolerance::Ulps(8.0),
         // Eager's gelu cancels for negative numbers, ours does not.
-        "gelu" | "gelu:tanh" | "sum" | "mean" | "prod" | "cumsum" | "cumprod" | "var"
-        | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm" | "mm" | "bmm"
-        | "addmm" | "matmul" | "linear" => Tolerance::Sum,
+        "gelu" | "gelu:tanh" | "sum" | "mean" | "prod" | "cumsum" | "cumprod" | "linear_scan"
+        | "var" | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm" | "mm"
+        | "bmm" | "addmm" | "matmul" | "linear" => Tolerance::Sum,
         _ => Tolerance::Exact,
     }
 }
@@ -238,6 +238,7 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
         "argsort" => one(b.argsort(value(0)?, int("dim"), at["descending"] == true)),
         "cumsum" => one(b.cumsum(value(0)?, int("dim"))),
         "cumprod" => one(b.cumprod(value(0)?, int("dim"))),
+        "linear_scan" => one(b.linear_scan(value(0)?, value(1)?, int("dim"))),
         "var" => one(b.var(
             value(0)?,
             &ints("dims"),

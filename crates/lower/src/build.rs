@@ -8,7 +8,7 @@ use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
-use crate::nest::{Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
+use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
 use crate::size::Known;
 
@@ -136,6 +136,9 @@ impl<'a> Builder<'a> {
         nest.buffers = self.buffers.clone();
         for &dim in &self.group.reduced {
             nest.reduced = nest.reduced.with(dim);
+        }
+        if let Some(dim) = self.group.scanned {
+            nest.scanned = nest.scanned.with(dim);
         }
         for &id in &self.group.nodes {
             let node = &self.graph.nodes[id];
@@ -275,6 +278,18 @@ impl<'a> Builder<'a> {
             | Op::Constant { .. }
             | Op::External { .. } => Err(internal(node)),
             Op::Cumsum { .. } | Op::Cumprod { .. } | Op::Argsort { .. } => Err(internal(node)),
+            Op::LinearScan { dim } => {
+                let (factor, term) = (operand(self, nest, 0)?, operand(self, nest, 1)?);
+                // Along one element the state is the term.
+                if map.get(*dim).copied().flatten().is_none() {
+                    return Ok(term);
+                }
+                let wide = compute_dtype(out);
+                let factor = Writer { nest }.cast(factor, wide)?;
+                let term = Writer { nest }.cast(term, wide)?;
+                let state = nest.push(NestOp::Recurrence { factor, term }, wide)?;
+                Writer { nest }.cast(state, out)
+            }
             Op::Argmax { .. }
             | Op::Argmin { .. }
             | Op::Softmax { .. }
@@ -523,7 +538,11 @@ impl<'a> Builder<'a> {
         let mut nest = Nest::new(self.name.clone(), extents, &self.known);
         nest.buffers = self.buffers.clone();
         if dim < ty.rank() {
-            nest.reduced = nest.reduced.with(dim);
+            let walked = Dims::default().with(dim);
+            match node.op.category() {
+                Category::Scan => nest.scanned = walked,
+                _ => nest.reduced = walked,
+            }
         }
         let map: DimMap = (0..ty.rank()).map(Some).collect();
         let source = self.window(&nest, self.memory.of(x), &map, &ty.shape)?;

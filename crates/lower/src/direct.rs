@@ -198,7 +198,11 @@ pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>)
                 scale: scale.clone(),
                 offset: offset.clone(),
             },
-            NestOp::Given | NestOp::Reduce(..) | NestOp::Scan(..) | NestOp::Order { .. } => {
+            NestOp::Given
+            | NestOp::Reduce(..)
+            | NestOp::Scan(..)
+            | NestOp::Recurrence { .. }
+            | NestOp::Order { .. } => {
                 return Err(Error::new(
                     Code::Internal,
                     "work on a product's result may not reduce",

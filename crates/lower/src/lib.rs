@@ -9,7 +9,7 @@
 //! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
-//! | `scan.rs` | running sums and products |
+//! | `scan.rs` | running sums, products and recurrences |
 //! | `sort.rs` | positions in order |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `codes.rs` | storage floats as bytes |
@@ -218,8 +218,8 @@ fn loops(
             sort::emit_sort(&k, &params, nest, sort, target);
             continue;
         }
-        if let Some(along) = scan::along(nest) {
-            scan::emit_scan(&k, &params, nest, along, target);
+        if scan::along(nest).is_some() {
+            scan::emit_scan(&k, &params, nest, target);
             continue;
         }
         let finish = |nest: &Nest| tile::choose(nest, target);

@@ -7,7 +7,8 @@
 //! Extents, strides and offsets are expressions over the graph's symbols. What is constant is compiled in; what is not becomes a parameter of the kernel ([`crate::size`]), and where a
 //! decision needs a number, [`Known`] has the symbols' ranges and a guess.
 //!
-//! Invariants: operands come before their users; an elementwise value's support is the union of its operands'; all reductions of a nest run over the same dims.
+//! Invariants: operands come before their users; an elementwise value's support is the union of its operands'; all reductions of a nest run over the same dims, all of its scans along the
+//! same dim, which is none of those.
 
 use std::rc::Rc;
 
@@ -90,8 +91,13 @@ pub enum NestOp {
     Select(Node, Node, Node),
     Cast(Node),
     Reduce(ReduceOp, Node),
-    /// The running combination along the reduced dim, of which there is one.
+    /// The running combination along the scanned dim.
     Scan(ReduceOp, Node),
+    /// The state `s = factor * s + term` along the scanned dim, from `s = term` on.
+    Recurrence {
+        factor: Node,
+        term: Node,
+    },
     /// Positions (i64) that put the reduced dim, of which there is one, in order.
     Order {
         operand: Node,
@@ -112,6 +118,7 @@ impl NestOp {
             Self::Unary(_, a) | Self::Cast(a) | Self::Reduce(_, a) | Self::Scan(_, a) => vec![*a],
             Self::Order { operand, .. } => vec![*operand],
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => vec![*a, *b],
+            Self::Recurrence { factor, term } => vec![*factor, *term],
             Self::Select(c, a, b) => vec![*c, *a, *b],
         }
     }
@@ -144,6 +151,10 @@ impl NestOp {
             Self::Cast(a) => Self::Cast(new(*a)),
             Self::Reduce(f, a) => Self::Reduce(*f, new(*a)),
             Self::Scan(f, a) => Self::Scan(*f, new(*a)),
+            Self::Recurrence { factor, term } => Self::Recurrence {
+                factor: new(*factor),
+                term: new(*term),
+            },
             Self::Order {
                 operand,
                 descending,
@@ -196,6 +207,8 @@ pub struct Nest {
     pub known: Rc<Known>,
     /// The dims that reductions run over.
     pub reduced: Dims,
+    /// The dim that scans run along; at most one.
+    pub scanned: Dims,
     pub buffers: Vec<NestBuffer>,
     pub values: Vec<NestValue>,
     pub stores: Vec<NestStore>,
@@ -209,6 +222,7 @@ impl Nest {
             dims,
             known: Rc::clone(known),
             reduced: Dims::default(),
+            scanned: Dims::default(),
             buffers: Vec::new(),
             values: Vec::new(),
             stores: Vec::new(),
@@ -238,9 +252,12 @@ impl Nest {
                 .support
                 .union(self.values[*a].support)
                 .union(self.values[*b].support),
-            NestOp::Scan(_, a) | NestOp::Order { operand: a, .. } => {
-                self.values[*a].support.union(self.reduced)
-            }
+            NestOp::Scan(_, a) => self.values[*a].support.union(self.scanned),
+            NestOp::Recurrence { factor, term } => self.values[*factor]
+                .support
+                .union(self.values[*term].support)
+                .union(self.scanned),
+            NestOp::Order { operand, .. } => self.values[*operand].support.union(self.reduced),
             NestOp::Reduce(_, a) => {
                 if self.reduced.is_empty() {
                     return Err(Error::new(
@@ -385,13 +402,14 @@ impl Nest {
     }
 
     /// Dim `order[i]` becomes dim `i`.
-    fn permute(&mut self, order: &[usize]) {
+    pub fn permute(&mut self, order: &[usize]) {
         let moved = |dims: Dims| {
             let places = (0..order.len()).filter(|&i| dims.contains(order[i]));
             places.fold(Dims::default(), Dims::with)
         };
         self.dims = order.iter().map(|&d| self.dims[d].clone()).collect();
         self.reduced = moved(self.reduced);
+        self.scanned = moved(self.scanned);
         for value in &mut self.values {
             value.support = moved(value.support);
             if let NestOp::Coordinate { dim, .. } = &mut value.op {
@@ -406,7 +424,8 @@ impl Nest {
     /// Whether dims `outer` and `outer + 1` can become one.
     fn can_merge(&self, outer: usize) -> bool {
         let inner = outer + 1;
-        if self.reduced.contains(outer) != self.reduced.contains(inner) {
+        let apart = |dims: Dims| dims.contains(outer) != dims.contains(inner);
+        if apart(self.reduced) || apart(self.scanned) {
             return false;
         }
         let both_or_none = |dims: Dims| dims.contains(outer) == dims.contains(inner);
@@ -432,6 +451,7 @@ impl Nest {
         self.dims.remove(dim);
         let shrink = |dims: Dims| Dims(dims.0 & ((1 << dim) - 1) | dims.0 >> 1 & !((1 << dim) - 1));
         self.reduced = shrink(self.reduced);
+        self.scanned = shrink(self.scanned);
         for_each_window(self, |window| {
             window.strides.remove(dim);
         });

@@ -406,7 +406,7 @@ impl<'a> Frame<'a> {
             NestOp::Cast(a) => self.get(*a).cast(*dtype),
             NestOp::Reduce(f, a) => self.reduce(*f, *a),
             // Along one element: what is combined is given otherwise.
-            NestOp::Scan(_, a) => self.get(*a),
+            NestOp::Scan(_, a) | NestOp::Recurrence { term: a, .. } => self.get(*a),
             // The order of one element.
             NestOp::Order { .. } => k.constant(DType::I64, 0),
         };
@@ -489,6 +489,13 @@ impl<'a> Frame<'a> {
                 *extent = 1;
             }
         }
+        self.k.full(value.dtype, &shape, identity(f, value.dtype))
+    }
+
+    /// What a running combination starts from.
+    pub fn before_first(&self, f: ReduceOp, scan: Node) -> Tile {
+        let value = &self.nest.values[scan];
+        let shape = self.shape(value.support);
         self.k.full(value.dtype, &shape, identity(f, value.dtype))
     }
 

@@ -12,10 +12,11 @@ use crate::nest::{Dims, Nest, NestStore, Node};
 /// The nests that together do what `nest` does, each for all extents of its own dims.
 pub fn separate(nest: Nest) -> Result<Vec<Nest>> {
     let mut groups: BTreeMap<Dims, Vec<NestStore>> = BTreeMap::new();
+    let walked = nest.reduced.union(nest.scanned);
     let may_be_empty = (0..nest.rank())
         .filter(|&d| {
             let constant = nest.dims[d].as_const().is_some();
-            !constant && !nest.reduced.contains(d) && nest.least(d) < 1
+            !constant && !walked.contains(d) && nest.least(d) < 1
         })
         .fold(Dims::default(), Dims::with);
     for store in &nest.stores {
@@ -64,6 +65,7 @@ fn restricted(nest: &Nest, stores: Vec<NestStore>) -> Result<Nest> {
     }
     let mut part = Nest::new(nest.name.clone(), nest.dims.clone(), &nest.known);
     part.reduced = nest.reduced;
+    part.scanned = nest.scanned;
     part.buffers.clone_from(&nest.buffers);
     let mut moved: Vec<Node> = vec![0; nest.values.len()];
     for (node, value) in nest.values.iter().enumerate() {

@@ -150,6 +150,7 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
             | NestOp::Select(..)
             | NestOp::Scan(..)
             | NestOp::Order { .. }
+            | NestOp::Recurrence { .. }
             | NestOp::Cast(_) => value.op.with_operands(get),
         };
         map[node] = Some(second.push(op, value.dtype)?);

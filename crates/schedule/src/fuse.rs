@@ -48,13 +48,15 @@ pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
 
 /// A group while it grows.
 pub(crate) struct Draft {
-    kind: GroupKind,
+    pub(crate) kind: GroupKind,
     pub(crate) dims: Vec<Expr>,
     pub(crate) reduced: BTreeSet<usize>,
-    nodes: Vec<NodeId>,
+    /// The dim that recurrences run along.
+    pub(crate) scanned: Option<usize>,
+    pub(crate) nodes: Vec<NodeId>,
     pub(crate) deps: BTreeSet<usize>,
     /// Merged into another group.
-    dead: bool,
+    pub(crate) dead: bool,
     /// Writes into an input: a second run of the same element would read what the first one wrote.
     pub(crate) overwrites: bool,
 }
@@ -124,6 +126,7 @@ impl<'a> Fuser<'a> {
             Category::Matmul => {
                 self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
             }
+            Category::Scan if matches!(node.op, Op::LinearScan { .. }) => self.visit_scan(id, node),
             Category::Indexing | Category::Scan | Category::Sort => {
                 self.start(id, node, GroupKind::Writes(id), self.shape(node.out()))
             }
@@ -143,7 +146,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    fn shape(&self, value: ValueId) -> Vec<Expr> {
+    pub(crate) fn shape(&self, value: ValueId) -> Vec<Expr> {
         self.graph.values[value].ty.shape.clone()
     }
 
@@ -216,6 +219,7 @@ impl<'a> Fuser<'a> {
                 && draft.nodes.len() < MAX_NODES
                 && complete
                 && !reduced.is_empty()
+                && (draft.scanned.is_none() || self.folds_in_a_step(draft, &reduced))
                 && (draft.reduced.is_empty() || draft.reduced == reduced);
             fits.then_some((g, map, reduced))
         });
@@ -247,7 +251,11 @@ impl<'a> Fuser<'a> {
     }
 
     /// Dims of the node's result in a group, if the node can join it; grows nothing.
-    fn dims_for(&self, node: &Node, group: usize) -> Option<(DimMap, Vec<(usize, Expr)>)> {
+    pub(crate) fn dims_for(
+        &self,
+        node: &Node,
+        group: usize,
+    ) -> Option<(DimMap, Vec<(usize, Expr)>)> {
         let draft = &self.drafts[group];
         if draft.nodes.len() >= MAX_NODES
             || matches!(draft.kind, GroupKind::Writes(_) | GroupKind::External(_))
@@ -306,6 +314,7 @@ impl<'a> Fuser<'a> {
         let covers = used.len() == draft.dims.len();
         let recomputable = covers
             && draft.reduced.is_empty()
+            && draft.scanned.is_none()
             && draft.nodes.len() <= MAX_GROWN_NODES
             && !draft.overwrites;
         if !grown.is_empty() && !recomputable {
@@ -315,7 +324,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Adds the node to a group with the dims that [`Self::dims_for`] found.
-    fn place(
+    pub(crate) fn place(
         &mut self,
         id: NodeId,
         node: &Node,
@@ -348,6 +357,7 @@ impl<'a> Fuser<'a> {
     fn insert_dim(&mut self, group: usize, at: usize, extent: Expr) {
         let draft = &mut self.drafts[group];
         draft.dims.insert(at, extent);
+        draft.scanned = draft.scanned.map(|d| if d >= at { d + 1 } else { d });
         draft.reduced = draft
             .reduced
             .iter()
@@ -370,7 +380,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Moves all nodes of `from` into `into`, where `node` already is, if their dims match and no third group stands between.
-    fn try_merge(&mut self, node: &Node, from: usize, into: usize) {
+    pub(crate) fn try_merge(&mut self, node: &Node, from: usize, into: usize) {
         let (a, b) = (&self.drafts[from], &self.drafts[into]);
         if a.kind != GroupKind::Loops
             || b.kind != GroupKind::Loops
@@ -441,7 +451,10 @@ impl<'a> Fuser<'a> {
             .all(|(old, &new)| a.dims[old] == b.dims[new]);
         let reduced: BTreeSet<usize> = a.reduced.iter().map(|&d| relabel[d]).collect();
         let one_reduction = a.reduced.is_empty() || b.reduced.is_empty() || reduced == b.reduced;
-        if distinct.len() != relabel.len() || !same_extents || !one_reduction {
+        let scanned = a.scanned.map(|d| relabel[d]);
+        let one_scan = (scanned.is_none() && b.scanned.is_none())
+            || (scanned == b.scanned && reduced.is_empty() && b.reduced.is_empty());
+        if distinct.len() != relabel.len() || !same_extents || !one_reduction || !one_scan {
             return;
         }
         let (nodes, deps) = (a.nodes.clone(), a.deps.clone());
@@ -465,7 +478,13 @@ impl<'a> Fuser<'a> {
 
     // ---- starting --------------------------------------------------------------------------------------------------------------
 
-    fn start(&mut self, id: NodeId, node: &Node, kind: GroupKind, shape: Vec<Expr>) -> Result<()> {
+    pub(crate) fn start(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        kind: GroupKind,
+        shape: Vec<Expr>,
+    ) -> Result<()> {
         let deps = node
             .inputs
             .iter()
@@ -477,6 +496,7 @@ impl<'a> Fuser<'a> {
             kind,
             dims,
             reduced: BTreeSet::new(),
+            scanned: None,
             nodes: vec![id],
             deps,
             dead: false,
@@ -516,7 +536,7 @@ impl<'a> Fuser<'a> {
     // ---- looking ---------------------------------------------------------------------------------------------------------------
 
     /// The group that computes a value or what it is a view of.
-    fn group_behind(&self, value: ValueId) -> Option<usize> {
+    pub(crate) fn group_behind(&self, value: ValueId) -> Option<usize> {
         self.producer[self.placements.root(value).index()]
             .and_then(|node| self.group_of[node.index()])
     }
@@ -624,6 +644,7 @@ impl<'a> Fuser<'a> {
                 kind: draft.kind,
                 dims: draft.dims.clone(),
                 reduced: draft.reduced.iter().copied().collect(),
+                scanned: draft.scanned,
                 nodes: draft.nodes.clone(),
                 maps,
                 operand_maps,
@@ -712,7 +733,8 @@ pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
         Category::Matmul => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
-        Category::View | Category::External | Category::Scan | Category::Sort => true,
+        Category::Scan => !matches!(op, Op::LinearScan { .. }),
+        Category::View | Category::External | Category::Sort => true,
         Category::Pointwise | Category::Reduction | Category::Source | Category::Composite => false,
     }
 }
@@ -801,7 +823,9 @@ fn strategies(group: &Group, target: &TargetDesc, guess: &dyn Fn(&Expr) -> i64) 
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
         GroupKind::Writes(_) => vec![Strategy::Tiles],
         GroupKind::External(_) => vec![],
-        GroupKind::Loops if group.reduced.is_empty() => vec![Strategy::Tiles],
+        GroupKind::Loops if group.reduced.is_empty() || group.scanned.is_some() => {
+            vec![Strategy::Tiles]
+        }
         GroupKind::Loops => {
             let extent = |d: usize| guess(&group.dims[d]).max(1);
             let rows = (0..group.dims.len())

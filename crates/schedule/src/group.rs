@@ -28,6 +28,8 @@ pub struct Group {
     pub dims: Vec<Expr>,
     /// Domain dims that the group's reductions run over, ascending. Empty: no reduction.
     pub reduced: Vec<usize>,
+    /// The domain dim that the group's recurrences run along, step by step.
+    pub scanned: Option<usize>,
     /// In an order in which they can be computed.
     pub nodes: Vec<NodeId>,
     /// Dims of every value that the group computes.
@@ -44,7 +46,7 @@ pub struct Group {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKind {
-    /// Elementwise work and reductions over one domain.
+    /// Elementwise work, reductions and recurrences over one domain.
     Loops,
     /// A matrix product (the node) with elementwise work on its result.
     Contraction(NodeId),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
+//! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ mod buffers;
 mod fuse;
 mod group;
 mod inplace;
+mod scan;
 mod text;
 
 pub use buffers::{BufferPlan, plan_buffers, span};

@@ -41,9 +41,12 @@ impl Shown<'_> {
         };
         writeln!(
             f,
-            "group {i} {kind} over [{}] reduced {:?} as {:?}",
+            "group {i} {kind} over [{}] reduced {:?}{} as {:?}",
             list(&group.dims),
             group.reduced,
+            group
+                .scanned
+                .map_or_else(String::new, |dim| format!(" scanned {dim}")),
             group.alternatives
         )?;
         writeln!(f, "  reads {}", self.names(&group.inputs))?;

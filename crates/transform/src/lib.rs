@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
+//! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
 //!
 //! A pass takes a graph and returns a graph; the pipeline verifies what comes out.
@@ -11,8 +12,10 @@
 
 mod borders;
 mod decompose;
+mod recurrences;
 mod simplify;
 
 pub use borders::borders;
 pub use decompose::decompose;
+pub use recurrences::recurrences;
 pub use simplify::{RULES, Rule, same_values, simplify};

@@ -61,6 +61,11 @@ pub const RULES: &[Rule] = &[
         apply: view_of_same,
     },
     Rule {
+        name: "views-back",
+        doc: "Views in a row that come back to a shape are the value that had it.",
+        apply: views_back,
+    },
+    Rule {
         name: "write-of-all",
         doc: "What is written over all of a tensor is the result; what writes nothing leaves it.",
         apply: write_of_all,
@@ -86,6 +91,23 @@ fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
         _ => false,
     };
     same.then_some(x)
+}
+
+fn views_back(seen: &Seen<'_>) -> Option<ValueId> {
+    let mut x = seen.inputs.first().copied()?;
+    if !matches!(seen.op, Op::View { .. }) {
+        return None;
+    }
+    loop {
+        let node = seen.defined_by(x)?;
+        if !matches!(node.op, Op::View { .. }) {
+            return None;
+        }
+        x = node.inputs[0];
+        if seen.same_type(x) {
+            return Some(x);
+        }
+    }
 }
 
 fn write_of_all(seen: &Seen<'_>) -> Option<ValueId> {

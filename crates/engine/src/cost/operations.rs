@@ -117,6 +117,7 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
         Op::Var { .. } => read(4),
         Op::Argmax { .. } | Op::Argmin { .. } => read(2),
         Op::Cumsum { .. } | Op::Cumprod { .. } => out(1),
+        Op::LinearScan { .. } => out(2),
         // A comparison for each halving of the row.
         Op::Argsort { dim, .. } => {
             let extent = graph.values[node.inputs[0]].ty.shape[*dim].as_const();

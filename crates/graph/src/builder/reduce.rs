@@ -136,6 +136,13 @@ impl Builder {
         self.gather(x, dim, positions)
     }
 
+    /// `out[i] = a[i] * out[i - 1] + b[i]` along a dimension, from `out[0] = b[0]`.
+    #[track_caller]
+    pub fn linear_scan(&mut self, a: ValueId, b: ValueId, dim: i64) -> Result<ValueId> {
+        let dim = self.dim("linear_scan", dim, self.ty(a).rank())?;
+        self.emit(Op::LinearScan { dim }, &[a, b])
+    }
+
     /// Integers and bools as i64.
     #[track_caller]
     fn widened(&mut self, x: ValueId) -> Result<ValueId> {

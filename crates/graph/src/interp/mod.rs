@@ -152,6 +152,7 @@ fn apply(
         Op::Argsort { dim, descending } => one(row::order(x()?, *dim, *descending)),
         Op::Cumsum { dim } => one(row::scan(x()?, *dim, |a, b| a + b, i128::wrapping_add)),
         Op::Cumprod { dim } => one(row::scan(x()?, *dim, |a, b| a * b, i128::wrapping_mul)),
+        Op::LinearScan { dim } => one(row::linear_scan(operands[0], operands[1], *dim)),
         Op::Softmax { dim } => one(row::softmax(x()?, *dim, false)),
         Op::LogSoftmax { dim } => one(row::softmax(x()?, *dim, true)),
         Op::NativeLayerNorm { rank, eps } => {

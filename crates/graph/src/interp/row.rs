@@ -173,6 +173,33 @@ pub(super) fn order(x: &Tensor, dim: usize, descending: bool) -> Tensor {
     Tensor::integers(DType::I64, x.shape.clone(), out.into_iter())
 }
 
+/// Where the elements of each line along a dimension lie; a tensor without dimensions is one line of one element.
+fn lines(x: &Tensor, dim: usize) -> Vec<Vec<usize>> {
+    let dims = if x.shape.is_empty() {
+        vec![]
+    } else {
+        vec![dim]
+    };
+    let rows = Rows::new(&x.shape, &dims);
+    let places = |start: &usize| rows.steps.iter().map(|step| start + step).collect();
+    rows.starts.iter().map(places).collect()
+}
+
+/// Affine functions composed along a dimension; the state is kept in f64.
+pub(super) fn linear_scan(a: &Tensor, b: &Tensor, dim: usize) -> Tensor {
+    let mut out = vec![0.0; b.numel()];
+    for line in lines(b, dim) {
+        let mut state = None;
+        for at in line {
+            let next = state.map_or(b.float_at(at), |state| {
+                a.float_at(at) * state + b.float_at(at)
+            });
+            (out[at], state) = (next, Some(next));
+        }
+    }
+    Tensor::floats(b.dtype, b.shape.clone(), out.into_iter())
+}
+
 /// Running combinations along a dimension; floats are kept in f64.
 pub(super) fn scan(
     x: &Tensor,
@@ -180,20 +207,10 @@ pub(super) fn scan(
     float: fn(f64, f64) -> f64,
     integer: fn(i128, i128) -> i128,
 ) -> Tensor {
-    let dims = if x.shape.is_empty() {
-        vec![]
-    } else {
-        vec![dim]
-    };
-    let rows = Rows::new(&x.shape, &dims);
-    let each = || {
-        let places = |start: &usize| rows.steps.iter().map(move |step| start + step).collect();
-        rows.starts.iter().map(places).collect::<Vec<Vec<usize>>>()
-    };
     match &x.data {
         Data::F(_) => {
             let mut out = vec![0.0; x.numel()];
-            for row in each() {
+            for row in lines(x, dim) {
                 let mut sum = None;
                 for at in row {
                     let v = x.float_at(at);
@@ -205,7 +222,7 @@ pub(super) fn scan(
         }
         Data::I(data) => {
             let mut out = vec![0; x.numel()];
-            for row in each() {
+            for row in lines(x, dim) {
                 let mut sum = None;
                 for at in row {
                     let next = sum.map_or(data[at], |sum| integer(sum, data[at]));

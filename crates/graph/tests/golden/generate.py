@@ -303,6 +303,20 @@ case("linear", F.linear, g(2, 3, 4), g(5, 4), g(5))
 case("linear", F.linear, g(4), g(5, 4), g(5))
 case("linear", F.linear, g(2, 4), g(5, 4))
 
+
+def linear_scan(a, b, dim):
+    """Affine functions composed step by step, as a recurrent layer does."""
+    states = []
+    for x, y in zip(a.double().unbind(dim), b.double().unbind(dim), strict=True):
+        states.append(x * states[-1] + y if states else y)
+    return torch.stack(states, dim).to(b.dtype)
+
+
+for dtype in FLOATS:
+    for shape, dim in (((3, 7), 1), ((5, 2, 3), 0), ((4, 1), 1)):
+        case("linear_scan", lambda a, b: linear_scan(a, b, dim), torch.rand(shape).to(dtype), torch.randn(shape).to(dtype), dim=dim)
+case("linear_scan", lambda a, b: linear_scan(a, b, 0), torch.tensor([INF, 1.0, NAN]), torch.tensor([1.0, 2.0, 3.0]), dim=0)
+
 # Promotion, of dtypes and classes alone.
 KINDS = [("t", 1), ("t", 0)]
 for a, b in itertools.combinations_with_replacement(ALL, 2):
