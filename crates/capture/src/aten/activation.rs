@@ -23,6 +23,8 @@ pub(super) const ROWS: &[Row] = &[
         Compiled(|c| float_function(c, hardswish)),
     ),
     ("aten.threshold.default", Compiled(threshold)),
+    ("aten.logit.default", Compiled(logit)),
+    ("aten.log_sigmoid_forward.default", Compiled(log_sigmoid)),
 ];
 
 fn hardtanh(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
@@ -127,4 +129,38 @@ fn threshold(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (threshold, value) = (c.value_of(&threshold, dtype)?, c.value_of(&value, dtype)?);
     let below = c.b.emit(Op::Compare(Compare::Le), &[x, threshold])?;
     Ok(vec![c.b.emit(Op::Where, &[below, value, x])?])
+}
+
+/// `log(x / (1 - x))`, of `x` kept so far from 0 and 1.
+fn logit(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let margin = c.number(1, "eps")?.map(|n| n.as_f64());
+    let (mut x, dtype, out) = wide_self(c)?;
+    let mut s = Steps { c, dtype };
+    if let Some(low) = margin.filter(|m| *m >= 0.0) {
+        // Above a half the bounds have changed places; the lower one wins then.
+        let given = x;
+        for (f, bound) in [(Compare::Gt, 1.0 - low), (Compare::Lt, low)] {
+            let beyond = s.is(f, given, bound)?;
+            let bound = s.number(bound)?;
+            x = s.choose(beyond, bound, x)?;
+        }
+    }
+    let rest = s.from(1.0, x)?;
+    let odds = s.div(x, rest)?;
+    let y = s.unary(Unary::Log, odds)?;
+    Ok(vec![c.b.cast(y, out)?])
+}
+
+/// `min(x, 0) - log1p(exp(-|x|))`, and the exponential, which eager keeps for its gradient.
+fn log_sigmoid(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, dtype, out) = wide_self(c)?;
+    let mut s = Steps { c, dtype };
+    let size = s.unary(Unary::Abs, x)?;
+    let below = s.unary(Unary::Neg, size)?;
+    let e = s.unary(Unary::Exp, below)?;
+    let log = s.unary(Unary::Log1p, e)?;
+    let zero = s.number(0.0)?;
+    let least = s.binary(Binary::Minimum, x, zero)?;
+    let y = s.sub(least, log)?;
+    Ok(vec![c.b.cast(y, out)?, c.b.cast(e, out)?])
 }

@@ -29,6 +29,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.hardtanh_backward.default", Compiled(hardtanh)),
     ("aten.elu_backward.default", Compiled(elu)),
     ("aten.softplus_backward.default", Compiled(softplus)),
+    ("aten.logit_backward.default", Compiled(logit)),
     (
         "aten._softmax_backward_data.default",
         Compiled(|c| softmax(c, false)),
@@ -218,6 +219,26 @@ fn softplus(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let soft = s.mul(grad, gate)?;
     let linear = s.is(Compare::Gt, scaled, threshold)?;
     let y = s.choose(linear, grad, soft)?;
+    Ok(vec![c.b.cast(y, out)?])
+}
+
+/// `grad / (x (1 - x))`; beyond the margin nothing, and without one NaN.
+fn logit(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let margin = c.number(2, "eps")?.map(|n| n.as_f64());
+    let (low, beyond) = match margin {
+        Some(m) if m >= 0.0 => (m, 0.0),
+        _ => (0.0, f64::NAN),
+    };
+    let (grad, x, dtype, out) = wide_two(c)?;
+    let mut s = Steps { c, dtype };
+    let rest = s.from(1.0, x)?;
+    let slope = s.mul(x, rest)?;
+    let mut y = s.div(grad, slope)?;
+    let beyond = s.number(beyond)?;
+    for (f, bound) in [(Compare::Lt, low), (Compare::Gt, 1.0 - low)] {
+        let outside = s.is(f, x, bound)?;
+        y = s.choose(outside, beyond, y)?;
+    }
     Ok(vec![c.b.cast(y, out)?])
 }
 

@@ -8,6 +8,7 @@ use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Result, Scalar};
 use oxyfuel_graph::{Binary, Compare, Op, Unary, ValueId};
+use std::f64::consts::LOG2_E;
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.square.default", Compiled(square)),
@@ -40,6 +41,14 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.xlogy.Tensor", Compiled(xlogy)),
     ("aten.xlogy.Scalar_Other", Compiled(xlogy)),
     ("aten.xlogy.Scalar_Self", Compiled(xlogy)),
+    (
+        "aten.logaddexp.default",
+        Compiled(|c| logaddexp(c, Unary::Exp, 1.0)),
+    ),
+    (
+        "aten.logaddexp2.default",
+        Compiled(|c| logaddexp(c, Unary::Exp2, LOG2_E)),
+    ),
 ];
 
 /// Steps on values of one dtype, for formulas.
@@ -278,4 +287,30 @@ fn xlogy(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let nan = s.unary(Unary::IsNan, y)?;
     let value = s.choose(nan, y, value)?;
     Ok(vec![c.b.cast(value, out)?])
+}
+
+/// `log(base^a + base^b)` from the larger; `scale` is the logarithm of e.
+fn logaddexp(c: &mut Call<'_>, power: Unary, scale: f64) -> Result<Vec<ValueId>> {
+    let (a, b) = (c.tensor(0, "self")?, c.tensor(1, "other")?);
+    let out = c.out(0)?.dtype;
+    if !out.is_float() {
+        return refuse("on integers");
+    }
+    let dtype = wide(out);
+    let (a, b) = (c.b.cast(a, dtype)?, c.b.cast(b, dtype)?);
+    let mut s = Steps { c, dtype };
+    let larger = s.binary(Binary::Maximum, a, b)?;
+    let difference = s.sub(a, b)?;
+    let distance = s.unary(Unary::Abs, difference)?;
+    let below = s.unary(Unary::Neg, distance)?;
+    let ratio = s.unary(power, below)?;
+    let log = s.unary(Unary::Log1p, ratio)?;
+    let more = s.times(log, scale)?;
+    let sum = s.add(larger, more)?;
+    // Two infinities of one sign have no difference.
+    let infinite = s.unary(Unary::IsInf, a)?;
+    let same = s.c.b.emit(Op::Compare(Compare::Eq), &[a, b])?;
+    let endless = s.binary(Binary::BitwiseAnd, infinite, same)?;
+    let y = s.choose(endless, a, sum)?;
+    Ok(vec![c.b.cast(y, out)?])
 }

@@ -161,6 +161,14 @@ def pointwise():
         case(A.ldexp.Tensor, x, torch.tensor([-2, 0, 3, 1]))
         case(A.lerp.Tensor, x, x + 1, torch.rand(3, 4).to(dtype))
         case(A.xlogy.Tensor, line(dtype, [0, 0, 1, 2]), line(dtype, [0, NAN, 2, 3]))
+        ends = [INF, -INF, INF, -INF, NAN, 1, -3, 40, 0]
+        for op in (A.logaddexp.default, A.logaddexp2.default):
+            case(op, line(dtype, ends), line(dtype, [INF, -INF, -INF, 2, 1, 1, 0.5, -40, NAN]))
+        for margin in (None, 0.125, 0.75):
+            shares = line(dtype, [-1, 0, 0.0625, 0.3, 0.5, 0.9375, 1, 2, NAN])
+            case(A.logit.default, shares, margin)
+            case(A.logit_backward.default, line(dtype, [1, -1, 2, 3, -4, 5, 6, 7, 8]), shares, margin)
+        case(A.log_sigmoid_forward.default, line(dtype, SPECIAL + [30, -30]))
         case(A.copysign.Tensor, line(dtype, [1, 2, -3, 4]), line(dtype, [0.0, -0.0, 1, -INF]))
         case(A.signbit.default, line(dtype, [1, -2, 0.0, -0.0, INF, -INF]))
         case(A.hardtanh.default, line(dtype, SPECIAL), -0.3, 0.7)
