@@ -307,7 +307,7 @@ def report(lines):
             )
     columns = ("jobs", "samples", "agree", "skipped", "wrong", "dynamo", "kernels", "external", "interpreted")
     print(f"{'':<20}" + "".join(f"{c:>13}" for c in columns))
-    for name, row in rows.items():
+    for name, row in sorted(rows.items(), key=lambda entry: entry[0] == "all"):
         print(f"{name:<20}" + "".join(f"{row[c]:>13}" for c in columns))
     by_blame = collections.Counter((w["blame"], line["op"]) for line in lines for w in line["wrong"])
     for (blame, op), n in by_blame.most_common():

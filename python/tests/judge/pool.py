@@ -99,7 +99,8 @@ class Pool:
 
         try:
             while True:
-                timer = threading.Timer(self.patience, expire)
+                # Before the first sample a worker may have all of torch to load.
+                timer = threading.Timer(self.patience * (5 if at[0] is None else 1), expire)
                 timer.daemon = True
                 timer.start()
                 line = process.stdout.readline()
