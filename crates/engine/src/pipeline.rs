@@ -2,13 +2,13 @@
 
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::Graph;
-use oxyfuel_lower::{Lowered, lower_group};
+use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
 use oxyfuel_transform::{borders, decompose, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
-use crate::options::Options;
+use crate::options::{Numerics, Options};
 use crate::record::{Record, Stage};
 use crate::share::{Kernels, Launch, Sharing};
 use crate::target::Target;
@@ -40,7 +40,9 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let schedule = record.step("schedule", || schedule(&graph, &target.desc))?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
-    let lowered = record.step("lower", || lower_all(&graph, &schedule, target))?;
+    let lowered = record.step("lower", || {
+        lower_all(&graph, &schedule, target, options.numerics)
+    })?;
     record.reached(Stage::Logical, || {
         programs(&lowered, |l| l.logical.to_string())
     });
@@ -72,7 +74,16 @@ fn verified(graph: Graph) -> Result<Graph> {
 }
 
 /// The kernels of all groups, equal work lowered once.
-fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Kernels<Lowered>> {
+fn lower_all(
+    graph: &Graph,
+    schedule: &Schedule,
+    target: &Target,
+    numerics: Numerics,
+) -> Result<Kernels<Lowered>> {
+    let rounding = match numerics {
+        Numerics::Eager => Rounding::Everywhere,
+        Numerics::Fast => Rounding::AtStores,
+    };
     let mut sharing = Sharing::new(graph, schedule);
     let mut kernels = Kernels {
         unique: vec![],
@@ -88,7 +99,7 @@ fn lower_all(graph: &Graph, schedule: &Schedule, target: &Target) -> Result<Kern
             kernels.launches.push(Some(launch));
             continue;
         }
-        let lowered = lower_one(graph, schedule, group, i, target)?;
+        let lowered = lower_one(graph, schedule, group, i, target, rounding)?;
         let kernel = kernels.unique.len();
         sharing.remember(portrait, kernel, &lowered);
         kernels.launches.push(Some(Launch {
@@ -107,11 +118,13 @@ fn lower_one(
     group: &Group,
     number: usize,
     target: &Target,
+    rounding: Rounding,
 ) -> Result<Lowered> {
     let name = kernel_name(graph, group, number);
     let mut failure = None;
     for &strategy in &group.alternatives {
-        match lower_group(graph, schedule, group, strategy, &target.desc, &name) {
+        let desc = &target.desc;
+        match lower_group(graph, schedule, group, strategy, desc, rounding, &name) {
             Ok(lowered) => return Ok(lowered),
             Err(error) if error.code == Code::NoLowering => failure = Some(error),
             Err(error) => return Err(error),

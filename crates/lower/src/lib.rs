@@ -14,6 +14,7 @@
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
+//! | `wide.rs` | narrow values kept in f32 inside of a kernel |
 //! | `map.rs` | layouts for every tile |
 //!
 //! This is the only crate that sees both IRs.
@@ -39,6 +40,7 @@ mod split;
 mod tile;
 mod walk;
 mod warps;
+mod wide;
 
 use oxyfuel_base::{Expr, Result};
 use oxyfuel_graph::{Graph, ValueId};
@@ -50,6 +52,8 @@ use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
+
+pub use crate::wide::Rounding;
 
 /// What a kernel's parameter stands for, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +88,13 @@ pub fn lower_group(
     group: &Group,
     strategy: Strategy,
     target: &TargetDesc,
+    rounding: Rounding,
     name: &str,
 ) -> Result<Lowered> {
     let mut work = build::build(graph, schedule, group, name)?;
+    if rounding == Rounding::AtStores {
+        work.nests = work.nests.iter().map(wide::kept_wide).collect();
+    }
     let known = Known::of(graph);
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {

@@ -4,7 +4,7 @@ use oxyfuel_base::DType;
 use oxyfuel_graph::{HostTensor, parse};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::ir::ParamKind;
-use oxyfuel_lower::{Argument, lower_group};
+use oxyfuel_lower::{Argument, Rounding, lower_group};
 use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_schedule::schedule;
 use oxyfuel_transform::{decompose, simplify};
@@ -120,9 +120,29 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
         let lowered = group
             .alternatives
             .iter()
-            .find_map(|&s| lower_group(&graph, &plan, group, s, target, &format!("k{i}")).ok())
+            .find_map(|&s| {
+                lower_group(
+                    &graph,
+                    &plan,
+                    group,
+                    s,
+                    target,
+                    Rounding::Everywhere,
+                    &format!("k{i}"),
+                )
+                .ok()
+            })
             .unwrap_or_else(|| {
-                lower_group(&graph, &plan, group, group.alternatives[0], target, "k").unwrap()
+                lower_group(
+                    &graph,
+                    &plan,
+                    group,
+                    group.alternatives[0],
+                    target,
+                    Rounding::Everywhere,
+                    "k",
+                )
+                .unwrap()
             });
         oxyfuel_kernel::verify(&lowered.mapped)
             .unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));

@@ -1,0 +1,140 @@
+//! What `fast` numerics promise: inside of a kernel bf16 and f16 are kept in f32, so a result is what f32 arithmetic gives, rounded once.
+
+use std::sync::Arc;
+
+use oxyfuel_base::DType;
+use oxyfuel_engine::{Compiler, Numerics, Options};
+use oxyfuel_graph::{HostTensor, parse};
+use oxyfuel_plan::Artefact;
+use oxyfuel_runtime::tensor::Tensor;
+
+fn compiler(numerics: Numerics, threads: usize) -> Compiler {
+    let options = Options {
+        numerics,
+        threads,
+        ..Options::default()
+    };
+    Compiler::new(options).unwrap()
+}
+
+/// Bits of the result, and bytes of machine code.
+fn run(compiler: &Compiler, text: &str, inputs: &[HostTensor]) -> (Vec<u8>, usize) {
+    let executable = compiler.compile(&parse("test", text).unwrap()).unwrap();
+    let device = compiler.device();
+    let tensors: Vec<Tensor> = inputs
+        .iter()
+        .map(|host| {
+            let tensor = Tensor::empty_on(&**device, host.dtype, &host.shape).unwrap();
+            device.copy_in(&host.data, tensor.storage(), 0).unwrap();
+            tensor
+        })
+        .collect();
+    let outputs = executable.run(&tensors.iter().collect::<Vec<_>>()).unwrap();
+    let mut bytes = vec![0; outputs[0].storage().len()];
+    device
+        .copy_out(outputs[0].storage(), 0, &mut bytes)
+        .unwrap();
+    let code = executable
+        .plan()
+        .kernels
+        .values()
+        .map(|k| match &k.artefact {
+            Artefact::MachineCode(code) => code.code.len(),
+            Artefact::Interpreted | Artefact::Ptx(_) => 0,
+        });
+    let elements: i64 = outputs[0].shape().iter().product();
+    bytes.truncate(usize::try_from(elements).unwrap() * outputs[0].dtype().size());
+    (bytes, code.sum())
+}
+
+fn input(dtype: DType, shape: &[i64], seed: u64) -> HostTensor {
+    let count = shape.iter().product::<i64>();
+    let value = |i: i64| {
+        let hash = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ seed) >> 40;
+        hash as f64 / (1 << 22) as f64 - 2.0
+    };
+    let values: Vec<f64> = (0..count).map(value).collect();
+    HostTensor::from_f64(dtype, shape, &values).unwrap()
+}
+
+const NARROW: &str = "graph @narrow(%x: DT[6, 50] cpu, %y: DT[6, 50] cpu) {
+  %a: DT[6, 50] = mul %x, %y
+  %b: DT[6, 50] = add %a, %x
+  %c: DT[6, 50] = tanh %b
+  %s: DT[6, 1] = sum %c, dims=[1], keepdim=true
+  %d: DT[6, 50] = sub %c, %s
+  %z: DT[6, 50] = mul %d, %y
+  return %z
+}";
+
+/// The same in f32, with one rounding at the end.
+const WIDE: &str = "graph @wide(%x: DT[6, 50] cpu, %y: DT[6, 50] cpu) {
+  %xw: f32[6, 50] = _to_copy %x
+  %yw: f32[6, 50] = _to_copy %y
+  %a: f32[6, 50] = mul %xw, %yw
+  %b: f32[6, 50] = add %a, %xw
+  %c: f32[6, 50] = tanh %b
+  %s: f32[6, 1] = sum %c, dims=[1], keepdim=true
+  %d: f32[6, 50] = sub %c, %s
+  %zw: f32[6, 50] = mul %d, %yw
+  %z: DT[6, 50] = _to_copy %zw
+  return %z
+}";
+
+#[test]
+fn fast_is_f32_inside_of_a_kernel_and_one_rounding() {
+    let (eager, fast) = (compiler(Numerics::Eager, 1), compiler(Numerics::Fast, 1));
+    for (name, dtype) in [("bf16", DType::BF16), ("f16", DType::F16)] {
+        let (narrow, wide) = (NARROW.replace("DT", name), WIDE.replace("DT", name));
+        let inputs = [input(dtype, &[6, 50], 1), input(dtype, &[6, 50], 2)];
+        let (rounded, long) = run(&eager, &narrow, &inputs);
+        let (kept, short) = run(&fast, &narrow, &inputs);
+        let (expected, _) = run(&eager, &wide, &inputs);
+        assert!(kept == expected, "{name}");
+        assert!(kept != rounded, "{name}: the option does nothing");
+        assert!(short < long, "{name}: {short} bytes of code, {long} before");
+    }
+}
+
+#[test]
+fn f32_and_f64_are_the_same_in_both() {
+    let (eager, fast) = (compiler(Numerics::Eager, 1), compiler(Numerics::Fast, 1));
+    for (name, dtype) in [("f32", DType::F32), ("f64", DType::F64)] {
+        let text = NARROW.replace("DT", name);
+        let inputs = [input(dtype, &[6, 50], 1), input(dtype, &[6, 50], 2)];
+        assert!(
+            run(&eager, &text, &inputs) == run(&fast, &text, &inputs),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_storage_float_is_meant() {
+    let text = "graph @f(%x: f32[64] cpu) {
+  %q: f8e4m3[64] = _to_copy %x
+  %y: f32[64] = _to_copy %q
+  return %y
+}";
+    let (eager, fast) = (compiler(Numerics::Eager, 1), compiler(Numerics::Fast, 1));
+    let inputs = [input(DType::F32, &[64], 1)];
+    assert_eq!(run(&eager, text, &inputs).0, run(&fast, text, &inputs).0);
+}
+
+/// Nothing of ours depends on which worker does what: reductions are cut by the plan alone.
+#[test]
+fn the_same_plan_gives_the_same_bits_over_runs() {
+    let text = "graph @f(%x: f32[3, 200000] cpu) {
+  %e: f32[3, 200000] = exp %x
+  %s: f32[3] = sum %e, dims=[1], keepdim=false
+  return %s
+}";
+    let inputs = [input(DType::F32, &[3, 200_000], 3)];
+    for threads in [1, 2, 3] {
+        let compiler = Arc::new(compiler(Numerics::Eager, threads));
+        let first = run(&compiler, text, &inputs);
+        for _ in 0..20 {
+            assert!(run(&compiler, text, &inputs) == first, "{threads} threads");
+        }
+    }
+}
