@@ -7,6 +7,7 @@ A graph that we fail to compile runs as it is, with one warning that names the c
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import time
@@ -41,6 +42,9 @@ def backend(
     chosen = resolve(config.current(), mode, options)
     if chosen.disable:
         return gm.forward
+    if torch.are_deterministic_algorithms_enabled():
+        # Dynamo guards it: a change of the setting compiles again.
+        chosen = dataclasses.replace(chosen, deterministic=True)
     with _torch.cached_as(_key(chosen)):
         return _aot(chosen)(gm, example_inputs)
 

@@ -39,7 +39,7 @@ class Options:
 
     def native(self, external: list[str], threads: int) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now."""
-        names = ("mode", "numerics", "target", "output_pool", "verify", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "deterministic", "target", "output_pool", "verify", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
         return json.dumps({**settings, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
@@ -108,7 +108,7 @@ KEYS: dict[str, Key] = {
     "numerics": Key(_one_of("eager", "fast"), "eager (round where eager rounds) or fast"),
     "fallback": Key(_one_of("warn", "error"), "warn (run a graph that does not compile as it is, with one warning) or error"),
     "fallback_random": Key(_bool, "true (eager's random numbers) or false"),
-    "deterministic": Key(_bool, "true or false"),
+    "deterministic": Key(_bool, "true (the same bits whatever thread is faster; as torch.use_deterministic_algorithms) or false"),
     "external": Key(_names, "operators that torch runs itself, such as [\"aten.softmax\"]"),
     "threads": Key(_count, "a number; 0 for as many as torch uses", "OXYFUEL_NUM_THREADS"),
     "target": Key(_text, "a target's name, such as avx2; empty for the best of this machine"),

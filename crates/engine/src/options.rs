@@ -34,6 +34,8 @@ pub enum Numerics {
 pub struct Options {
     pub mode: Mode,
     pub numerics: Numerics,
+    /// Results do not depend on which thread was faster, even where an index occurs twice in a scatter.
+    pub deterministic: bool,
     /// Target by name, as `oxyfuel doctor` lists them; empty: the best of this machine.
     pub target: String,
     /// Threads of the CPU device; 0: as the machine allows.
@@ -55,6 +57,7 @@ impl Default for Options {
         Self {
             mode: Mode::Default,
             numerics: Numerics::Eager,
+            deterministic: false,
             target: String::new(),
             threads: 0,
             host_threads: String::new(),
@@ -90,6 +93,10 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
             "fast" => Numerics::Fast,
             _ => return None,
         };
+        Some(())
+    }),
+    ("deterministic", "true or false", |o, v| {
+        o.deterministic = v.parse().ok()?;
         Some(())
     }),
     (
@@ -155,7 +162,10 @@ impl Options {
 
     /// What of the options changes code, as text for the cache key.
     pub fn key(&self) -> String {
-        format!("{:?} {:?}", self.mode, self.numerics)
+        format!(
+            "{:?} {:?} {:?}",
+            self.mode, self.numerics, self.deterministic
+        )
     }
 }
 

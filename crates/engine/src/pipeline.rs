@@ -1,7 +1,7 @@
 //! The whole compiler, in order.
 
 use oxyfuel_base::{Code, Result};
-use oxyfuel_graph::Graph;
+use oxyfuel_graph::{Graph, Op};
 use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
@@ -40,9 +40,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let schedule = record.step("schedule", || schedule(&graph, &target.desc))?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
-    let lowered = record.step("lower", || {
-        lower_all(&graph, &schedule, target, options.numerics)
-    })?;
+    let lowered = record.step("lower", || lower_all(&graph, &schedule, target, options))?;
     record.reached(Stage::Logical, || {
         programs(&lowered, |l| l.logical.to_string())
     });
@@ -78,9 +76,9 @@ fn lower_all(
     graph: &Graph,
     schedule: &Schedule,
     target: &Target,
-    numerics: Numerics,
+    options: &Options,
 ) -> Result<Kernels<Lowered>> {
-    let rounding = match numerics {
+    let rounding = match options.numerics {
         Numerics::Eager => Rounding::Everywhere,
         Numerics::Fast => Rounding::AtStores,
     };
@@ -99,7 +97,11 @@ fn lower_all(
             kernels.launches.push(Some(launch));
             continue;
         }
-        let lowered = lower_one(graph, schedule, group, i, target, rounding)?;
+        let mut lowered = lower_one(graph, schedule, group, i, target, rounding)?;
+        if options.deterministic && overwrites_twice(graph, group) {
+            // Slices in order, on one thread: of two for one place the later stays.
+            lowered.min_chunk.fill(u64::MAX);
+        }
         let kernel = kernels.unique.len();
         sharing.remember(portrait, kernel, &lowered);
         kernels.launches.push(Some(Launch {
@@ -109,6 +111,12 @@ fn lower_all(
         kernels.unique.push(lowered);
     }
     Ok(kernels)
+}
+
+/// Whether a group may write a place twice: an index may occur twice.
+fn overwrites_twice(graph: &Graph, group: &Group) -> bool {
+    let mut nodes = group.nodes.iter();
+    nodes.any(|&node| matches!(graph.nodes[node].op, Op::IndexPut { .. }))
 }
 
 /// The first way that the target can express is taken; alternatives are for the tuner and for shapes that the best way does not cover.

@@ -138,3 +138,42 @@ fn the_same_plan_gives_the_same_bits_over_runs() {
         }
     }
 }
+
+/// Of slices for one place the last stays, as if they were written one after the other.
+#[test]
+fn deterministic_keeps_the_order_of_a_scatter() {
+    let text = "graph @f(%x: f32[4, 64] cpu, %src: f32[4096, 64] cpu, %i: i64[4096] cpu) {
+  %y: f32[4, 64] = index_put %x, %src, %i, dim=0
+  return %y
+}";
+    let (rows, columns) = (4096, 64);
+    let src: Vec<f64> = (0..rows * columns).map(|n| (n / columns) as f64).collect();
+    let index: Vec<i64> = (0..rows).map(|i| i * 7 % 4).collect();
+    let inputs = [
+        HostTensor::from_f64(DType::F32, &[4, columns], &vec![0.0; 256]).unwrap(),
+        HostTensor::from_f64(DType::F32, &[rows, columns], &src).unwrap(),
+        HostTensor::from_i64(DType::I64, &[rows], &index).unwrap(),
+    ];
+    let mut last = [0.0f32; 4];
+    for (row, place) in index.iter().enumerate() {
+        last[usize::try_from(*place).unwrap()] = row as f32;
+    }
+    let expected: Vec<u8> = last
+        .iter()
+        .flat_map(|row| row.to_le_bytes().repeat(64))
+        .collect();
+    for threads in [1, 2, 4] {
+        let options = Options {
+            deterministic: true,
+            threads,
+            ..Options::default()
+        };
+        let compiler = Compiler::new(options).unwrap();
+        for _ in 0..20 {
+            assert!(
+                run(&compiler, text, &inputs).0 == expected,
+                "{threads} threads"
+            );
+        }
+    }
+}

@@ -24,6 +24,8 @@ const TORCH: &str = "libtorch_cpu.so";
 pub struct Settings {
     mode: String,
     numerics: String,
+    #[serde(default)]
+    deterministic: bool,
     target: String,
     threads: usize,
     /// Calls use as many threads as torch does at that time; `threads` is what that was when the graph was compiled.
@@ -48,6 +50,7 @@ impl Settings {
         let mut options = Options::default();
         options.set("mode", &self.mode)?;
         options.set("numerics", &self.numerics)?;
+        options.deterministic = self.deterministic;
         options.target.clone_from(&self.target);
         options.threads = self.threads;
         if self.follow_threads {
