@@ -96,15 +96,25 @@ def is_plain(value: Any) -> bool:
     )
 
 
-# Calls that keep their order by a token, their first argument and first result.
-WITH_EFFECTS = "higher_order.with_effects"
-
 # Their results lie as those of any other arithmetic, which tracing does not know; of sums, where one side is scaled.
 MISLAID = {torch.ops.aten.copysign.Tensor, torch.ops.aten.logaddexp.default, torch.ops.aten.logaddexp2.default}
 SCALED = {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor}
 
 # Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
 MISTOLD = {"aten._batch_norm_with_update_functional.default": (4, 5)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Target:
+    """What is known of a callable, whatever it is called with."""
+
+    name: str | None
+    """By which the run side finds it; none where it has no name."""
+    ordered: bool | None
+    """Whether its calls keep their order; none where that depends on the call."""
+    mutable: bool
+    mislaid: bool
+    scaled: bool
 
 
 class _Describer:
@@ -117,6 +127,8 @@ class _Describer:
         # What a use of an FX node becomes.
         self.uses: dict[fx.Node, Any] = {}
         self.results: dict[fx.Node, list[dict[str, Any]]] = {}
+        # By id: operators are slow to hash, and a graph calls few of them many times.
+        self.targets: dict[int, _Target] = {}
         # Tokens that order effects: traced as tensors, and nothing at all when the graph runs.
         self.tokens = {node.args[0] for node in gm.graph.nodes if node.target is _torch.with_effects}
 
@@ -154,7 +166,23 @@ class _Describer:
             "mutations": mutations,
             "objects": len(self.objects),
         }
-        return Description(json.dumps(description), self.objects)
+        # Made here, of plain data: it has no circles.
+        return Description(json.dumps(description, check_circular=False, separators=(",", ":")), self.objects)
+
+    def target(self, node: fx.Node) -> _Target:
+        """What is known of the callable of a call."""
+        target = node.target
+        known = self.targets.get(id(target))
+        if known is None:
+            plain = isinstance(target, _torch.OpOverload)
+            known = self.targets[id(target)] = _Target(
+                name=_target_name(target),
+                ordered=_is_ordered(node) if plain else None,
+                mutable=plain and target._schema.is_mutable,
+                mislaid=plain and target in MISLAID,
+                scaled=plain and target in SCALED,
+            )
+        return known
 
     def write_backs(self) -> set[fx.Node]:
         """The `copy_` nodes into graph inputs; nothing may read the input afterwards."""
@@ -172,17 +200,16 @@ class _Describer:
                 found.add(node)
                 written.add(node.args[0])
                 continue
-            schema = getattr(node.target, "_schema", None)
-            if schema is not None and schema.is_mutable:
+            if self.target(node).mutable:
                 raise _unsupported(f"node {node.name} ({node.target}) writes its arguments")
-            late = [value.name for value in node.all_input_nodes if value in written]
+            late = [value.name for value in node.all_input_nodes if value in written] if written else None
             if late:
                 raise _unsupported(f"node {node.name} reads input {late[0]} after it was written")
         return found
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")
-        if any(_target_name(user.target) == WITH_EFFECTS and user.args[0] is node for user in node.users):
+        if node in self.tokens:
             # A token looks like a tensor while tracing; what comes in its place is anything.
             self.uses[node] = {"node": node.name}
             return {"name": node.name, "kind": "object"}
@@ -191,7 +218,7 @@ class _Describer:
             self.uses[node] = {"expr": said}
             return {"name": node.name, "kind": "int", "value": said}
         self.uses[node] = {"node": node.name}
-        return {"name": node.name, **({"kind": "object"} if node in self.tokens else self.result(value))}
+        return {"name": node.name, **self.result(value)}
 
     def call(self, node: fx.Node) -> None:
         value = node.meta.get("val")
@@ -200,7 +227,8 @@ class _Describer:
             return
         if node.target is operator.getitem and self.fold(node):
             return
-        if node.target in MISLAID or (node.target in SCALED and "alpha" in node.kwargs):
+        known = self.target(node)
+        if known.mislaid or (known.scaled and "alpha" in node.kwargs):
             operands = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:2])
             value = torch.add(*operands).to(value.dtype)
         if node.target is torch.ops.aten.log_sigmoid_forward.default:
@@ -210,8 +238,8 @@ class _Describer:
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
         if node.target is _torch.with_effects:
             results[0] = {"kind": "object"}
-        target = _target_name(node.target)
-        for index in (0,) if target == WITH_EFFECTS else MISTOLD.get(target, ()):
+        target = known.name
+        for index in MISTOLD.get(target, ()) if target else ():
             results[index] = {"kind": "object"}
         try:
             if target is None:
@@ -227,8 +255,7 @@ class _Describer:
             "kwargs": kwargs,
             "results": results,
             "sequence": sequence,
-            "ordered": _is_ordered(node),
-            "tags": sorted(tag.name for tag in getattr(node.target, "tags", ())),
+            "ordered": _is_ordered(node) if known.ordered is None else known.ordered,
         }
         place = _place(node)
         if place:
@@ -317,7 +344,6 @@ class _Describer:
                     "results": [{"kind": "int", "value": known}],
                     "sequence": False,
                     "ordered": False,
-                    "tags": [],
                 }
             )
         return known
@@ -403,7 +429,7 @@ def _target_name(target: Any) -> str | None:
 
 
 def _is_ordered(node: fx.Node) -> bool:
-    """Whether a call has effects, so that it keeps its place among the others that have."""
+    """Whether a call has effects, so that it keeps its place among the others that have; of an operator, all calls or none."""
     if isinstance(node.target, _torch.HigherOrderOperator) or _torch.is_impure(node):
         return True
     if not isinstance(node.target, _torch.OpOverload):
@@ -416,9 +442,11 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 
 
 def _place(node: fx.Node) -> dict[str, Any] | None:
+    """The innermost line of the program behind a call."""
     trace = node.meta.get("stack_trace")
-    frames = _FRAME.findall(trace) if trace else None
-    return {"file": frames[-1][0], "line": int(frames[-1][1])} if frames else None
+    # From the back: a trace is long.
+    frame = _FRAME.match(trace, max(trace.rfind('File "'), 0)) if trace else None
+    return {"file": frame[1], "line": int(frame[2])} if frame else None
 
 
 def _unsupported(message: str) -> OxyfuelError:

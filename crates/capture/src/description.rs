@@ -9,7 +9,7 @@
 //!  "inputs":    [{"name": "x", "kind": "tensor", "type": T} | {"name": "n", "kind": "int", "value": E} | {"name": "o", "kind": "object"}],
 //!  "constants": [{"name": "c", "type": T, "data": "0000803f"}],                        (row-major, little-endian, in hex)
 //!  "nodes":     [{"name": "add", "target": "aten.add.Tensor", "args": [A..], "kwargs": {"alpha": A}, "results": [R..],
-//!                 "sequence": false, "ordered": false, "at": {"file": "model.py", "line": 12}, "stack": "..", "tags": ["core"]}],
+//!                 "sequence": false, "ordered": false, "at": {"file": "model.py", "line": 12}}],
 //!  "outputs":   [A..],
 //!  "mutations": [{"input": 3, "value": A}],
 //!  "objects":   2}
@@ -141,10 +141,6 @@ pub struct Node {
     pub ordered: bool,
     #[serde(default)]
     pub at: Option<At>,
-    #[serde(default)]
-    pub stack: Option<String>,
-    #[serde(default)]
-    pub tags: Vec<String>,
 }
 
 /// A line of the user's program.

@@ -44,7 +44,7 @@ pub fn models(args: &[String]) -> Outcome {
 
 fn judge(suite: &str, args: &[String]) -> Outcome {
     let root = workspace::root();
-    let mut command = Command::new(venv::ensure_package()?.python);
+    let mut command = Command::new(venv::ensure_package("dev")?.python);
     command
         .current_dir(root.join("python/tests"))
         .args(["-m", "judge", suite]);

@@ -96,7 +96,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        summary: "compare with PyTorch's engines, call by call (--peers)",
+        summary: "compare with PyTorch's engines (--peers), measure the torch door (--door)",
         help: bench::HELP,
         run: bench::run,
     },

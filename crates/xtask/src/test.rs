@@ -136,7 +136,7 @@ fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
 
 /// The tests of the Python package; whether all passed.
 fn python_tests(seen: &mut Tally) -> Result<bool, String> {
-    let tools = timed("package", venv::ensure_package)?;
+    let tools = timed("package", || venv::ensure_package("dev"))?;
     let mut pytest = Command::new(&tools.python);
     pytest
         .current_dir(workspace::root())

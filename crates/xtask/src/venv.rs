@@ -26,7 +26,7 @@ profile. Python files are taken from the tree as they are; run this again after 
 
 pub fn package(args: &[String]) -> Outcome {
     Args::parse(args, &[])?.nothing_after_dashes()?;
-    let tools = ensure_package()?;
+    let tools = ensure_package("dev")?;
     println!("python: {}", tools.python.display());
     Ok(())
 }
@@ -95,12 +95,12 @@ pub fn ensure() -> Result<Tools, String> {
     })
 }
 
-/// The test environment with the Python package of this tree in it, built with the development profile.
-pub fn ensure_package() -> Result<Tools, String> {
+/// The test environment with the Python package of this tree in it, built with a profile of cargo's.
+pub fn ensure_package(profile: &str) -> Result<Tools, String> {
     let tools = ensure()?;
     let mut maturin = in_environment(&tools, "maturin")?;
     process::run(
-        maturin.args(["develop", "--quiet", "--profile", "dev"]),
+        maturin.args(["develop", "--quiet", "--profile", profile]),
         "building the Python package (`maturin develop`)",
     )?;
     Ok(tools)

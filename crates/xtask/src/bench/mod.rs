@@ -1,4 +1,4 @@
-//! `bench`: Oxyfuel against PyTorch's engines, call by call.
+//! `bench`: Oxyfuel against PyTorch's engines, call by call (`--peers`), and the torch door (`--door`).
 //!
 //! ```text
 //!   driver ──"run 3 5"──▶ oxyfuel serve          asleep ─ asleep
@@ -24,18 +24,29 @@ use std::time::Duration;
 
 pub const HELP: &str = "\
 usage: cargo xtask bench --peers [--filter TEXT] [--quick] [--rounds N] [--threads N] [--record]
+       cargo xtask bench --door [--parts LIST] [--model NAME] [--rounds N] [--processes N] [--inductor] [--record FILE]
 
-Builds the release binary, makes the pinned environment `.venv-peers` (OXYFUEL_PEERS_PYTHON names an interpreter with
+--peers: builds the release binary, makes the pinned environment `.venv-peers` (OXYFUEL_PEERS_PYTHON names an interpreter with
 torch and numpy to use instead) and runs every CPU workload of bench/definitions on Oxyfuel, torch eager and torch
 Inductor, alternating call by call. Results are compared before anything is timed. Ratios above 1 are ours.
 
-  --peers        required: this is the only comparison there is
   --filter TEXT  only workloads whose name contains this
   --proofs       only workloads that have a bar
   --quick        5 rounds instead of 40: to see that it works, not who is faster
   --rounds N     another number of rounds, at least 30 for a record
   --threads N    threads of every engine (default: all cores)
   --record       write bench/record/ and the figures of README.md
+
+--door: builds the Python package with the release profile into `.venv-test` (OXYFUEL_DOOR_PYTHON names an interpreter
+that has it, torch, torchvision and transformers, to use instead) and measures `torch.compile(backend=\"oxyfuel\")`.
+
+  --parts LIST   of models (against eager), overhead (of a call), first (calls in fresh processes) and warm (the same
+                 with a warm cache); default: models,overhead,first,warm
+  --model NAME   only this model; may be said several times
+  --rounds N     paired turns of models and calls (default: 30)
+  --processes N  fresh processes of each engine for first and warm (default: 5)
+  --inductor     beside eager and backends that do nothing, Inductor; it needs a C++ compiler
+  --record FILE  write the figures there; `default` names the file of this processor in bench/record/
 ";
 
 pub use record::readme;
@@ -57,6 +68,9 @@ struct Wishes {
 }
 
 pub fn run(args: &[String]) -> Outcome {
+    if args.first().is_some_and(|word| word == "--door") {
+        return door(&args[1..]);
+    }
     let wishes = parse(args)?;
     let workloads = workloads(&wishes)?;
     let python = match std::env::var_os("OXYFUEL_PEERS_PYTHON") {
@@ -119,6 +133,19 @@ pub fn run(args: &[String]) -> Outcome {
     }
 }
 
+/// The torch door; the script reads the options.
+fn door(args: &[String]) -> Outcome {
+    let python = match std::env::var_os("OXYFUEL_DOOR_PYTHON") {
+        Some(python) => PathBuf::from(python),
+        None => venv::ensure_package("release")?.python,
+    };
+    let mut command = Command::new(python);
+    command
+        .arg(workspace::root().join("bench/engines/torch_door.py"))
+        .args(args);
+    process::run(&mut command, "bench/engines/torch_door.py")
+}
+
 fn parse(args: &[String]) -> Result<Wishes, String> {
     let mut wishes = Wishes {
         filter: String::new(),
@@ -158,7 +185,7 @@ fn parse(args: &[String]) -> Result<Wishes, String> {
     }
     if !peers {
         return Err(
-            "say `--peers`; Oxyfuel alone is measured by `cargo run --release -- bench`".to_owned(),
+            "say `--peers` or, as the first word, `--door`; Oxyfuel alone is measured by `cargo run --release -- bench`".to_owned(),
         );
     }
     if wishes.rounds == 0 {
@@ -375,6 +402,7 @@ mod tests {
         assert_eq!((wishes.filter.as_str(), wishes.rounds), ("soft", 5));
         for (args, part) in [
             (&["--filter", "x"][..], "--peers"),
+            (&["--peers", "--door"], "unknown option"),
             (&["--peers", "--rounds", "0"], "above 0"),
             (&["--peers", "--filter"], "wants a value"),
             (&["--peers", "--quick", "--record"], "30 rounds"),
