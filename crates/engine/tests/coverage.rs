@@ -210,6 +210,41 @@ fn what_the_interpreter_still_runs_only_shrinks() {
     );
 }
 
+/// Larger graphs too: whatever the files of `run` bring together in a kernel has machine code.
+#[test]
+fn files_of_run_are_machine_code() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests/run");
+    let (mut seen, mut found) = (0, BTreeSet::new());
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let Some((program, _)) = text.split_once("\n}\n") else {
+            continue;
+        };
+        let lines = program.lines().filter(|line| !line.starts_with(';'));
+        let program = lines.map(|line| format!("{line}\n")).collect::<String>() + "}\n";
+        // A case that is an error for the parser says so in its own file.
+        let Ok(graph) = oxyfuel_graph::parse("input", &program) else {
+            continue;
+        };
+        for target in ["avx2", "avx512"] {
+            let target = Target::by_name(target).unwrap();
+            let made = compile(&graph, &target, &Options::default(), false).unwrap();
+            let kernels = made.plan.kernels.values();
+            let mut without = kernels.filter(|k| matches!(k.artefact, Artefact::Interpreted));
+            if let Some(kernel) = without.next() {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                found.insert(format!("{name} on {}: {:?}", target.name(), kernel.note));
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "{seen} compiled");
+    // A product writes whole panels over what its epilogue still reads.
+    found.retain(|line: &String| !line.starts_with("mutate_by_a_product "));
+    assert!(found.is_empty(), "interpreted: {found:#?}");
+}
+
 /// Numbers that find the edges of a dtype, and ordinary ones.
 fn element(dtype: DType, at: usize, seed: usize) -> Scalar {
     let mixed = ((at * 31 + seed * 17 + 1) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;

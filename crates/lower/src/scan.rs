@@ -34,10 +34,15 @@ fn vector_dim(nest: &Nest) -> Option<usize> {
         .or_else(|| free().next())
 }
 
-/// The nest with its vector dim last and the reduced dims before it: partial sums are then whole vectors.
+/// The nest with its vector dim last and the reduced dims before it: partial sums are then whole vectors. Where the folded elements themselves are stored, memory decides.
 fn arranged(nest: &Nest) -> Nest {
     let mut nest = nest.clone();
+    let stored = nest.stores.iter().any(|store| {
+        let along = nest.window_support(&store.window);
+        along.minus(nest.reduced) != along
+    });
     if nest.has_reduction()
+        && !stored
         && let Some(vector) = vector_dim(&nest)
     {
         let outer = (0..nest.rank()).filter(|&d| d != vector && !nest.reduced.contains(d));

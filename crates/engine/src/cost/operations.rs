@@ -120,7 +120,9 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
         Op::LinearScan { .. } => out(2),
         // A comparison for each halving of the row.
         Op::Argsort { dim, .. } => {
-            let extent = graph.values[node.inputs[0]].ty.shape[*dim].as_const();
+            // A tensor without dimensions is one element.
+            let extent = graph.values[node.inputs[0]].ty.shape.get(*dim);
+            let extent = extent.map_or(Some(1), Expr::as_const);
             let halvings = extent.map_or(USUAL_HALVINGS, |n| n.max(1).ilog2() + 1);
             out(halvings)
         }

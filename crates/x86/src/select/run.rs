@@ -321,9 +321,9 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    /// Groups sinks, in order, into nests of equal parallel axes.
+    /// Groups sinks, in order, into nests of equal parallel axes, as far as loops over those serve all of them.
     fn nests(&self, axes: &Axes, sinks: Vec<Sink<'p>>) -> Result<Vec<Nest<'p>>> {
-        let mut groups: Vec<(Vec<Sink<'p>>, Vec<Axis>)> = Vec::new();
+        let mut nests: Vec<Nest<'p>> = Vec::new();
         for sink in sinks {
             let mut order = Vec::new();
             let mut seen = FxHashSet::default();
@@ -337,19 +337,44 @@ impl<'p> Select<'p, '_> {
                 .into_iter()
                 .filter(|a| !folded.contains(a))
                 .collect();
-            let joins = groups.last().is_some_and(|(_, parallel)| {
-                *parallel == mine
-                    || (!parallel.is_empty() && parallel.iter().all(|x| mine.contains(x)))
+            let joined = nests.last().and_then(|nest| {
+                let within = |x: &Axis| mine.contains(x);
+                let joins = nest.parallel == mine
+                    || (!nest.parallel.is_empty() && nest.parallel.iter().all(within));
+                let all = nest.sinks.iter().copied().chain([sink]).collect();
+                joins.then(|| self.plan(axes, all, nest.parallel.clone()).ok())?
             });
-            match groups.last_mut() {
-                Some((list, _)) if joins => list.push(sink),
-                Some(_) | None => groups.push((vec![sink], mine)),
+            match (nests.last_mut(), joined) {
+                (Some(last), Some(joined)) => *last = joined,
+                _ => nests.push(self.plan(axes, vec![sink], mine)?),
             }
         }
-        groups
-            .into_iter()
-            .map(|(sinks, parallel)| self.plan(axes, sinks, parallel))
-            .collect()
+        self.check_order(&nests)?;
+        Ok(nests)
+    }
+
+    /// What one nest reads must not have been written by a nest before it: values are computed where they are wanted, and would see it.
+    fn check_order(&self, nests: &[Nest<'p>]) -> Result<()> {
+        let mut written: FxHashSet<Val> = FxHashSet::default();
+        for nest in nests {
+            let reads = nest.stage.keys().filter_map(|v| match self.defs.get(v) {
+                Some(Def::Lazy(inst)) => match &inst.op {
+                    Op::Load { access, .. } => Some(access.mem),
+                    Op::Gather { mem, .. } => Some(*mem),
+                    _ => None,
+                },
+                _ => None,
+            });
+            for mem in reads {
+                ensure!(
+                    !written.contains(&mem),
+                    NoLowering,
+                    "x86 has no code for loops that read what loops before them wrote"
+                );
+            }
+            written.extend(nest.sinks.iter().filter_map(written_memory));
+        }
+        Ok(())
     }
 
     fn plan(&self, axes: &Axes, sinks: Vec<Sink<'p>>, parallel: Vec<Axis>) -> Result<Nest<'p>> {
