@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from . import _torch
+from . import _torch, layouts
 
 # Kept whole, and why.
 WHOLE: dict[str, tuple[str, ...]] = {
     "integers come of rounded floats: another last bit is another number": ("linspace", "logspace"),
-    "torch rounds once, its parts after every step, and they lie otherwise": (
+    "torch rounds otherwise than its parts, and they lie otherwise": (
         "logit",
         "logit_backward",
         "logaddexp",
@@ -64,4 +64,4 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             parts.pop(getattr(packet, overload), None)
-    return parts
+    return parts | layouts.table()

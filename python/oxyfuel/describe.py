@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import _torch, errors
+from . import _torch, errors, layouts
 from .errors import OxyfuelError
 from .expressions import Inexpressible, Symbols
 
@@ -96,12 +96,11 @@ def is_plain(value: Any) -> bool:
     )
 
 
-# Their results lie as those of any other arithmetic, which tracing does not know; of sums, where one side is scaled.
-MISLAID = {torch.ops.aten.copysign.Tensor, torch.ops.aten.logaddexp.default, torch.ops.aten.logaddexp2.default}
-SCALED = {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor}
-
-# Results whose element type tracing and running disagree about: the host's own calls alone may look at them.
-MISTOLD = {"aten._batch_norm_with_update_functional.default": (4, 5)}
+# Results that have the element type of an argument, and which: where tracing says another, the host's own calls alone may look at them.
+MISTOLD = {
+    "aten._batch_norm_with_update_functional.default": {4: 3, 5: 4},
+    "aten._native_batch_norm_legit_functional.default": {3: 3, 4: 4},
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +113,6 @@ class _Target:
     """Whether its calls keep their order; none where that depends on the call."""
     mutable: bool
     mislaid: bool
-    scaled: bool
 
 
 class _Describer:
@@ -179,8 +177,7 @@ class _Describer:
                 name=_target_name(target),
                 ordered=_is_ordered(node) if plain else None,
                 mutable=plain and target._schema.is_mutable,
-                mislaid=plain and target in MISLAID,
-                scaled=plain and target in SCALED,
+                mislaid=plain and target in layouts.MISLAID,
             )
         return known
 
@@ -228,19 +225,17 @@ class _Describer:
         if node.target is operator.getitem and self.fold(node):
             return
         known = self.target(node)
-        if known.mislaid or (known.scaled and "alpha" in node.kwargs):
-            operands = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:2])
-            value = torch.add(*operands).to(value.dtype)
-        if node.target is torch.ops.aten.log_sigmoid_forward.default:
-            # Row-major in torch, whatever it reads.
-            value = [item.contiguous() for item in value]
+        if known.mislaid:
+            operands = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args)
+            value = layouts.as_run(node.target, operands, node.kwargs, value)
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
         if node.target is _torch.with_effects:
             results[0] = {"kind": "object"}
         target = known.name
-        for index in MISTOLD.get(target, ()) if target else ():
-            results[index] = {"kind": "object"}
+        for index, source in MISTOLD.get(target, {}).items() if target else ():
+            if value[index].dtype != node.args[source].meta["val"].dtype:
+                results[index] = {"kind": "object"}
         try:
             if target is None:
                 raise Inexpressible

@@ -231,3 +231,20 @@ def test_constants_of_a_graph(train: bool) -> None:
     x = torch.randn(4, 3, requires_grad=train)
     ours = torch.compile(f, backend="oxyfuel", fullgraph=True, options={"fallback": "error"})(x)
     torch.testing.assert_close(ours, f(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.logaddexp(y, x)[None],
+        lambda x, y: torch.logaddexp2(y, x).movedim(1, 0),
+        lambda x, y: torch.copysign(y, x).reshape(-1),
+        lambda x, y: torch.add(y, x, alpha=2).mT + 1,
+        lambda x, y: nn.functional.logsigmoid(x).mT.reshape(-1),
+        lambda x, y: torch.logit(x.sigmoid(), 0.1).exp(),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_follows_a_result_that_torch_traces_with_other_strides_lies_as_eagers(function: Any, dtype: torch.dtype) -> None:
+    same(function, torch.randn(4, 17).to(dtype).mT, torch.randn(4))
+    same(function, torch.randn(2, 4, 17).to(dtype).permute(2, 0, 1), torch.randn(1, 4).expand(2, 4))

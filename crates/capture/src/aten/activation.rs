@@ -131,24 +131,28 @@ fn threshold(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.emit(Op::Where, &[below, value, x])?])
 }
 
-/// `log(x / (1 - x))`, of `x` kept so far from 0 and 1.
+/// `log(x / (1 - x))`, of `x` kept so far from 0 and 1. Eager rounds after every step, and so do we.
 fn logit(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let margin = c.number(1, "eps")?.map(|n| n.as_f64());
-    let (mut x, dtype, out) = wide_self(c)?;
+    let (x, dtype) = (c.tensor(0, "self")?, c.out(0)?.dtype);
+    if !dtype.is_float() || dtype.is_narrow_float() {
+        return refuse(format!("on {dtype}"));
+    }
+    let mut x = c.b.cast(x, dtype)?;
     let mut s = Steps { c, dtype };
-    if let Some(low) = margin.filter(|m| *m >= 0.0) {
+    if let Some(margin) = margin.filter(|m| *m >= 0.0) {
+        let low = s.number(margin)?;
+        let high = s.from(1.0, low)?;
         // Above a half the bounds have changed places; the lower one wins then.
         let given = x;
-        for (f, bound) in [(Compare::Gt, 1.0 - low), (Compare::Lt, low)] {
-            let beyond = s.is(f, given, bound)?;
-            let bound = s.number(bound)?;
+        for (f, bound) in [(Compare::Gt, high), (Compare::Lt, low)] {
+            let beyond = s.c.b.emit(Op::Compare(f), &[given, bound])?;
             x = s.choose(beyond, bound, x)?;
         }
     }
     let rest = s.from(1.0, x)?;
     let odds = s.div(x, rest)?;
-    let y = s.unary(Unary::Log, odds)?;
-    Ok(vec![c.b.cast(y, out)?])
+    Ok(vec![s.unary(Unary::Log, odds)?])
 }
 
 /// `min(x, 0) - log1p(exp(-|x|))`, and the exponential, which eager keeps for its gradient.

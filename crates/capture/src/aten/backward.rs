@@ -222,24 +222,27 @@ fn softplus(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.cast(y, out)?])
 }
 
-/// `grad / (x (1 - x))`; beyond the margin nothing, and without one NaN.
+/// `grad / (x (1 - x))`; beyond the margin nothing, and without one NaN. Rounded after every step, as eager does.
 fn logit(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let margin = c.number(2, "eps")?.map(|n| n.as_f64());
-    let (low, beyond) = match margin {
+    let (margin, beyond) = match margin {
         Some(m) if m >= 0.0 => (m, 0.0),
         _ => (0.0, f64::NAN),
     };
-    let (grad, x, dtype, out) = wide_two(c)?;
+    let (grad, x) = (c.tensor(0, "grad_output")?, c.tensor(1, "self")?);
+    let dtype = c.out(0)?.dtype;
+    let (grad, x) = (c.b.cast(grad, dtype)?, c.b.cast(x, dtype)?);
     let mut s = Steps { c, dtype };
     let rest = s.from(1.0, x)?;
     let slope = s.mul(x, rest)?;
     let mut y = s.div(grad, slope)?;
-    let beyond = s.number(beyond)?;
-    for (f, bound) in [(Compare::Lt, low), (Compare::Gt, 1.0 - low)] {
-        let outside = s.is(f, x, bound)?;
+    let (beyond, low) = (s.number(beyond)?, s.number(margin)?);
+    let high = s.from(1.0, low)?;
+    for (f, bound) in [(Compare::Lt, low), (Compare::Gt, high)] {
+        let outside = s.c.b.emit(Op::Compare(f), &[x, bound])?;
         y = s.choose(outside, beyond, y)?;
     }
-    Ok(vec![c.b.cast(y, out)?])
+    Ok(vec![y])
 }
 
 /// `(grad - sum(grad * y)) * y`, or `grad - exp(y) * sum(grad)` of the logarithm.
