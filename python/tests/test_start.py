@@ -62,10 +62,11 @@ def test_only_the_thread_that_compiles_leaves_triton_out() -> None:
         thread = threading.Thread(target=lambda: seen.append(codecache.CacheBase.get_system()))
         thread.start()
         thread.join()
-    assert ours["version"]["triton"] is None
+    # Some versions say nothing of Triton where there is no GPU.
+    assert ours.get("version", {}).get("triton") is None
     assert seen == [truth]
     assert codecache.CacheBase.get_system() == truth
-    assert {**ours, "version": truth["version"], "hash": truth["hash"]} == truth
+    assert {**ours, **{key: truth[key] for key in ("version", "hash") if key in truth}} == truth
 
 
 def test_what_the_table_leaves_out_is_taken_apart_by_the_dispatcher() -> None:
