@@ -159,7 +159,7 @@ impl Sort<'_> {
                 };
                 let bits = x.bitcast(integer);
                 let negative = bits.compare(CompareOp::Lt, 0i64);
-                let ordered = negative.select(&bits.binary(BinaryOp::Xor, most), &bits);
+                let ordered = negative.select(bits.binary(BinaryOp::Xor, most), &bits);
                 // Both zeros are one key.
                 let zero = x.compare(CompareOp::Eq, 0.0f64);
                 let ordered = zero.select(0i64, &ordered);
