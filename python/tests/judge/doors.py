@@ -16,12 +16,15 @@ from functorch.compile import aot_function, default_partition, make_boxed_func, 
 class Counts:
     """What the compiled graphs of one case hold."""
 
+    # Graphs that reached the backend: a case without one ran in eager, and says nothing about it.
+    graphs: int = 0
     kernels: int = 0
     interpreted: int = 0
     external: dict[str, int] = dataclasses.field(default_factory=dict)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def add_all(self, other):
+        self.graphs += other.graphs
         self.kernels += other.kernels
         self.interpreted += other.interpreted
         for target, times in other.external.items():

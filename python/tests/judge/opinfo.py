@@ -37,8 +37,11 @@ RESULTS = pathlib.Path(__file__).resolve().parents[3] / "target" / "judge" / "op
 
 @functools.cache
 def database():
+    from torch.testing._internal import common_methods_invocations as invocations
     from torch.testing._internal.common_methods_invocations import op_db
 
+    # Seeding inside of the operator cannot be traced, and every run is seeded before it.
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return {full_name(op): op for op in op_db}
 
 
@@ -178,6 +181,9 @@ def _line(index, v, sample):
     if v.verdict == "wrong":
         line["inputs"] = describe(sample)
     c = v.counts
+    # Right, but in eager: Dynamo compiled none of it, so no backend was asked.
+    if v.verdict == "agree" and v.route == "torch.compile" and not c.graphs:
+        line["uncompiled"] = True
     return line | {"kernels": c.kernels, "interpreted": c.interpreted, "external": c.external, "reasons": c.reasons}
 
 
@@ -199,6 +205,7 @@ def summarise(job, found, done):
     found = list({s["sample"]: s for s in found}.values())
     line = {"key": key(job), **{k: job[k] for k in ("op", "dtype", "direction", "backend", "limit", "seed", "together")}}
     line |= {"samples": len(found), "seconds": done["seconds"]}
+    line["uncompiled"] = [s["sample"] for s in found if s.get("uncompiled")]
     line["agree"] = sum(s["verdict"] == "agree" for s in found)
     line["through_dynamo"] = sum(s.get("route") == "torch.compile" for s in found)
     line["skipped"] = [{k: s[k] for k in ("sample", "what")} for s in found if s["verdict"] == "skip"]
@@ -301,11 +308,12 @@ def report(lines):
                 skipped=len(line["skipped"]),
                 wrong=len(line["wrong"]),
                 dynamo=line["through_dynamo"],
+                uncompiled=len(line.get("uncompiled", ())),
                 external=sum(e["count"] for e in line["external"].values()),
                 interpreted=line["interpreted"],
                 kernels=line["kernels"],
             )
-    columns = ("jobs", "samples", "agree", "skipped", "wrong", "dynamo", "kernels", "external", "interpreted")
+    columns = ("jobs", "samples", "agree", "skipped", "wrong", "dynamo", "uncompiled", "kernels", "external", "interpreted")
     print(f"{'':<20}" + "".join(f"{c:>13}" for c in columns))
     for name, row in sorted(rows.items(), key=lambda entry: entry[0] == "all"):
         print(f"{name:<20}" + "".join(f"{row[c]:>13}" for c in columns))

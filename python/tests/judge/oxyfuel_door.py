@@ -53,6 +53,7 @@ def _counted(compile_graph):
     def counted(*args, **kwargs):
         code = compile_graph(*args, **kwargs)
         if _Seen.door is not None:
+            _Seen.door.counts.graphs += 1
             add_counts(_Seen.door.counts, code.run)
         return code
 
