@@ -42,6 +42,16 @@ DTYPES: dict[torch.dtype, str] = {
 SMALL = 1024
 
 
+# Operators whose result is a number that only running them tells.
+READERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.sym_storage_offset.default)
+
+
+def tells(node: fx.Node, value: torch.SymInt) -> bool:
+    """Whether the node gives a symbol its number. A graph that was traced again names what it reads by new symbols and does not always say so."""
+    return bool(node.meta.get("unbacked_bindings")) or (node.target in READERS and value.node.expr.is_Symbol)
+
+
+
 @dataclasses.dataclass(slots=True)
 class Description:
     """The text, and what the text names by number."""
@@ -219,7 +229,7 @@ class _Describer:
 
     def call(self, node: fx.Node) -> None:
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) and not node.meta.get("unbacked_bindings"):
+        if isinstance(value, torch.SymInt) and not tells(node, value):
             self.uses[node] = {"expr": self.int(value)}
             return
         if node.target is operator.getitem and self.fold(node):
@@ -258,6 +268,8 @@ class _Describer:
         self.nodes.append(said)
         self.uses[node] = {"node": node.name}
         self.results[node] = results
+        if node.target in READERS and isinstance(value, torch.SymBool):
+            self.truth(node, value.node.expr)
 
     def fold(self, node: fx.Node) -> bool:
         """A part of a sequence of results is said where it is used."""
@@ -329,19 +341,19 @@ class _Describer:
             free = sorted(expression.free_symbols, key=str)
             args = [{"expr": self.symbols.text(symbol)} for symbol in free]
             known = self.symbols.evaluated[expression] = self.symbols.fresh()
-            number = self.object(Evaluate(expression, free))["object"]
-            self.nodes.append(
-                {
-                    "name": f"size_{known}",
-                    "target": f"object.{number}",
-                    "args": args,
-                    "kwargs": {},
-                    "results": [{"kind": "int", "value": known}],
-                    "sequence": False,
-                    "ordered": False,
-                }
-            )
+            self.number(known, Evaluate(expression, free), args)
         return known
+
+    def truth(self, node: fx.Node, expression: Any) -> None:
+        """A bool that was read is traced as `symbol == 1`; the symbol is the bool as a number."""
+        free = list(expression.free_symbols)
+        if len(free) == 1:
+            self.number(self.symbols.text(free[0]), int, [{"node": node.name}])
+
+    def number(self, symbol: str, function: Any, args: list[Any]) -> None:
+        """A call that gives a symbol its number."""
+        said = {"name": f"size_{symbol}", "target": f"object.{self.object(function)['object']}", "args": args, "kwargs": {}}
+        self.nodes.append({**said, "results": [{"kind": "int", "value": symbol}], "sequence": False, "ordered": False})
 
     def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
         """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""

@@ -137,3 +137,24 @@ def test_a_number_out_of_a_tensor_may_be_negative() -> None:
         for number in (-5, 3):
             x, n = torch.arange(4.0), torch.tensor(number)
             assert all(torch.equal(a, b) for a, b in zip(ours(x, n), f(x, n)))
+
+
+def test_a_truth_out_of_a_tensor_is_a_truth() -> None:
+    def f(x):
+        return x.item()
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        ours = torch.compile(f, backend="oxyfuel", fullgraph=True, options={"fallback": "error"})
+        for truth in (True, False):
+            assert ours(torch.tensor(truth)) is truth
+
+
+def test_parts_whose_sizes_are_data() -> None:
+    def f(x, where):
+        return [part + 1 for part in torch.tensor_split(x, where)]
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        ours = torch.compile(f, backend="oxyfuel", fullgraph=True, options={"fallback": "error"})
+        for where in ([2, 5], [0, 9]):
+            x, where = torch.arange(10.0), torch.tensor(where)
+            assert all(torch.equal(a, b) for a, b in zip(ours(x, where), f(x, where), strict=True))

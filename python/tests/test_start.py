@@ -62,8 +62,9 @@ def test_only_the_thread_that_compiles_leaves_triton_out() -> None:
         thread = threading.Thread(target=lambda: seen.append(codecache.CacheBase.get_system()))
         thread.start()
         thread.join()
-    # Some versions say nothing of Triton where there is no GPU.
-    assert ours.get("version", {}).get("triton") is None
+    # Some versions say nothing of Triton where there is no GPU, and some leave us no way to keep it out.
+    if hasattr(codecache, "triton_key"):
+        assert ours.get("version", {}).get("triton") is None
     assert seen == [truth]
     assert codecache.CacheBase.get_system() == truth
     assert {**ours, **{key: truth[key] for key in ("version", "hash") if key in truth}} == truth

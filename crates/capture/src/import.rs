@@ -323,6 +323,9 @@ impl<'d> Importer<'d> {
             Some(Import::External(reason)) => return Ok(Err(reason.to_owned())),
             None => return Ok(Err("not in the table".to_owned())),
         };
+        if node.results.iter().any(|result| self.is_news(result)) {
+            return Ok(Err("only its result tells how large it is".to_owned()));
+        }
         let first_new = self.b.graph().values.next_id();
         let first_node = self.b.graph().nodes.len();
         let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
@@ -359,6 +362,17 @@ impl<'d> Importer<'d> {
                 Item::Int { .. } | Item::Object | Item::None => Slot::Nothing,
             });
         Ok(Ok(slots.collect()))
+    }
+
+    /// Whether a tensor has a size that nothing before it tells.
+    fn is_news(&self, result: &Item) -> bool {
+        match result {
+            Item::Tensor { ty } => {
+                let mut symbols = ty.shape.iter().flat_map(Expr::symbols);
+                symbols.any(|symbol| !self.bound.contains(&symbol))
+            }
+            Item::Int { .. } | Item::Object | Item::None => false,
+        }
     }
 
     /// The host's strides, where they are dense but not row-major.

@@ -385,7 +385,7 @@ fn an_engine_answers_a_driver() {
         .spawn()
         .unwrap();
     let script = format!(
-        "run 1 1\nprepare add-relu-mul-1k\nrun 1 3\ninto 0 2\noutput {}\nfrobnicate\nquit\n",
+        "run 1 1\nprepare add-relu-mul-1k\nrun 1 3\ninto 0 2\noutput 0 {}\nfrobnicate\nquit\n",
         saved.display()
     );
     child
