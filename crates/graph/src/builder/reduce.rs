@@ -102,40 +102,6 @@ impl Builder {
         self.emit(Op::Argsort { dim, descending }, &[x])
     }
 
-    /// A dimension in order, and where each element stood.
-    #[track_caller]
-    pub fn sort(&mut self, x: ValueId, dim: i64, descending: bool) -> Result<(ValueId, ValueId)> {
-        let order = self.argsort(x, dim, descending)?;
-        Ok((self.ordered(x, dim, order)?, order))
-    }
-
-    /// The `k` largest elements along a dimension (the smallest where `largest` is false), best first, and where each stood.
-    #[track_caller]
-    pub fn topk(
-        &mut self,
-        x: ValueId,
-        k: i64,
-        dim: i64,
-        largest: bool,
-    ) -> Result<(ValueId, ValueId)> {
-        let order = self.argsort(x, dim, largest)?;
-        let best = if self.ty(x).rank() == 0 {
-            order
-        } else {
-            self.slice(order, dim, 0, k, 1)?
-        };
-        Ok((self.ordered(x, dim, best)?, best))
-    }
-
-    /// The elements of `x` at positions along a dimension; a tensor without dimensions is its only element.
-    #[track_caller]
-    fn ordered(&mut self, x: ValueId, dim: i64, positions: ValueId) -> Result<ValueId> {
-        if self.ty(x).rank() == 0 {
-            return Ok(x);
-        }
-        self.gather(x, dim, positions)
-    }
-
     /// `out[i] = a[i] * out[i - 1] + b[i]` along a dimension, from `out[0] = b[0]`.
     #[track_caller]
     pub fn linear_scan(&mut self, a: ValueId, b: ValueId, dim: i64) -> Result<ValueId> {
