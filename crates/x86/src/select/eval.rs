@@ -601,6 +601,19 @@ impl<'p> Select<'p, '_> {
             self.streamed |= streaming;
             return self.e.store(dtype, mem, r, c.nest.lanes, all, streaming);
         }
+        self.store_across(dtype, mem, r, c.nest.lanes, stride, all)
+    }
+
+    /// Lanes `stride` elements from each other.
+    pub fn store_across(
+        &mut self,
+        dtype: DType,
+        mem: Mem,
+        r: Reg,
+        lanes: u32,
+        stride: Index,
+        mask: Option<Reg>,
+    ) -> Result<()> {
         let size = dtype.size() as i64;
         let apart = match stride {
             Index::Const(s) => Apart::Bytes(s * size),
@@ -609,8 +622,7 @@ impl<'p> Select<'p, '_> {
                 Apart::Reg(self.e.gpr(X::ImulI, &[s.into(), A::I(size)]))
             }
         };
-        self.e
-            .store_strided(dtype, mem, r, c.nest.lanes, apart, all)
+        self.e.store_strided(dtype, mem, r, lanes, apart, mask)
     }
 
     /// Lane 0 of a uniform value.

@@ -1,6 +1,6 @@
 //! Tile values in scratch: between the stages of a nest, and between nests.
 
-use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_base::{Result, err};
 use oxyfuel_kernel::ir::{Index, Val};
 
 use super::eval::raw;
@@ -131,14 +131,12 @@ impl<'p> Select<'p, '_> {
         let w = self.saved_window(c, v, offset, &strides)?;
         if w.dims.iter().any(|d| d.0.is_some() && d.0 == c.nest.vector) {
             let (mem, stride) = self.place(c, &w, copy)?;
-            ensure!(
-                stride == Index::Const(1),
-                NoLowering,
-                "x86 has no code for a kept tile that lies across its vectors"
-            );
-            return self
-                .e
-                .store(raw(dtype), mem, r, c.nest.lanes, c.tail, false);
+            let (dtype, lanes) = (raw(dtype), c.nest.lanes);
+            if stride == Index::Const(1) {
+                return self.e.store(dtype, mem, r, lanes, c.tail, false);
+            }
+            // Another nest laid the tile out, along another axis.
+            return self.store_across(dtype, mem, r, lanes, stride, c.tail);
         }
         self.store_one(c, &w, raw(dtype), r, None)
     }
