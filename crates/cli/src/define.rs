@@ -92,6 +92,9 @@ struct Instance {
     /// The ratio to the better peer that it has to reach; for the driver that compares engines.
     #[serde(default)]
     proof: Option<f64>,
+    /// The same of a GPU, against one peer by name; for `gpu-bench`.
+    #[serde(default, rename = "bar")]
+    _bar: serde::de::IgnoredAny,
 }
 
 /// Where an instance is meant to run.

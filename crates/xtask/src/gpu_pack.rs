@@ -27,6 +27,12 @@ const NAME: &str = "oxyfuel-gpu";
 const COPIED: &[(&str, &str, bool)] = &[
     ("tests/gpu/gpu-test", "gpu-test", true),
     ("bench/engines/gpu-bench", "gpu-bench", true),
+    (
+        "bench/engines/torch_workloads.py",
+        "torch_workloads.py",
+        false,
+    ),
+    ("bench/definitions", "definitions", false),
     ("tests/filetests/graph", "cases/graph", false),
     ("tests/filetests/run", "cases/run", false),
     ("LICENSE-MIT", "LICENSE-MIT", false),

@@ -5,7 +5,7 @@
 //!   gpu show NUMBER                 the graph of a case and its code
 //!   gpu test FROM [--null]          cases from number FROM on, `ok`, `skip` or `FAIL` and a name each; exit code 3 when the device is lost
 //!   gpu ptx FOLDER TARGET           the PTX of every case as a file, for the assembler
-//!   gpu serve FILE [--null]         the graph of FILE compiled and loaded; then commands from standard input (see `serve.rs`)
+//!   gpu serve FILE INPUT… [--null]  the graph of FILE compiled and loaded, on inputs from files; then commands from standard input (see `serve.rs`)
 //! ```
 //!
 //! Scripts beside the archive's binary start it, count and compare with torch. Files of cases are found under `OXYFUEL_CASES`, or in the repository.
@@ -81,12 +81,12 @@ fn main() -> ExitCode {
         }),
         ["show", number] => cases::show(number).map(|()| ExitCode::SUCCESS),
         ["ptx", folder, target] => cases::write_ptx(folder, target).map(|()| ExitCode::SUCCESS),
-        ["serve", file] => Place::open(null)
-            .and_then(|place| serve::serve(&place, file))
+        ["serve", file, inputs @ ..] => Place::open(null)
+            .and_then(|place| serve::serve(&place, file, inputs))
             .map(|()| ExitCode::SUCCESS),
         _ => {
             eprintln!(
-                "usage: gpu cases | show NUMBER | test FROM | ptx FOLDER TARGET | serve FILE"
+                "usage: gpu cases | show NUMBER | test FROM | ptx FOLDER TARGET | serve FILE INPUT…"
             );
             return ExitCode::from(2);
         }

@@ -1,6 +1,6 @@
 //! One graph, compiled and loaded, that a driver in another process runs and times turn by turn with its own kernels.
 //!
-//! Inputs are drawn by [`draw`], which the driver computes too, so that both sides work on the same numbers. Every answer is one line:
+//! Inputs are files of raw bytes, one each, which the driver wrote, so that both sides work on the same numbers. Every answer is one line:
 //!
 //! ```text
 //!   ready compile_us=… load_us=… kernels=…      after start
@@ -13,7 +13,7 @@
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-use oxyfuel_base::{DType, Error, Result, err};
+use oxyfuel_base::{Error, Result, ensure, err};
 use oxyfuel_engine::{Executable, Options, compile};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::device::Stream;
@@ -21,39 +21,11 @@ use oxyfuel_runtime::tensor::Tensor;
 
 use crate::Place;
 
-/// Number `i` of the input with that number: 32 bits that look random.
-fn mixed(input: u32, i: u32) -> u32 {
-    let mut x = i.wrapping_mul(0x9e37_79b1) ^ input.wrapping_mul(0x85eb_ca6b);
-    x = (x ^ (x >> 15)).wrapping_mul(0x2c1b_3c6d);
-    x = (x ^ (x >> 12)).wrapping_mul(0x297a_2d39);
-    x ^ (x >> 15)
-}
-
-/// Elements of an input: floats uniform in [-2, 2), exact in their type; bytes uniform, except that unsigned ones lie in 100..140 (exponents of a block format).
-fn draw(dtype: DType, input: u32, count: usize) -> Result<Vec<u8>> {
-    let numbers = (0..count).map(|i| mixed(input, i as u32));
-    Ok(match dtype {
-        DType::F32 => numbers
-            .flat_map(|x| (((x >> 8) as f32) * 2f32.powi(-22) - 2.0).to_le_bytes())
-            .collect(),
-        // Eight bits of x / 64 - 2 fit bf16 exactly; its bits are the upper half of the f32.
-        DType::BF16 => numbers
-            .flat_map(|x| {
-                let value = ((x >> 24) as f32) * 2f32.powi(-6) - 2.0;
-                ((value.to_bits() >> 16) as u16).to_le_bytes()
-            })
-            .collect(),
-        DType::I8 => numbers.map(|x| (x >> 24) as u8).collect(),
-        DType::U8 => numbers.map(|x| 100 + ((x >> 16) % 40) as u8).collect(),
-        other => return Err(err!(InvalidArgument, "inputs of {other} are not drawn yet")),
-    })
-}
-
 fn io(error: std::io::Error) -> Error {
     err!(InvalidArgument, "{error}")
 }
 
-pub fn serve(place: &Place, file: &str) -> Result<()> {
+pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
     let text = std::fs::read_to_string(file).map_err(io)?;
     let graph = oxyfuel_graph::parse(file, &text)?;
     // The first compile of a process touches every page of the compiler for the first time; users pay it, so it is the one that is told.
@@ -78,7 +50,17 @@ pub fn serve(place: &Place, file: &str) -> Result<()> {
             shape.ok_or_else(|| err!(InvalidArgument, "input {number} has a symbolic size"))?;
         let tensor = Tensor::empty_on(&*place.device, ty.dtype, &shape)?;
         if !place.null {
-            let bytes = draw(ty.dtype, number as u32, tensor.len())?;
+            let file = files
+                .get(number)
+                .ok_or_else(|| err!(InvalidArgument, "input {number} has no file"))?;
+            let bytes = std::fs::read(file).map_err(io)?;
+            ensure!(
+                bytes.len() == tensor.storage().len(),
+                InvalidArgument,
+                "{file} has {} bytes, input {number} has {}",
+                bytes.len(),
+                tensor.storage().len()
+            );
             place.device.copy_in(&bytes, tensor.storage(), 0)?;
         }
         inputs.push(tensor);
