@@ -462,14 +462,17 @@ impl Asm {
         };
         if dtype.is_bool() {
             let (x, y) = (self.pred(a.opd), self.pred(b.opd));
-            let differ = self.pure(Class::Pred, "xor.pred", &[x, y]);
-            return match op {
-                CompareOp::Ne => Ok(differ.into()),
-                CompareOp::Eq => Ok(self.pure(Class::Pred, "not.pred", &[differ.into()]).into()),
-                CompareOp::Lt | CompareOp::Le | CompareOp::Gt | CompareOp::Ge => {
-                    Err(none(op.name(), dtype))
-                }
+            let mut not = |it: Opd| self.pure(Class::Pred, "not.pred", &[it]).into();
+            // False is below true: x < y is "not x, and y".
+            let (join, x, y) = match op {
+                CompareOp::Ne => ("xor.pred", x, y),
+                CompareOp::Eq => ("xor.pred", not(x), y),
+                CompareOp::Lt => ("and.pred", not(x), y),
+                CompareOp::Gt => ("and.pred", not(y), x),
+                CompareOp::Le => ("or.pred", not(x), y),
+                CompareOp::Ge => ("or.pred", not(y), x),
             };
+            return Ok(self.pure(Class::Pred, join, &[x, y]).into());
         }
         if dtype.is_float() {
             // `ne` is the unordered one: true with NaN.

@@ -12,7 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+#[path = "../../tests/conformance/inputs.rs"]
+mod inputs;
 mod judge;
+#[path = "../../tests/conformance/memory.rs"]
+#[expect(dead_code, reason = "host memory is for the conformance suite")]
+mod memory;
 mod serve;
 
 use std::process::ExitCode;

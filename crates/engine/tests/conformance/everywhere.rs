@@ -9,7 +9,6 @@ use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
 use oxyfuel_runtime::tensor::Tensor;
-use oxyfuel_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -124,7 +123,7 @@ impl Machines {
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
         let bindings = bind(graph, &shapes).map_err(coded)?;
         if !target.can_interpret() {
-            let tensors = memory::reserve(graph, &bindings, inputs, &**device).map_err(coded)?;
+            let tensors = memory::place_on(graph, &bindings, inputs, &**device).map_err(coded)?;
             executable
                 .run(&tensors.iter().collect::<Vec<_>>())
                 .map_err(coded)?;
@@ -438,37 +437,6 @@ pub fn order_decides(graph: &Graph, inputs: &[HostTensor]) -> bool {
         above > limit || below < -limit
     };
     run(&looked, inputs).is_ok_and(|factors| factors.iter().any(wild))
-}
-
-/// Numbers around zero for floats, small ones for integers: indices into dims of the cases stay in range.
-pub fn random_inputs(
-    graph: &Graph,
-    sizes: &[i64],
-    rng: &mut Rng,
-) -> Result<Vec<HostTensor>, String> {
-    let size = |symbol| {
-        let at = graph.symbols.iter().position(|s| s.symbol == symbol)?;
-        sizes.get(at).copied()
-    };
-    let tensor = |&value: &ValueId| {
-        let ty = graph.ty(value);
-        let shape = ty.shape.iter().map(|e| e.eval(&size));
-        let shape = shape
-            .collect::<Result<Vec<i64>, _>>()
-            .map_err(|e| e.to_string())?;
-        let count: i64 = shape.iter().product();
-        let made = if ty.dtype.is_float() {
-            let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
-            HostTensor::from_f64(ty.dtype, &shape, &values)
-        } else {
-            let values: Vec<i64> = (0..count)
-                .map(|_| rng.between(0, if ty.dtype == DType::Bool { 1 } else { 4 }))
-                .collect();
-            HostTensor::from_i64(ty.dtype, &shape, &values)
-        };
-        made.map_err(|e| e.to_string())
-    };
-    graph.inputs.iter().map(tensor).collect()
 }
 
 /// Inputs as a case file has them.

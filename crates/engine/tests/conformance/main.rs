@@ -5,48 +5,21 @@
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
 
 mod everywhere;
+mod inputs;
 mod memory;
 
 use everywhere::{Machines, Outcome, order_decides, perturbed};
+use inputs::{inputs_of, split};
+use oxyfuel_graph::parse;
 use oxyfuel_graph::random::{self, Choices, Limits};
-use oxyfuel_graph::{Graph, HostTensor, parse, parse_tensor};
+use oxyfuel_testkit::Case;
 use oxyfuel_testkit::filetests::{Settings, run_dir};
-use oxyfuel_testkit::{Case, Rng};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::path::Path;
 
 /// Files whose graphs a target cannot express yet: file, target (or its beginning), reason.
 const IGNORED: &[(&str, &str, &str)] = &[("_to_copy", "sm_80", "8-bit floats need sm_89")];
-
-fn split(input: &str) -> (&str, &str) {
-    input
-        .find("\n}")
-        .map_or((input, ""), |end| input.split_at(end + 2))
-}
-
-/// Tensors written out, one a line; or `seed N`, from which they are drawn. `seed N sizes 3, 70` draws them for these values of the symbols; each such line is one run of code that is compiled once.
-fn inputs_of(graph: &Graph, text: &str) -> Result<Vec<Vec<HostTensor>>, String> {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
-    if !lines.iter().all(|line| line.starts_with("seed ")) {
-        let tensor = |line: &&str| parse_tensor("input", line).map_err(|e| e.to_string());
-        return Ok(vec![lines.iter().map(tensor).collect::<Result<_, _>>()?]);
-    }
-    let seeded = |line: &&str| {
-        let numbers = line.replace("seed", "").replace("sizes", ",");
-        let numbers: Vec<i64> = numbers
-            .split(',')
-            .map(|n| n.trim().parse().map_err(|e| format!("{line}: {e}")))
-            .collect::<Result<_, _>>()?;
-        let mut rng = Rng::new(numbers[0] as u64);
-        everywhere::random_inputs(graph, &numbers[1..], &mut rng)
-    };
-    lines.iter().map(seeded).collect()
-}
 
 fn conforms(case: &Case, machines: &Machines) -> Result<String, String> {
     let (text, rest) = split(&case.input);

@@ -63,7 +63,7 @@ pub fn place(
 }
 
 /// The inputs of a graph on a device, with any contents.
-pub fn reserve(
+fn reserve(
     graph: &Graph,
     bindings: &Bindings,
     inputs: &[HostTensor],
@@ -74,6 +74,31 @@ pub fn reserve(
         Tensor::from_storage(device.allocate(bytes)?, input.dtype, layout)
     };
     graph.inputs.iter().zip(inputs).map(reserve).collect()
+}
+
+/// The inputs of a graph in a device's memory.
+pub fn place_on(
+    graph: &Graph,
+    bindings: &Bindings,
+    inputs: &[HostTensor],
+    device: &dyn Device,
+) -> Result<Vec<Tensor>> {
+    let tensors = reserve(graph, bindings, inputs, device)?;
+    for (tensor, input) in tensors.iter().zip(inputs) {
+        let storage = tensor.storage();
+        device.copy_in(&image(tensor.layout(), storage.len(), input), storage, 0)?;
+    }
+    Ok(tensors)
+}
+
+/// All bytes of a storage, wherever it is.
+fn bytes(storage: &Storage) -> Result<Vec<u8>> {
+    let Some(device) = storage.device() else {
+        return Ok(storage.borrow()?.bytes()?.to_vec());
+    };
+    let mut bytes = vec![0; storage.len()];
+    device.copy_out(storage, 0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// The bytes of a storage that holds these elements.
@@ -122,8 +147,7 @@ pub fn check(
             elements.data = outputs[new].to_bytes().map_err(text)?;
         }
         let image = image(tensor.layout(), tensor.storage().len(), &elements);
-        let reading = tensor.storage().borrow().map_err(text)?;
-        if reading.bytes().map_err(text)? != image {
+        if bytes(tensor.storage()).map_err(text)? != image {
             let what = if new.is_some() {
                 "holds something else than its new value"
             } else {
