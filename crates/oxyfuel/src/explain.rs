@@ -1,6 +1,6 @@
 //! What a compiled function became, for people and for programs.
 
-use crate::compiled::Variant;
+use crate::core::Variant;
 use crate::machine;
 use oxyfuel_base::{Expr, Symbol};
 use oxyfuel_engine::cost::operators;

@@ -67,25 +67,25 @@ impl Guard {
     }
 
     /// Everything about `tensor` that is not as assumed: a sentence each, with what to do about it.
-    pub fn failures(&self, number: usize, tensor: &rt::Tensor) -> Vec<String> {
+    pub fn failures(&self, name: &str, tensor: &rt::Tensor) -> Vec<String> {
         let mut out = Vec::new();
         if self.dtype != tensor.dtype() {
             out.push(format!(
-                "argument {number} is {}, was {}: cast it with to() to keep one variant",
+                "{name} is {}, was {}: cast it with to() to keep one variant",
                 tensor.dtype(),
                 self.dtype
             ));
         }
         if self.device != tensor.device() {
             out.push(format!(
-                "argument {number} is on {}, was on {}: move it with to_device()",
+                "{name} is on {}, was on {}: move it with to_device()",
                 tensor.device(),
                 self.device
             ));
         }
         if self.shape.len() != tensor.rank() {
             out.push(format!(
-                "argument {number} has {} dims, had {}: reshape it",
+                "{name} has {} dims, had {}: reshape it",
                 tensor.rank(),
                 self.shape.len()
             ));
@@ -96,21 +96,21 @@ impl Guard {
             if new != old {
                 shape_differs = true;
                 out.push(format!(
-                    "dim {dim} of argument {number} is {new}, was {old}: pad to a few sizes if there are many"
+                    "dim {dim} of {name} is {new}, was {old}: pad to a few sizes if there are many"
                 ));
             }
         }
         // The strides of another shape differ by themselves.
         if !shape_differs && !same_strides(&self.strides, tensor) {
             out.push(format!(
-                "argument {number} has strides {:?}, had {:?}: call contiguous() before the call to keep one variant",
+                "{name} has strides {:?}, had {:?}: call contiguous() before the call to keep one variant",
                 tensor.strides(),
                 self.strides
             ));
         }
         if self.align != alignment(tensor) {
             out.push(format!(
-                "argument {number} starts at a multiple of {} bytes, was {}: a slice with an odd offset costs a variant of its own",
+                "{name} starts at a multiple of {} bytes, was {}: a slice with an odd offset costs a variant of its own",
                 alignment(tensor),
                 self.align
             ));
@@ -138,13 +138,4 @@ pub(crate) fn hash_tensor(tensor: &rt::Tensor, state: &mut FxHasher) {
         }
     }
     state.write_u32(alignment(tensor));
-}
-
-/// The hash of a list of tensors.
-pub(crate) fn hash_all<'a>(tensors: impl IntoIterator<Item = &'a rt::Tensor>) -> u64 {
-    let mut state = FxHasher::default();
-    for tensor in tensors {
-        hash_tensor(tensor, &mut state);
-    }
-    state.finish()
 }

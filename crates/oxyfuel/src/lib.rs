@@ -23,6 +23,7 @@
 //! |---|---|
 //! | tensors, and how mistakes surface | [`tensor`] |
 //! | compiled functions, variants, guards | [`compile`](compile()), [`Compiled`] |
+//! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
 //! | kernels of your own | [`kernel`] |
 //! | settings | [`Options`] |
@@ -31,17 +32,23 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+// Derived code names this crate by its own name, also inside of it.
+extern crate self as oxyfuel;
+
 mod call;
 mod compiled;
+mod core;
 mod eager;
 mod explain;
 mod function;
 mod guard;
+mod jit;
 pub mod kernel;
 mod machine;
 mod operators;
 mod ops;
 mod random;
+pub mod structure;
 pub mod tensor;
 mod trace;
 
@@ -50,11 +57,14 @@ pub use compiled::{Compiled, compile, compile_graph};
 pub use explain::{Explanation, MemoryReport, VariantReport};
 pub use function::{Function, Outputs};
 pub use half::{bf16, f16};
+pub use jit::{Jit, Returns, Signature, jit};
 pub use machine::Device;
 pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
+pub use oxyfuel_derive::Tensors;
 pub use oxyfuel_engine::explain::{Bound, CodeKind, Expected, KernelReport, Shares, Verdict};
 pub use oxyfuel_engine::{Figures, HostFigures, Level, Mode, Numerics, Options};
 pub use oxyfuel_graph::{Graph, parse as parse_graph};
 pub use oxyfuel_runtime::execute::StepTime;
 pub use oxyfuel_runtime::tensor::element::Element;
+pub use structure::Tensors;
 pub use tensor::Tensor;

@@ -4,6 +4,7 @@
 //! further inputs of the graph, read at every call: nothing is copied, and later writes to them are seen.
 
 use crate::call::{Call, Operand, origin};
+use crate::core::{Request, Template};
 use crate::guard::Guard;
 use crate::machine::Device;
 use crate::tensor::{State, Tensor};
@@ -58,6 +59,8 @@ pub(crate) struct Captured {
     pub tensors: Vec<rt::Tensor>,
     /// How many tensors the closure returned.
     pub results: usize,
+    /// The structure that they were returned in.
+    pub template: Option<Template>,
 }
 
 impl Trace {
@@ -291,17 +294,15 @@ impl Open {
     }
 }
 
-/// Runs `function` on traced arguments that look like `inputs`.
-pub(crate) fn capture(
-    name: &str,
-    inputs: &[&rt::Tensor],
-    function: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
-) -> Result<Captured> {
+/// Runs the function on traced arguments that look like those of the call.
+pub(crate) fn capture(name: &str, request: &Request<'_>) -> Result<Captured> {
     let mut builder = Builder::new(name);
-    let arguments = inputs
+    let names = request.source.names(request.inputs.len());
+    let arguments = request
+        .inputs
         .iter()
-        .enumerate()
-        .map(|(i, tensor)| builder.input_value(Guard::of(tensor).value(format!("x{i}"))))
+        .zip(&names)
+        .map(|(tensor, name)| builder.input_value(Guard::of(tensor).value(short(name))))
         .collect::<Result<Vec<_>>>()?;
     let trace = Arc::new(Trace {
         open: Mutex::default(),
@@ -322,7 +323,8 @@ pub(crate) fn capture(
     });
     // Whatever happens in the closure, the trace is over when this function is.
     let _end = End(&trace);
-    let outputs = function(&tensors)?;
+    let returned = request.source.invoke(&tensors)?;
+    let outputs = returned.tensors;
     let mut open = trace.lock();
     let open = open
         .as_mut()
@@ -341,8 +343,18 @@ pub(crate) fn capture(
     Ok(Captured {
         graph: hoist(&graph, &captured)?,
         results: outputs.len(),
+        template: returned.template,
         tensors: captured.into_iter().map(|(tensor, _)| tensor).collect(),
     })
+}
+
+/// The name of an argument as an identifier: `x0`, or the path of a field.
+fn short(name: &str) -> String {
+    let path = name.trim_start_matches("argument ");
+    match path.split_once('.') {
+        Some((_, field)) => field.replace('.', "_"),
+        None => format!("x{path}"),
+    }
 }
 
 struct End<'a>(&'a Trace);

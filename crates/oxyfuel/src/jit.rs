@@ -1,0 +1,306 @@
+//! Compiled functions of structures: any [`Tensors`] in, any out.
+
+use crate::Options;
+use crate::core::{Core, Request, Returned, Source, short_name};
+use crate::explain::Explanation;
+use crate::structure::{self, Constant, Mapper, Path, Step, Tensors, Visitor};
+use crate::tensor::{State, Tensor, located};
+use oxyfuel_base::{Result, err};
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What a function of structures may return: a structure, or a `Result` of one.
+pub trait Returns {
+    /// The structure.
+    type Value: Tensors + Send + Sync + 'static;
+
+    /// The structure, or why there is none.
+    fn value(self) -> Result<Self::Value>;
+}
+
+impl<T: Tensors + Send + Sync + 'static> Returns for T {
+    type Value = T;
+
+    fn value(self) -> Result<T> {
+        Ok(self)
+    }
+}
+
+impl<T: Tensors + Send + Sync + 'static> Returns for Result<T> {
+    type Value = T;
+
+    fn value(self) -> Self {
+        self
+    }
+}
+
+/// A function of one to eight references to structures. `Marker` only tells the implementations apart.
+pub trait Signature<Marker>: Send + Sync + 'static {
+    /// References to the arguments, as a tuple.
+    type Arguments<'a>: Copy;
+    /// What it returns.
+    type Output: Tensors + Send + Sync + 'static;
+
+    /// Calls it.
+    fn invoke(&self, arguments: Self::Arguments<'_>) -> Result<Self::Output>;
+
+    /// Calls it with other tensors in the arguments.
+    fn invoke_mapped(
+        &self,
+        arguments: Self::Arguments<'_>,
+        mapper: &mut dyn Mapper,
+    ) -> Result<Self::Output>;
+
+    /// Shows all leaves of the arguments.
+    fn visit<'a>(arguments: Self::Arguments<'a>, visitor: &mut dyn Visitor<'a>);
+}
+
+macro_rules! signatures {
+    ($(($($ty:ident $x:ident $index:tt)*))*) => {$(
+        impl<Function, R, $($ty),*> Signature<($($ty,)*)> for Function
+        where
+            R: Returns,
+            $($ty: Tensors + 'static,)*
+            Function: Fn($(&$ty),*) -> R + Send + Sync + 'static,
+        {
+            type Arguments<'a> = ($(&'a $ty,)*);
+            type Output = R::Value;
+
+            fn invoke(&self, ($($x,)*): Self::Arguments<'_>) -> Result<R::Value> {
+                self($($x),*).value()
+            }
+
+            fn invoke_mapped(&self, ($($x,)*): Self::Arguments<'_>, mapper: &mut dyn Mapper) -> Result<R::Value> {
+                $(let $x = structure::map_field(Step::Index($index), $x, mapper)?;)*
+                self($(&$x),*).value()
+            }
+
+            fn visit<'a>(($($x,)*): Self::Arguments<'a>, visitor: &mut dyn Visitor<'a>) {
+                $(structure::visit_field(Step::Index($index), $x, visitor);)*
+            }
+        }
+    )*};
+}
+signatures! {
+    (A a 0)
+    (A a 0 B b 1)
+    (A a 0 B b 1 C c 2)
+    (A a 0 B b 1 C c 2 D d 3)
+    (A a 0 B b 1 C c 2 D d 3 E e 4)
+    (A a 0 B b 1 C c 2 D d 3 E e 4 F f 5)
+    (A a 0 B b 1 C c 2 D d 3 E e 4 F f 5 G g 6)
+    (A a 0 B b 1 C c 2 D d 3 E e 4 F f 5 G g 6 H h 7)
+}
+
+/// A compiled function of structures, made by [`jit`]. Calls may run at once on several threads.
+pub struct Jit<Marker, F: Signature<Marker>> {
+    core: Core,
+    function: F,
+    marker: PhantomData<fn() -> Marker>,
+}
+
+/// Makes a function of structures compiled. Nothing happens before its first call, but that the options are checked.
+///
+/// It takes one to eight references to [`Tensors`] and returns a structure of them, or a `Result` of one. It is [`compile`](crate::compile()) in all else: the function runs once for each
+/// kind of arguments, and everything that is not a tensor, in the arguments as in the result, is what it was at that time.
+///
+/// ```
+/// use oxyfuel::{DType, Options, Tensor};
+/// # fn main() -> oxyfuel::Result<()> {
+/// let f = oxyfuel::jit(|x: &Tensor, ws: &Vec<Tensor>| ws.iter().map(|w| x * w).collect::<Vec<_>>(), Options::default())?;
+/// let x = Tensor::ones(&[3], DType::F32);
+/// let out = f.call((&x, &vec![&x * 2.0, &x * 3.0]))?;
+/// assert_eq!(out[1].to_vec::<f32>()?, [3.0; 3]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn jit<Marker, F: Signature<Marker>>(function: F, options: Options) -> Result<Jit<Marker, F>> {
+    Ok(Jit {
+        core: Core::new(short_name(std::any::type_name::<F>()), options)?,
+        function,
+        marker: PhantomData,
+    })
+}
+
+impl<Marker, F: Signature<Marker>> fmt::Debug for Jit<Marker, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jit")
+            .field("name", &self.core.name)
+            .field("options", &self.core.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The leaves of the arguments of one call.
+#[derive(Default)]
+struct Leaves<'a> {
+    tensors: Vec<&'a Tensor>,
+    constants: Vec<Constant<'a>>,
+}
+
+impl<'a> Visitor<'a> for Leaves<'a> {
+    fn tensor(&mut self, tensor: &'a Tensor) {
+        self.tensors.push(tensor);
+    }
+
+    fn constant(&mut self, constant: Constant<'a>) {
+        self.constants.push(constant);
+    }
+}
+
+/// Their names: `argument 0.weight`.
+#[derive(Default)]
+struct Names {
+    path: Path,
+    tensors: Vec<String>,
+    constants: Vec<String>,
+}
+
+impl<'a> Visitor<'a> for Names {
+    fn enter(&mut self, step: Step<'_>) {
+        self.path.enter(step);
+    }
+
+    fn leave(&mut self) {
+        self.path.leave();
+    }
+
+    fn tensor(&mut self, _tensor: &'a Tensor) {
+        self.tensors.push(format!("argument {}", self.path.text()));
+    }
+
+    fn constant(&mut self, _constant: Constant<'a>) {
+        self.constants
+            .push(format!("argument {}", self.path.text()));
+    }
+}
+
+/// Puts tensors in the places of a tree, in order.
+struct Replace<'a>(std::slice::Iter<'a, Tensor>);
+
+impl Mapper for Replace<'_> {
+    fn tensor(&mut self, _tensor: &Tensor) -> Result<Tensor> {
+        let next = self.0.next().cloned();
+        next.ok_or_else(|| {
+            err!(
+                Internal,
+                "a structure with more tensors than were found in it"
+            )
+        })
+    }
+}
+
+fn replaced<T: Tensors>(tree: &T, tensors: &[Tensor]) -> Result<T> {
+    tree.map(&mut Replace(tensors.iter()))
+}
+
+struct Called<'f, 'a, Marker, F: Signature<Marker>> {
+    function: &'f F,
+    arguments: F::Arguments<'a>,
+}
+
+impl<Marker, F: Signature<Marker>> Called<'_, '_, Marker, F> {
+    fn all_names(&self) -> Names {
+        let mut names = Names::default();
+        F::visit(self.arguments, &mut names);
+        names
+    }
+}
+
+impl<Marker, F: Signature<Marker>> Source for Called<'_, '_, Marker, F> {
+    fn invoke(&self, tensors: &[Tensor]) -> Result<Returned> {
+        let mut mapper = Replace(tensors.iter());
+        let output = self.function.invoke_mapped(self.arguments, &mut mapper)?;
+        let named = structure::named(&output);
+        let tensors = named
+            .into_iter()
+            .map(|(name, tensor)| {
+                let checked = tensor.check();
+                let named = |error: oxyfuel_base::Error| match name.as_str() {
+                    "" => error,
+                    name => error.context(format!("result {name}")),
+                };
+                checked.map(|()| tensor.clone()).map_err(named)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Returned {
+            tensors,
+            template: Some(Arc::new(output)),
+        })
+    }
+
+    fn names(&self, _count: usize) -> Vec<String> {
+        self.all_names().tensors
+    }
+
+    fn constant_names(&self) -> Vec<String> {
+        self.all_names().constants
+    }
+}
+
+impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
+    /// Calls it. Inside of another function that is being captured, it is captured with it.
+    #[track_caller]
+    pub fn call(&self, arguments: F::Arguments<'_>) -> Result<F::Output> {
+        let caller = Location::caller();
+        let mut leaves = Leaves::default();
+        F::visit(arguments, &mut leaves);
+        if leaves.tensors.iter().any(|tensor| tensor.is_traced()) {
+            return self.function.invoke(arguments);
+        }
+        let source = Called {
+            function: &self.function,
+            arguments,
+        };
+        self.run(&source, &leaves)
+            .map_err(|error| located(error, caller))
+    }
+
+    fn run(&self, source: &Called<'_, '_, Marker, F>, leaves: &Leaves<'_>) -> Result<F::Output> {
+        let mut inputs = Vec::with_capacity(leaves.tensors.len() + 8);
+        for (number, tensor) in leaves.tensors.iter().enumerate() {
+            match &tensor.state {
+                State::Concrete(tensor) => inputs.push(tensor),
+                State::Traced(_) | State::Failed(_) => {
+                    let names = source.all_names().tensors;
+                    let name = names.get(number).map_or("an argument", String::as_str);
+                    let caller = Location::caller();
+                    let found = tensor.concrete(name, caller);
+                    inputs.push(found.map_err(|error| error.context(name))?);
+                }
+            }
+        }
+        let request = Request {
+            inputs: &inputs,
+            constants: &leaves.constants,
+            source,
+        };
+        let returned = self.core.call(&request)?;
+        let template = returned
+            .template
+            .ok_or_else(|| err!(Internal, "a structure without a template"))?;
+        let template = template
+            .downcast_ref::<F::Output>()
+            .ok_or_else(|| err!(Internal, "a structure of another type"))?;
+        replaced(template, &returned.tensors)
+    }
+
+    /// Every variant: why it was compiled, what its steps took, its kernels, its memory, and what it should gain.
+    pub fn explain(&self) -> Explanation {
+        self.core.explain()
+    }
+
+    /// The name it has in graphs, kernels and explanations.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Gives it another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.core.name = name.into();
+        self
+    }
+}
