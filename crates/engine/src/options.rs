@@ -36,6 +36,8 @@ pub struct Options {
     pub numerics: Numerics,
     /// Results do not depend on which thread was faster, even where an index occurs twice in a scatter.
     pub deterministic: bool,
+    /// A function that reads a tensor while it is captured is an error instead of being cut there.
+    pub fullgraph: bool,
     /// Target by name, as `oxyfuel doctor` lists them; empty: the best of this machine.
     pub target: String,
     /// Threads of the CPU device; 0: as the machine allows.
@@ -58,6 +60,7 @@ impl Default for Options {
             mode: Mode::Default,
             numerics: Numerics::Eager,
             deterministic: false,
+            fullgraph: false,
             target: String::new(),
             threads: 0,
             host_threads: String::new(),
@@ -97,6 +100,10 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
     }),
     ("deterministic", "true or false", |o, v| {
         o.deterministic = v.parse().ok()?;
+        Some(())
+    }),
+    ("fullgraph", "true or false", |o, v| {
+        o.fullgraph = v.parse().ok()?;
         Some(())
     }),
     (

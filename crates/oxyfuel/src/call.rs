@@ -64,6 +64,11 @@ pub(crate) enum Call {
         value: Scalar,
         dtype: DType,
     },
+    /// Of the operand's shape.
+    FullLike {
+        value: Scalar,
+        dtype: DType,
+    },
 
     Reduce {
         op: Reduce,
@@ -167,6 +172,7 @@ impl Call {
             | Self::Cast(_)
             | Self::Clone
             | Self::Full { .. }
+            | Self::FullLike { .. }
             | Self::Reduce { .. }
             | Self::Var { .. }
             | Self::Softmax(_)
@@ -192,6 +198,15 @@ impl Call {
             | Self::Addmm { .. }
             | Self::Linear { .. } => false,
         }
+    }
+
+    /// Whether a number among its operands may as well be a tensor without dims of the other operand's type.
+    pub fn takes_tensor_numbers(&self) -> bool {
+        use Binary::{Add, Div, Maximum, Minimum, Mul, Sub};
+        matches!(
+            self,
+            Self::Binary(Add | Sub | Mul | Div | Maximum | Minimum) | Self::Compare(_)
+        )
     }
 
     /// Notes the operation down: its meaning.
@@ -241,6 +256,10 @@ impl Call {
             } => {
                 let device = b.ty(tensor(0)?).device;
                 b.full(*value, exprs(shape), *dtype, device)
+            }
+            Self::FullLike { value, dtype } => {
+                let ty = b.ty(tensor(0)?).clone();
+                b.full(*value, ty.shape, *dtype, ty.device)
             }
 
             Self::Reduce { op, dims, keepdim } => b.reduce(*op, tensor(0)?, dims, *keepdim),
@@ -385,13 +404,13 @@ pub(crate) fn apply(call: Call, operands: &[Operand<'_>]) -> Tensor {
         if let Operand::Tensor(tensor) = operand {
             match &tensor.state {
                 State::Concrete(_) => {}
-                State::Traced(value) => traced = traced.or(Some(value)),
+                State::Traced(value) => traced = traced.or(Some(value.trace().clone())),
                 State::Failed(_) => return (*tensor).clone(),
             }
         }
     }
-    let made = match traced {
-        Some(value) => trace::note(value, &call, operands, caller),
+    let made = match traced.or_else(trace::current) {
+        Some(trace) => trace::note(&trace, &call, operands, caller),
         None => eager::run(&call, operands, caller),
     };
     made.unwrap_or_else(|error| Tensor::failed(located(error, caller)))

@@ -1,7 +1,7 @@
 //! Compiled functions of tensors: capture at the first call, guards at every call, a variant for each kind of arguments ([`core`](crate::core) finds it).
 
 use crate::Options;
-use crate::core::{Core, Request, Returned, Source, check_count, short_name};
+use crate::core::{Core, Kind, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
 use crate::function::Function;
 use crate::tensor::{State, Tensor, located};
@@ -115,7 +115,7 @@ impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compiled")
             .field("name", &self.core.name)
-            .field("options", &self.core.options)
+            .field("options", &self.core.compilers.options)
             .finish_non_exhaustive()
     }
 }
@@ -125,7 +125,7 @@ impl Compiled {
     #[track_caller]
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let caller = Location::caller();
-        if inputs.iter().any(|input| input.is_traced()) {
+        if trace::is_tracing() || inputs.iter().any(|input| input.is_traced()) {
             self.check_arity(inputs.len())
                 .map_err(|error| located(error, caller))?;
             let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
@@ -163,21 +163,12 @@ impl Compiled {
     pub fn call_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
         let caller = Location::caller();
         let run = || {
-            let mut tensors = concrete(inputs, caller)?;
+            let tensors = concrete(inputs, caller)?;
             let mut targets = outputs
                 .iter()
                 .map(|output| output.concrete("an output", caller).cloned())
                 .collect::<Result<Vec<_>>>()?;
-            let variant = self.core.variant(&self.request(&tensors)?)?;
-            tensors.extend(&variant.captured);
-            if variant.results == variant.executable.plan().outputs.len() {
-                return variant.executable.run_into(&tensors, &mut targets);
-            }
-            let mut outputs = variant.executable.run(&tensors)?;
-            outputs.truncate(variant.results);
-            check_count(&self.core.name, outputs.len(), targets.len())?;
-            let mut pairs = targets.iter_mut().zip(&outputs);
-            pairs.try_for_each(|(target, output)| target.copy_from(output))
+            self.core.call_into(&self.request(&tensors)?, &mut targets)
         };
         run().map_err(|error| located(error, caller))
     }
@@ -187,15 +178,22 @@ impl Compiled {
     pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
         let caller = Location::caller();
         let run = || {
-            let mut tensors = concrete(inputs, caller)?;
-            let variant = self.core.variant(&self.request(&tensors)?)?;
-            tensors.extend(&variant.captured);
-            let (mut outputs, times) = variant.executable.profile(&tensors)?;
-            outputs.truncate(variant.results);
-            Ok((outputs, times))
+            let inputs = concrete(inputs, caller)?;
+            let request = self.request(&inputs)?;
+            let variant = self.core.variant(&request)?;
+            let Kind::Whole(whole) = &variant.kind else {
+                return Err(err!(
+                    DataDependent,
+                    "a function that reads tensors on its way has no one list of steps"
+                )
+                .help("set fullgraph to see what cuts it"));
+            };
+            let mut tensors = inputs.clone();
+            tensors.extend(&whole.captured);
+            let (outputs, times) = whole.executable.profile(&tensors)?;
+            Ok((whole.results(&variant, &request, outputs)?, times))
         };
-        let (outputs, times) = run().map_err(|error| located(error, caller))?;
-        Ok((outputs.into_iter().map(Tensor::from).collect(), times))
+        run().map_err(|error| located(error, caller))
     }
 
     /// Compiles for arguments like these without running; nothing where that is done already.

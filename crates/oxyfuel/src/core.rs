@@ -8,21 +8,26 @@
 //! ```
 //!
 //! Finding the variant takes a hash of the arguments' metadata, one read lock that nobody holds for writing but during a compile, and one comparison.
+//!
+//! The first variant knows all sizes. When a size changes, the next variant has a symbol in its place and serves all further sizes ([`dynamic`](crate::dynamic)); it is looked for where no variant
+//! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that ([`trace`]).
 
 use crate::Options;
+use crate::dynamic::{self, Pattern};
 use crate::explain::{Explanation, VariantReport};
 use crate::guard::{Guard, hash_tensor};
 use crate::machine::{self, Device};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
-use crate::trace;
-use oxyfuel_base::{Result, err};
+use crate::trace::{self, Borders, Captured, Cut, Out, Outcome};
+use oxyfuel_base::{Code, Result, Symbol, err};
 use oxyfuel_engine::{Compiler, Executable};
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::tensor as rt;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
+use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -64,43 +69,122 @@ pub(crate) struct Request<'a> {
 /// The variants of one function. Calls may run at once on several threads.
 pub(crate) struct Core {
     pub name: String,
-    pub options: Options,
     /// A graph of symbolic sizes: one variant a device serves them all.
     pub symbolic: Option<Graph>,
+    pub compilers: Arc<Compilers>,
     variants: RwLock<Variants>,
-    /// One a device.
-    compilers: Mutex<Vec<(Device, Arc<Compiler>)>>,
     /// One compile at a time: two threads that miss at once do not both compile.
     compiling: Mutex<()>,
+}
+
+/// Compilers with the options of a function, one a device.
+#[derive(Debug)]
+pub(crate) struct Compilers {
+    pub options: Options,
+    made: Mutex<Vec<(Device, Arc<Compiler>)>>,
+}
+
+impl Compilers {
+    pub fn get(&self, device: Device) -> Result<Arc<Compiler>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, compiler)) = made.iter().find(|(known, _)| *known == device) {
+            return Ok(compiler.clone());
+        }
+        let (target, handle) = machine::target(device, &self.options)?;
+        let compiler = Arc::new(Compiler::on(target, self.options.clone(), handle));
+        made.push((device, compiler.clone()));
+        Ok(compiler)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Variants {
     by_hash: FxHashMap<u64, Vec<Arc<Variant>>>,
+    /// Those with symbols, which no hash finds.
+    symbolic: Vec<Arc<Variant>>,
     /// In the order of their compiles.
     all: Vec<Arc<Variant>>,
     forgotten: u64,
 }
 
-/// The function compiled for one kind of arguments.
+/// What a function became for one kind of arguments.
 #[derive(Debug)]
 pub(crate) struct Variant {
+    /// The arguments that it was made for.
     pub guards: Vec<Guard>,
-    constants: Vec<Constant<'static>>,
+    pub constants: Vec<Constant<'static>>,
     hash: u64,
-    /// Tensors that the function used beside its arguments.
-    pub captured: Vec<rt::Tensor>,
-    /// How many tensors the function returns; behind them stand those that it overwrites.
-    pub results: usize,
-    pub template: Option<Template>,
-    pub executable: Arc<Executable>,
+    /// Which sizes are symbols; `None` where all are known.
+    pub pattern: Option<Pattern>,
+    /// Sizes that cannot be symbols: input, dim and why.
+    pub fixed: Vec<(usize, usize, String)>,
     /// Why it was compiled.
     pub reasons: Vec<String>,
     pub calls: AtomicU64,
+    /// Calls that ran eagerly, because their arguments overlap where one is written.
+    pub eager_calls: AtomicU64,
     pub capture: Duration,
     pub compiler: Arc<Compiler>,
+    pub kind: Kind,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// One graph.
+    Whole(Box<Whole>),
+    /// It reads tensors on its way, and runs anew at every call.
+    Cut(Mutex<Segments>),
+}
+
+/// A function as one graph.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub executable: Arc<Executable>,
+    /// Tensors that the function used beside its arguments.
+    pub captured: Vec<rt::Tensor>,
+    pub results: Vec<Out>,
+    template: Option<Template>,
     /// As it was captured, for whoever asks what came of it.
     pub graph: Graph,
+}
+
+/// What is known of a function that is cut.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    /// Where it was cut, each place once.
+    pub cuts: Vec<String>,
+    pub executables: Vec<Arc<Executable>>,
+}
+
+impl Segments {
+    fn add(&mut self, cuts: &[Cut], last: Option<Arc<Executable>>) {
+        for cut in cuts {
+            let text = cut.to_string();
+            if !self.cuts.contains(&text) {
+                self.cuts.push(text);
+            }
+        }
+        let new = cuts
+            .iter()
+            .filter_map(|cut| cut.segment.clone())
+            .chain(last);
+        for executable in new {
+            let known = self
+                .executables
+                .iter()
+                .any(|known| Arc::ptr_eq(known, &executable));
+            if !known && self.executables.len() < MAX_VARIANTS {
+                self.executables.push(executable);
+            }
+        }
+    }
+}
+
+/// What the search for a variant ended in.
+enum Ready {
+    Variant(Arc<Variant>),
+    /// The capture was cut, and so has run.
+    Done(Returned),
 }
 
 impl Core {
@@ -110,43 +194,119 @@ impl Core {
         }
         Ok(Self {
             name,
-            options,
             symbolic: None,
+            compilers: Arc::new(Compilers {
+                options,
+                made: Mutex::default(),
+            }),
             variants: RwLock::default(),
-            compilers: Mutex::default(),
             compiling: Mutex::default(),
         })
     }
 
     /// Calls the function.
     pub fn call(&self, request: &Request<'_>) -> Result<Returned> {
-        let variant = self.variant(request)?;
-        let mut outputs = if variant.captured.is_empty() {
-            variant.executable.run(request.inputs)?
-        } else {
-            let mut tensors = request.inputs.to_vec();
-            tensors.extend(&variant.captured);
-            variant.executable.run(&tensors)?
-        };
-        outputs.truncate(variant.results);
-        Ok(Returned {
-            tensors: outputs.into_iter().map(Tensor::from).collect(),
-            template: variant.template.clone(),
-        })
+        let ready = self.ready(request, true)?;
+        self.complete(ready, request)
     }
 
-    /// The variant for these arguments.
+    /// Calls the function and puts the results into tensors of the caller; in place, where they are outputs of the plan and nothing else.
+    pub fn call_into(&self, request: &Request<'_>, targets: &mut [rt::Tensor]) -> Result<()> {
+        let ready = self.ready(request, true)?;
+        if let Ready::Variant(variant) = &ready
+            && let Kind::Whole(whole) = &variant.kind
+            && whole.is_plain()
+        {
+            let mut tensors = request.inputs.to_vec();
+            tensors.extend(&whole.captured);
+            check_count(&self.name, whole.results.len(), targets.len())?;
+            return whole.executable.run_into(&tensors, targets);
+        }
+        let returned = self.complete(ready, request)?.tensors;
+        check_count(&self.name, returned.len(), targets.len())?;
+        for (target, tensor) in targets.iter_mut().zip(&returned) {
+            target.copy_from(tensor.concrete("a result", Location::caller())?)?;
+        }
+        Ok(())
+    }
+
+    fn complete(&self, ready: Ready, request: &Request<'_>) -> Result<Returned> {
+        let variant = match ready {
+            Ready::Variant(variant) => variant,
+            Ready::Done(returned) => return Ok(returned),
+        };
+        let Kind::Whole(whole) = &variant.kind else {
+            return self.run_cut(&variant, request);
+        };
+        let ran = if whole.captured.is_empty() {
+            whole.executable.run(request.inputs)
+        } else {
+            let mut tensors = request.inputs.to_vec();
+            tensors.extend(&whole.captured);
+            whole.executable.run(&tensors)
+        };
+        match ran {
+            Ok(outputs) => Ok(Returned {
+                tensors: whole.results(&variant, request, outputs)?,
+                template: whole.template.clone(),
+            }),
+            // A graph says nothing about memory that two names stand for; eager execution does.
+            Err(error) if error.code == Code::AliasedInputs => {
+                variant.eager_calls.fetch_add(1, Ordering::Relaxed);
+                let inputs = request.inputs.iter();
+                let tensors: Vec<Tensor> = inputs.map(|&tensor| tensor.clone().into()).collect();
+                trace::suspended(|| request.source.invoke(&tensors))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn run_cut(&self, variant: &Variant, request: &Request<'_>) -> Result<Returned> {
+        let (borders, compilers) = (Borders::fixed(request), Some(self.compilers.clone()));
+        match trace::capture(&self.name, request, borders, compilers)? {
+            Outcome::Cut(returned, cuts, last) => {
+                if let Kind::Cut(segments) = &variant.kind {
+                    let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
+                    segments.add(&cuts, last);
+                }
+                Ok(returned)
+            }
+            Outcome::Whole(captured) => {
+                // Nothing was read this time: one segment.
+                let whole = Whole::new(&variant.compiler, captured)?;
+                let mut tensors = request.inputs.to_vec();
+                tensors.extend(&whole.captured);
+                let outputs = whole.executable.run(&tensors)?;
+                Ok(Returned {
+                    tensors: whole.results(variant, request, outputs)?,
+                    template: whole.template,
+                })
+            }
+            Outcome::Fixed(_) => Err(err!(Internal, "a known size was fixed")),
+        }
+    }
+
+    /// The variant for these arguments, as one graph.
     pub fn variant(&self, request: &Request<'_>) -> Result<Arc<Variant>> {
+        match self.ready(request, false)? {
+            Ready::Variant(variant) => Ok(variant),
+            Ready::Done(_) => Err(err!(Internal, "a capture that must not run has run")),
+        }
+    }
+
+    fn ready(&self, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
         let hash = match &self.symbolic {
             Some(_) => 0,
             None => hash(request),
         };
-        let variant = match self.find(hash, request) {
-            Some(variant) => variant,
-            None => self.compile_variant(hash, request)?,
+        let ready = match self.find(hash, request) {
+            Some(variant) => Ready::Variant(variant),
+            None => self.compile_variant(hash, request, may_cut)?,
         };
-        variant.calls.fetch_add(1, Ordering::Relaxed);
-        Ok(variant)
+        if let Ready::Variant(variant) = &ready {
+            variant.calls.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(ready)
     }
 
     fn find(&self, hash: u64, request: &Request<'_>) -> Option<Arc<Variant>> {
@@ -159,75 +319,166 @@ impl Core {
         let fits = |variant: &&Arc<Variant>| {
             variant.guards.len() == request.inputs.len()
                 && variant.constants == request.constants
-                && variant.guards.iter().zip(request.inputs).all(admits)
+                && match &variant.pattern {
+                    None => variant.guards.iter().zip(request.inputs).all(admits),
+                    Some(pattern) => pattern.admits(request.inputs),
+                }
         };
-        variants.by_hash.get(&hash)?.iter().find(fits).cloned()
+        let known = variants.by_hash.get(&hash);
+        let known = known.and_then(|same| same.iter().find(fits));
+        // The latest of those with symbols is the most general one.
+        let found = known.or_else(|| variants.symbolic.iter().rev().find(fits));
+        found.cloned()
     }
 
     #[cold]
-    fn compile_variant(&self, hash: u64, request: &Request<'_>) -> Result<Arc<Variant>> {
+    fn compile_variant(&self, hash: u64, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
         let _one = self
             .compiling
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(variant) = self.find(hash, request) {
-            return Ok(variant);
+            return Ok(Ready::Variant(variant));
         }
         let inputs = request.inputs;
-        let reasons = self.reasons(request);
+        let mut reasons = self.reasons(request);
+        let mut fixed = Vec::new();
         let start = Instant::now();
-        let captured = self.capture(request)?;
-        let capture = start.elapsed();
-        let device = inputs
-            .iter()
-            .copied()
-            .chain(&captured.tensors)
-            .next()
-            .map_or(Device::Cpu, |tensor| tensor.device().into());
-        let compiler = self.compiler(device)?;
         let constants = request.constants.iter().cloned();
+        let constants: Vec<_> = constants.map(Constant::into_owned).collect();
+        let mut made = None;
+        let mut pattern = match &self.symbolic {
+            Some(_) => None,
+            None => self.pattern(request, &constants),
+        };
+        while let Some(symbols) = pattern.take() {
+            match self.try_symbols(request, symbols) {
+                Ok(Tried::Made(symbols, whole)) => {
+                    made = Some((symbols, whole));
+                }
+                Ok(Tried::Fix(symbols, places)) => {
+                    for (input, dim, place) in &places {
+                        let name = request.source.names(inputs.len());
+                        let name = name.get(*input).map_or("", String::as_str);
+                        reasons.push(format!("dim {dim} of {name} stays a number: the function asks for it at {place}"));
+                    }
+                    fixed.extend(places);
+                    pattern = symbols;
+                }
+                Err(error) => {
+                    reasons.push(format!("its sizes stay numbers: {}", error.message));
+                }
+            }
+        }
+        let mut done = None;
+        let (pattern, kind) = match made {
+            Some((pattern, whole)) => (Some(pattern), Kind::Whole(whole)),
+            None => {
+                let options = &self.compilers.options;
+                let compilers = (may_cut && !options.fullgraph).then(|| self.compilers.clone());
+                let kind = match self.capture_known(request, compilers, false)? {
+                    Outcome::Whole(captured) => {
+                        let compiler = self.compiler(inputs, &captured.tensors)?;
+                        Kind::Whole(Box::new(Whole::new(&compiler, captured)?))
+                    }
+                    Outcome::Cut(returned, cuts, last) => {
+                        let mut segments = Segments::default();
+                        segments.add(&cuts, last);
+                        done = Some(returned);
+                        Kind::Cut(Mutex::new(segments))
+                    }
+                    Outcome::Fixed(_) => return Err(err!(Internal, "a known size was fixed")),
+                };
+                (None, kind)
+            }
+        };
+        let captured: &[rt::Tensor] = match &kind {
+            Kind::Whole(whole) => &whole.captured,
+            Kind::Cut(_) => &[],
+        };
         let variant = Arc::new(Variant {
+            compiler: self.compiler(inputs, captured)?,
             guards: inputs.iter().map(|input| Guard::of(input)).collect(),
-            constants: constants.map(Constant::into_owned).collect(),
+            constants,
             hash,
-            captured: captured.tensors,
-            results: captured.results,
-            template: captured.template,
-            executable: compiler.compile(&captured.graph)?,
+            pattern,
+            fixed,
             reasons,
-            calls: AtomicU64::new(0),
-            capture,
-            compiler,
-            graph: captured.graph,
+            calls: AtomicU64::new(u64::from(done.is_some())),
+            eager_calls: AtomicU64::new(0),
+            capture: start.elapsed(),
+            kind,
         });
         self.keep(&variant);
-        Ok(variant)
+        Ok(match done {
+            Some(returned) => Ready::Done(returned),
+            None => Ready::Variant(variant),
+        })
     }
 
-    pub fn capture(&self, request: &Request<'_>) -> Result<trace::Captured> {
+    /// Which sizes should be symbols by now.
+    fn pattern(&self, request: &Request<'_>, constants: &[Constant<'static>]) -> Option<Pattern> {
+        let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+        let family = variants.all.iter().filter(|variant| {
+            variant.constants == constants && matches!(variant.kind, Kind::Whole(_))
+        });
+        dynamic::generalise(request.inputs, &family.map(|v| &**v).collect::<Vec<_>>())
+    }
+
+    /// Captures and compiles with symbols.
+    fn try_symbols(&self, request: &Request<'_>, pattern: Pattern) -> Result<Tried> {
+        let borders = pattern.borders(request);
+        match trace::capture(&self.name, request, borders, None)? {
+            Outcome::Whole(captured) => {
+                let compiler = self.compiler(request.inputs, &captured.tensors)?;
+                let whole = Whole::new(&compiler, captured)?;
+                Ok(Tried::Made(pattern, Box::new(whole)))
+            }
+            Outcome::Fixed(places) => {
+                let dims = pattern.dims_of(&places);
+                Ok(Tried::Fix(pattern.without(&places, request.inputs), dims))
+            }
+            Outcome::Cut(..) => Err(err!(Internal, "a capture that must not run has run")),
+        }
+    }
+
+    fn capture_known(
+        &self,
+        request: &Request<'_>,
+        compilers: Option<Arc<Compilers>>,
+        all_results: bool,
+    ) -> Result<Outcome> {
         match &self.symbolic {
-            Some(graph) => Ok(trace::Captured {
+            Some(graph) => Ok(Outcome::Whole(Captured {
                 graph: graph.clone(),
-                results: graph.outputs.len(),
+                results: (0..graph.outputs.len()).map(Out::Planned).collect(),
                 template: None,
                 tensors: Vec::new(),
-            }),
-            None => trace::capture(&self.name, request),
+            })),
+            None => {
+                let borders = Borders {
+                    all_results,
+                    ..Borders::fixed(request)
+                };
+                trace::capture(&self.name, request, borders, compilers)
+            }
         }
     }
 
-    fn compiler(&self, device: Device) -> Result<Arc<Compiler>> {
-        let mut compilers = self
-            .compilers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, compiler)) = compilers.iter().find(|(known, _)| *known == device) {
-            return Ok(compiler.clone());
+    /// The function as one graph, with all its results as outputs.
+    pub fn capture(&self, request: &Request<'_>) -> Result<Captured> {
+        match self.capture_known(request, None, true)? {
+            Outcome::Whole(captured) => Ok(captured),
+            Outcome::Cut(..) | Outcome::Fixed(_) => {
+                Err(err!(Internal, "a capture of known sizes that is no graph"))
+            }
         }
-        let (target, handle) = machine::target(device, &self.options)?;
-        let compiler = Arc::new(Compiler::on(target, self.options.clone(), handle));
-        compilers.push((device, compiler.clone()));
-        Ok(compiler)
+    }
+
+    fn compiler(&self, inputs: &[&rt::Tensor], captured: &[rt::Tensor]) -> Result<Arc<Compiler>> {
+        let first = inputs.iter().copied().chain(captured).next();
+        let device = first.map_or(Device::Cpu, |tensor| tensor.device().into());
+        self.compilers.get(device)
     }
 
     fn keep(&self, variant: &Arc<Variant>) {
@@ -241,12 +492,15 @@ impl Core {
             if let Some(same) = variants.by_hash.get_mut(&old.hash) {
                 same.retain(|known| !Arc::ptr_eq(known, &old));
             }
+            variants.symbolic.retain(|known| !Arc::ptr_eq(known, &old));
         }
-        variants
-            .by_hash
-            .entry(variant.hash)
-            .or_default()
-            .push(variant.clone());
+        match &variant.pattern {
+            Some(_) => variants.symbolic.push(variant.clone()),
+            None => {
+                let same = variants.by_hash.entry(variant.hash).or_default();
+                same.push(variant.clone());
+            }
+        }
         variants.all.push(variant.clone());
     }
 
@@ -293,6 +547,61 @@ impl Core {
                 .collect(),
             forgotten: variants.forgotten,
         }
+    }
+}
+
+enum Tried {
+    Made(Pattern, Box<Whole>),
+    /// These sizes must be numbers; what is left.
+    Fix(Option<Pattern>, Vec<(usize, usize, String)>),
+}
+
+impl Whole {
+    fn new(compiler: &Compiler, captured: Captured) -> Result<Self> {
+        Ok(Self {
+            executable: compiler.compile(&captured.graph)?,
+            captured: captured.tensors,
+            results: captured.results,
+            template: captured.template,
+            graph: captured.graph,
+        })
+    }
+
+    /// Whether the outputs of the plan are the results, in order, and nothing else.
+    pub fn is_plain(&self) -> bool {
+        let mut results = self.results.iter().enumerate();
+        self.results.len() == self.executable.plan().outputs.len()
+            && results.all(|(i, out)| *out == Out::Planned(i))
+    }
+
+    /// What the function returns, from the outputs of the plan.
+    pub fn results(
+        &self,
+        variant: &Variant,
+        request: &Request<'_>,
+        outputs: Vec<rt::Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        if self.is_plain() {
+            return Ok(outputs.into_iter().map(Tensor::from).collect());
+        }
+        let size = |symbol: Symbol| variant.pattern.as_ref()?.size(symbol, request.inputs);
+        let arguments = request.inputs.len();
+        let missing = || err!(Internal, "a result that no output is");
+        let result = |out: &Out| match out {
+            Out::Planned(i) => outputs.get(*i).cloned().ok_or_else(missing),
+            Out::ViewOfPlanned(i, views) => {
+                trace::replay(outputs.get(*i).ok_or_else(missing)?, views, &size)
+            }
+            Out::ViewOfInput(i, views) => {
+                let input = match i.checked_sub(arguments) {
+                    None => request.inputs[*i],
+                    Some(i) => self.captured.get(i).ok_or_else(missing)?,
+                };
+                trace::replay(input, views, &size)
+            }
+        };
+        let results = self.results.iter();
+        results.map(|out| result(out).map(Tensor::from)).collect()
     }
 }
 

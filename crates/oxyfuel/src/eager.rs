@@ -209,7 +209,7 @@ fn name(call: &Call) -> &'static str {
         Call::Clamp { .. } => "clamp",
         Call::Cast(_) => "to",
         Call::Clone => "clone",
-        Call::Full { .. } => "full",
+        Call::Full { .. } | Call::FullLike { .. } => "full",
         Call::Cat(_) => "cat",
         Call::Stack(_) => "stack",
         Call::Gather(_) => "gather",

@@ -1,14 +1,15 @@
 //! What a compiled function became, for people and for programs.
 
-use crate::core::Variant;
+use crate::core::{Kind, Variant};
 use crate::machine;
 use oxyfuel_base::{Expr, Symbol};
-use oxyfuel_engine::cost::operators;
+use oxyfuel_engine::cost::{Operator, operators};
 use oxyfuel_engine::explain::{CodeKind, KernelReport, Verdict};
-use oxyfuel_engine::{Basis, explain};
+use oxyfuel_engine::{Basis, Executable, explain};
 use oxyfuel_plan::{BufferHome, SymbolSource};
 use serde::Serialize;
 use std::fmt;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ pub struct VariantReport {
     pub target: String,
     /// How often it was called.
     pub calls: u64,
+    /// How many of them ran eagerly, because their arguments overlap where one is written.
+    pub eager_calls: u64,
+    /// Where the function reads a tensor and is cut: what it does and the line. Such a function runs anew at every call; its segments are compiled once.
+    pub cuts: Vec<String>,
     /// Each step of the compile, capture first.
     pub steps: Vec<(&'static str, Duration)>,
     /// The kernels in the order of the plan.
@@ -59,7 +64,45 @@ pub struct MemoryReport {
 
 impl VariantReport {
     pub(crate) fn of(variant: &Variant) -> Self {
-        let plan = variant.executable.plan();
+        let arguments = variant.guards.iter().enumerate().map(|(i, guard)| {
+            let shape = match &variant.pattern {
+                Some(pattern) => pattern.shape_text(i),
+                None => format!("{:?}", guard.shape),
+            };
+            format!("{}{shape} {}", guard.dtype, guard.device)
+        });
+        let mut report = Self {
+            arguments: arguments.collect(),
+            reasons: variant.reasons.clone(),
+            target: variant.compiler.target().name().to_owned(),
+            calls: variant.calls.load(Ordering::Relaxed),
+            eager_calls: variant.eager_calls.load(Ordering::Relaxed),
+            cuts: Vec::new(),
+            steps: vec![("capture", variant.capture)],
+            kernels: Vec::new(),
+            memory: MemoryReport::default(),
+            verdict: None,
+        };
+        match &variant.kind {
+            Kind::Whole(whole) => {
+                let operators = operators(&whole.graph, &|_| None).ok();
+                report.add(variant, &whole.executable, operators.as_deref());
+            }
+            Kind::Cut(segments) => {
+                let segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
+                report.cuts.clone_from(&segments.cuts);
+                for executable in &segments.executables {
+                    report.add(variant, executable, None);
+                }
+                report.verdict = None;
+            }
+        }
+        report
+    }
+
+    /// Adds what one plan is.
+    fn add(&mut self, variant: &Variant, executable: &Executable, operators: Option<&[Operator]>) {
+        let plan = executable.plan();
         // Sizes of a graph of symbolic sizes are those of the call that it was compiled at.
         let extent = |symbol: Symbol| {
             let binding = plan.symbols.iter().find(|known| known.symbol == symbol)?;
@@ -70,10 +113,8 @@ impl VariantReport {
             guard.shape.get(dim as usize).copied()
         };
         let number = |e: &Expr| e.eval(&extent).unwrap_or(0);
-        let mut memory = MemoryReport {
-            arena: number(&plan.arena_bytes),
-            ..MemoryReport::default()
-        };
+        let memory = &mut self.memory;
+        memory.arena += number(&plan.arena_bytes);
         for buffer in plan.buffers.values() {
             match &buffer.home {
                 BufferHome::Input(_) => memory.inputs += number(&buffer.bytes),
@@ -82,32 +123,19 @@ impl VariantReport {
                 BufferHome::Arena { .. } | BufferHome::Host => {}
             }
         }
-        let record = variant.executable.record();
-        let mut steps = vec![("capture", variant.capture)];
-        steps.extend(record.steps.iter().map(|step| (step.name, step.time)));
+        let record = executable.record();
+        let steps = record.steps.iter();
+        self.steps.extend(steps.map(|step| (step.name, step.time)));
         let figures = machine::figures(&variant.compiler);
-        let operators = operators(&variant.graph, &|_| None).ok();
         let basis = Basis {
             figures: figures.as_ref(),
             sizes: Some(&extent),
-            operators: operators.as_deref(),
+            operators,
             compile_time: (!record.steps.is_empty()).then(|| variant.capture + record.total()),
         };
         let said = explain(plan, record, &basis);
-        Self {
-            arguments: variant
-                .guards
-                .iter()
-                .map(|guard| format!("{}{:?} {}", guard.dtype, guard.shape, guard.device))
-                .collect(),
-            reasons: variant.reasons.clone(),
-            target: variant.compiler.target().name().to_owned(),
-            calls: variant.calls.load(Ordering::Relaxed),
-            steps,
-            kernels: said.kernels,
-            memory,
-            verdict: said.verdict,
-        }
+        self.kernels.extend(said.kernels);
+        self.verdict = said.verdict;
     }
 
     /// Time from capture to plan.
@@ -166,6 +194,16 @@ impl fmt::Display for VariantReport {
         writeln!(f, "({arguments}) for {}, {} calls", self.target, self.calls)?;
         for reason in &self.reasons {
             writeln!(f, "  because: {reason}")?;
+        }
+        for cut in &self.cuts {
+            writeln!(f, "  cut: {cut}")?;
+        }
+        if self.eager_calls > 0 {
+            writeln!(
+                f,
+                "  {} calls ran eagerly: arguments overlap where one is written",
+                self.eager_calls
+            )?;
         }
         write!(f, "  compiled in {}:", milliseconds(self.compile_time()))?;
         for (name, time) in &self.steps {

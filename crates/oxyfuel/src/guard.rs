@@ -10,7 +10,7 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
 /// Memory that starts at a multiple of this counts as aligned; what allocators of ours give.
-const ALIGNED: u64 = 64;
+pub(crate) const ALIGNED: u64 = 64;
 
 /// What is assumed of one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct Guard {
     pub align: u32,
 }
 
-fn alignment(tensor: &rt::Tensor) -> u32 {
+pub(crate) fn alignment(tensor: &rt::Tensor) -> u32 {
     if tensor.address().is_multiple_of(ALIGNED) {
         ALIGNED as u32
     } else {
@@ -95,9 +95,7 @@ impl Guard {
         for (dim, (new, old)) in tensor.shape().iter().zip(&self.shape).enumerate() {
             if new != old {
                 shape_differs = true;
-                out.push(format!(
-                    "dim {dim} of {name} is {new}, was {old}: pad to a few sizes if there are many"
-                ));
+                out.push(format!("dim {dim} of {name} is {new}, was {old}"));
             }
         }
         // The strides of another shape differ by themselves.

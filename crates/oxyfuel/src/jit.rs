@@ -5,6 +5,7 @@ use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
 use crate::structure::{self, Constant, Mapper, Path, Step, Tensors, Visitor};
 use crate::tensor::{State, Tensor, located};
+use crate::trace;
 use oxyfuel_base::{Result, err};
 use std::fmt;
 use std::marker::PhantomData;
@@ -128,7 +129,7 @@ impl<Marker, F: Signature<Marker>> fmt::Debug for Jit<Marker, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Jit")
             .field("name", &self.core.name)
-            .field("options", &self.core.options)
+            .field("options", &self.core.compilers.options)
             .finish_non_exhaustive()
     }
 }
@@ -247,7 +248,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         let caller = Location::caller();
         let mut leaves = Leaves::default();
         F::visit(arguments, &mut leaves);
-        if leaves.tensors.iter().any(|tensor| tensor.is_traced()) {
+        if trace::is_tracing() || leaves.tensors.iter().any(|tensor| tensor.is_traced()) {
             return self.function.invoke(arguments);
         }
         let source = Called {

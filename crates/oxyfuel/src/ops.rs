@@ -175,16 +175,26 @@ impl Tensor {
         apply(call, &[self.into()])
     }
 
+    /// A number in this tensor's type, shape and device.
+    #[track_caller]
+    pub fn full_like(&self, value: impl Into<Scalar>) -> Tensor {
+        let call = Call::FullLike {
+            value: value.into(),
+            dtype: self.dtype(),
+        };
+        apply(call, &[self.into()])
+    }
+
     /// Zeros of this tensor's type, shape and device.
     #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
-        self.new_full(self.shape(), 0, self.dtype())
+        self.full_like(0)
     }
 
     /// Ones of this tensor's type, shape and device.
     #[track_caller]
     pub fn ones_like(&self) -> Tensor {
-        self.new_full(self.shape(), 1, self.dtype())
+        self.full_like(1)
     }
 }
 
@@ -278,7 +288,7 @@ impl Tensor {
     #[track_caller]
     pub fn topk(&self, k: i64, dim: i64, largest: bool) -> (Tensor, Tensor) {
         let order = self.argsort(dim, largest);
-        let best = if self.shape().is_empty() {
+        let best = if self.rank() == 0 {
             order
         } else {
             order.narrow(dim, 0, k)
@@ -288,7 +298,7 @@ impl Tensor {
 
     #[track_caller]
     fn ordered(&self, dim: i64, positions: &Tensor) -> Tensor {
-        if self.shape().is_empty() {
+        if self.rank() == 0 {
             self.clone()
         } else {
             self.gather(dim, positions)

@@ -82,22 +82,54 @@ impl Tensor {
         }
     }
 
+    /// A new tensor with elements of its own: in a function that is being captured, at every call.
+    fn new(made: Result<rt::Tensor>, caller: &panic::Location<'_>) -> Self {
+        match (made, trace::current()) {
+            (Ok(tensor), Some(trace)) => trace::copied(&trace, tensor, caller)
+                .unwrap_or_else(|error| Self::failed(located(error, caller))),
+            (made, _) => Self::made(made, caller),
+        }
+    }
+
+    /// A tensor that a captured program makes by itself, where one is being captured.
+    fn noted(
+        caller: &panic::Location<'_>,
+        make: impl FnOnce(&mut oxyfuel_graph::Builder) -> Result<oxyfuel_graph::ValueId>,
+    ) -> Option<Self> {
+        let trace = trace::current()?;
+        let made = trace::source(&trace, caller, make);
+        Some(made.unwrap_or_else(|error| Self::failed(located(error, caller))))
+    }
+
     // ---- what it is -------------------------------------------------------------------------------------------------------------
 
     /// The element type; `f32` for a failed tensor.
     pub fn dtype(&self) -> DType {
         match &self.state {
             State::Concrete(tensor) => tensor.dtype(),
-            State::Traced(traced) => traced.dtype,
+            State::Traced(traced) => traced.facts().dtype,
             State::Failed(_) => DType::F32,
         }
     }
 
     /// The extent of each dim; empty for a failed tensor, so prefer [`Self::dims`] or [`Self::size`] to indexing.
+    ///
+    /// In a function that is being captured, an extent that is looked at is a number of the program: another one leads to another variant. What is only passed on (as by `reshape(&[-1, 4])`,
+    /// `unflatten`, `zeros_like`) may change freely.
+    #[track_caller]
     pub fn shape(&self) -> &[i64] {
         match &self.state {
             State::Concrete(tensor) => tensor.shape(),
-            State::Traced(traced) => &traced.shape,
+            State::Traced(traced) => traced.shape(panic::Location::caller()),
+            State::Failed(_) => &[],
+        }
+    }
+
+    /// The extents for our own use: those of a traced tensor as the call has them, whether they are symbols or not.
+    pub(crate) fn extents(&self) -> &[i64] {
+        match &self.state {
+            State::Concrete(tensor) => tensor.shape(),
+            State::Traced(traced) => &traced.facts().shape,
             State::Failed(_) => &[],
         }
     }
@@ -138,21 +170,26 @@ impl Tensor {
         })
     }
 
-    /// The distance between neighbours of each dim, in elements. A traced tensor that is not an argument has no memory yet, and shows those of a dense tensor.
+    /// The distance between neighbours of each dim, in elements. A traced tensor shows those that it would have eagerly.
+    #[track_caller]
     pub fn strides(&self) -> &[i64] {
         match &self.state {
             State::Concrete(tensor) => tensor.strides(),
-            State::Traced(traced) => &traced.strides,
+            State::Traced(traced) => {
+                traced.fix(panic::Location::caller());
+                &traced.facts().strides
+            }
             State::Failed(_) => &[],
         }
     }
 
     /// The number of dims.
     pub fn rank(&self) -> usize {
-        self.shape().len()
+        self.extents().len()
     }
 
     /// The number of elements; 0 for a failed tensor.
+    #[track_caller]
     pub fn numel(&self) -> i64 {
         match &self.state {
             State::Failed(_) => 0,
@@ -164,7 +201,7 @@ impl Tensor {
     pub fn device(&self) -> Device {
         match &self.state {
             State::Concrete(tensor) => tensor.device().into(),
-            State::Traced(traced) => traced.device,
+            State::Traced(traced) => traced.facts().device,
             State::Failed(_) => Device::Cpu,
         }
     }
@@ -173,7 +210,7 @@ impl Tensor {
     pub fn is_contiguous(&self) -> bool {
         match &self.state {
             State::Concrete(tensor) => tensor.is_contiguous(),
-            State::Traced(_) => true,
+            State::Traced(traced) => traced.facts().contiguous,
             State::Failed(_) => false,
         }
     }
@@ -208,14 +245,18 @@ impl Tensor {
             tensor.copy_from(&rt::Tensor::from_bytes(memory, &bytes(), dtype, shape)?)?;
             Ok(tensor)
         };
-        Self::made(make(), caller)
+        Self::new(make(), caller)
     }
 
     /// Every element is `value`, rounded to `dtype`.
     #[track_caller]
     pub fn full(shape: &[i64], value: impl Into<Scalar>, dtype: DType) -> Self {
         let caller = panic::Location::caller();
-        let code = value.into().to_bits(dtype).to_le_bytes();
+        let value = value.into();
+        if let Some(noted) = Self::noted(caller, |b| full(b, shape, value, dtype)) {
+            return noted;
+        }
+        let code = value.to_bits(dtype).to_le_bytes();
         let make = || {
             let tensor = rt::Tensor::empty(machine::cpu().memory(), dtype, shape)?;
             let mut writing = tensor.storage().borrow_mut()?;
@@ -225,14 +266,17 @@ impl Tensor {
             drop(writing);
             Ok(tensor)
         };
-        Self::made(make(), caller)
+        Self::new(make(), caller)
     }
 
     /// Every element is 0.
     #[track_caller]
     pub fn zeros(shape: &[i64], dtype: DType) -> Self {
         let caller = panic::Location::caller();
-        Self::made(
+        if let Some(noted) = Self::noted(caller, |b| full(b, shape, Scalar::I(0), dtype)) {
+            return noted;
+        }
+        Self::new(
             rt::Tensor::zeros(machine::cpu().memory(), dtype, shape),
             caller,
         )
@@ -260,6 +304,11 @@ impl Tensor {
     ) -> Self {
         let caller = panic::Location::caller();
         let (start, end, step): (Scalar, Scalar, Scalar) = (start.into(), end.into(), step.into());
+        let cpu = oxyfuel_graph::Device::Cpu;
+        let noted = Self::noted(caller, |b| b.arange(start, end, step, Some(dtype), cpu));
+        if let Some(noted) = noted {
+            return noted;
+        }
         let make = || {
             let mut b = oxyfuel_graph::Builder::new("arange");
             b.set_origin(Some(crate::call::origin(caller)));
@@ -279,14 +328,14 @@ impl Tensor {
             drop(writing);
             Ok(tensor)
         };
-        Self::made(make(), caller)
+        Self::new(make(), caller)
     }
 
     /// These elements in row-major order.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[i64]) -> Self {
         let caller = panic::Location::caller();
-        Self::made(
+        Self::new(
             rt::Tensor::from_slice(machine::cpu().memory(), elements, shape),
             caller,
         )
@@ -302,7 +351,7 @@ impl Tensor {
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[i64]) -> Self {
         let caller = panic::Location::caller();
-        Self::made(
+        Self::new(
             rt::Tensor::from_bytes(machine::cpu().memory(), bytes, dtype, shape),
             caller,
         )
@@ -352,22 +401,24 @@ impl Tensor {
 
     // ---- out of the world of tensors --------------------------------------------------------------------------------------------
 
-    /// The memory behind a concrete tensor; an error that says what the captured program would need for the others.
+    /// The memory behind a tensor. In a function that is being captured, reading it cuts the function, or is an error that says so.
+    pub(crate) fn read(&self, what: &str, caller: &panic::Location<'_>) -> Result<rt::Tensor> {
+        match &self.state {
+            State::Failed(error) => Err((**error).clone()),
+            State::Traced(traced) => trace::read(traced.trace(), self, what, caller),
+            State::Concrete(tensor) => match trace::current() {
+                None => Ok(tensor.clone()),
+                Some(trace) => trace::read(&trace, self, what, caller),
+            },
+        }
+    }
+
+    /// The memory behind a concrete tensor, of which a captured program has none.
     pub(crate) fn concrete(&self, what: &str, caller: &panic::Location<'_>) -> Result<&rt::Tensor> {
         match &self.state {
             State::Concrete(tensor) => Ok(tensor),
             State::Failed(error) => Err((**error).clone()),
-            State::Traced(traced) if traced.is_over() => {
-                Err(located(traced.leak(what), caller))
-            }
-            State::Traced(_) => Err(located(
-                err!(
-                    DataDependent,
-                    "{what} needs the elements of a tensor that is only being captured"
-                )
-                .help("return the tensor from the function and read it after the call, or write the decision with where_"),
-                caller,
-            )),
+            State::Traced(traced) => Err(located(traced.memory_wanted(what), caller)),
         }
     }
 
@@ -375,7 +426,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let caller = panic::Location::caller();
-        let tensor = self.concrete("to_vec", caller)?;
+        let tensor = self.read("to_vec", caller)?;
         tensor.to_vec().map_err(|error| located(error, caller))
     }
 
@@ -383,7 +434,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let caller = panic::Location::caller();
-        let tensor = self.concrete("to_bytes", caller)?;
+        let tensor = self.read("to_bytes", caller)?;
         tensor.to_bytes().map_err(|error| located(error, caller))
     }
 
@@ -391,7 +442,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_f64(&self) -> Result<Vec<f64>> {
         let caller = panic::Location::caller();
-        let tensor = self.concrete("to_f64", caller)?;
+        let tensor = self.read("to_f64", caller)?;
         let host = HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes()?)
             .map_err(|error| located(error, caller))?;
         Ok(host.to_f64())
@@ -401,7 +452,7 @@ impl Tensor {
     #[track_caller]
     pub fn item(&self) -> Result<Scalar> {
         let caller = panic::Location::caller();
-        let tensor = self.concrete("item", caller)?;
+        let tensor = self.read("item", caller)?;
         let read = || {
             ensure!(
                 tensor.len() == 1,
@@ -438,33 +489,6 @@ impl Tensor {
         Self::made(moved(), caller)
     }
 
-    /// Overwrites the elements with those of `from`, which has the same shape and type. Views of the same memory see it.
-    ///
-    /// In a function that is being captured, an argument that is overwritten is overwritten by every call; where only a part changes, as in
-    /// `x.copy_(&x.slice_scatter(..))`, only that part is written. A view that was taken before cannot be used after it.
-    #[track_caller]
-    pub fn copy_(&mut self, from: &Tensor) -> Result<()> {
-        let caller = panic::Location::caller();
-        if let State::Traced(traced) = &self.state {
-            return trace::overwrite(traced, from, caller).map_err(|error| located(error, caller));
-        }
-        if from.is_traced() && self.check().is_ok() {
-            let error = err!(
-                UnsupportedOp,
-                "copy_ into a tensor that the function captured"
-            )
-            .help("make it an argument of the function");
-            return Err(located(error, caller));
-        }
-        let source = from.concrete("copy_", caller)?;
-        self.check()?;
-        match &mut self.state {
-            State::Concrete(tensor) => tensor.copy_from(source),
-            State::Traced(_) | State::Failed(_) => Ok(()),
-        }
-        .map_err(|error| located(error, caller))
-    }
-
     /// The address of the first element on its device; an error where there is none.
     #[track_caller]
     pub fn data_ptr(&self) -> Result<u64> {
@@ -472,6 +496,18 @@ impl Tensor {
             .concrete("data_ptr", panic::Location::caller())?
             .address())
     }
+}
+
+/// Every element is `value`, of a shape that memory can hold.
+fn full(
+    b: &mut oxyfuel_graph::Builder,
+    shape: &[i64],
+    value: Scalar,
+    dtype: DType,
+) -> Result<oxyfuel_graph::ValueId> {
+    rt::layout::byte_count(shape, dtype.size())?;
+    let extents = shape.iter().map(|&n| n.into()).collect();
+    b.full(value, extents, dtype, oxyfuel_graph::Device::Cpu)
 }
 
 impl fmt::Debug for Tensor {

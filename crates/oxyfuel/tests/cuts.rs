@@ -1,0 +1,180 @@
+//! Functions that read tensors on their way: cut into segments, which are compiled once.
+
+use oxyfuel::{Options, Result, Tensor, compile, disable, jit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn f32s(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values, &[values.len() as i64])
+}
+
+/// Takes one way or the other by what it reads, and uses the number.
+fn normalised(x: &Tensor) -> Result<Tensor> {
+    let y = x * 2.0 + 1.0;
+    let largest = y.abs().amax(&[], false).item()?.as_f64();
+    let y = if largest > 10.0 {
+        y / largest
+    } else {
+        y.relu()
+    };
+    Ok(y + x)
+}
+
+#[test]
+fn the_way_is_taken_anew_at_every_call() {
+    let f = compile(normalised, Options::default()).unwrap();
+    let inputs = [
+        f32s(&[1.0, -2.0, 3.0]),
+        f32s(&[1.0, -20.0, 3.0]),
+        f32s(&[4.0, -2.0, 3.0]),
+        f32s(&[1.0, 50.0, 3.0]),
+    ];
+    for x in &inputs {
+        let ours = f.call_one(&[x]).unwrap();
+        let eager = normalised(x).unwrap();
+        assert_eq!(
+            ours.to_vec::<f32>().unwrap(),
+            eager.to_vec::<f32>().unwrap()
+        );
+    }
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 1, "{report}");
+    assert_eq!(report.variants[0].calls, 4);
+    let cuts = &report.variants[0].cuts;
+    assert_eq!(cuts.len(), 1, "{report}");
+    assert!(
+        cuts[0].starts_with("item at ") && cuts[0].contains("cuts.rs:"),
+        "{report}"
+    );
+    // One before the cut, two ways after it: numbers that were read do not lead to further ones.
+    let compiled = report.variants[0]
+        .steps
+        .iter()
+        .filter(|(name, _)| *name == "emit");
+    assert_eq!(compiled.count(), 3, "{report}");
+}
+
+#[test]
+fn writes_before_and_after_a_cut() {
+    fn step(state: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let mut state = state.clone();
+        let part = state.slice(0, 0, 2, 1);
+        state.add_(x)?;
+        let first = part.to_vec::<f32>()?[0];
+        part.clone().mul_(2.0)?;
+        let kept = &state + f64::from(first);
+        let last = state.select(0, 2).item()?.as_f64();
+        state.sub_(last)?;
+        Ok(kept + part.sum(&[], false))
+    }
+    let f = compile(step, Options::default()).unwrap();
+    let (a, b) = (f32s(&[1.0, 2.0, 3.0]), f32s(&[1.0, 2.0, 3.0]));
+    for i in 0..4 {
+        let x = f32s(&[i as f32, 1.0, 2.0]);
+        let eager = step(&a, &x).unwrap();
+        let ours = f.call_one(&[&b, &x]).unwrap();
+        assert_eq!(
+            ours.to_vec::<f32>().unwrap(),
+            eager.to_vec::<f32>().unwrap()
+        );
+        assert_eq!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
+    }
+    assert_eq!(f.explain().variants[0].cuts.len(), 2, "{}", f.explain());
+}
+
+#[test]
+fn a_disabled_region_runs_at_every_call() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    let f = compile(
+        move |x: &Tensor| {
+            let y = x + 1.0;
+            let view = y.slice(0, 1, 3, 1);
+            let z = disable(&(y.clone(), view), |(y, view)| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                assert!(!y.is_traced());
+                view.clone().fill_(0)?;
+                Ok::<_, oxyfuel::Error>(y * 10.0)
+            })??;
+            Ok::<_, oxyfuel::Error>((y + 0.0, z.relu()))
+        },
+        Options::default(),
+    )
+    .unwrap();
+    for i in 1..4 {
+        let out = f.call(&[&f32s(&[1.0, 2.0, 3.0])]).unwrap();
+        assert_eq!(out[0].to_vec::<f32>().unwrap(), [2.0, 0.0, 0.0]);
+        assert_eq!(out[1].to_vec::<f32>().unwrap(), [20.0, 0.0, 0.0]);
+        assert_eq!(runs.load(Ordering::Relaxed), i);
+    }
+    // Outside of a capture it is a plain call.
+    assert_eq!(disable(&f32s(&[1.0]), |x| x.numel()).unwrap(), 1);
+}
+
+#[test]
+fn structures_and_captured_tensors_across_cuts() {
+    let weight = f32s(&[1.0, 2.0]);
+    let held = weight.clone();
+    let f = jit(
+        move |xs: &Vec<Tensor>| -> Result<(Vec<Tensor>, f64)> {
+            let scale = (&held * 2.0).sum(&[], false).item()?.as_f64();
+            Ok((xs.iter().map(|x| x * scale + &held).collect(), scale))
+        },
+        Options::default(),
+    )
+    .unwrap();
+    let mut weight = weight;
+    for i in 0..3 {
+        let (out, scale) = f
+            .call((&vec![f32s(&[1.0, 1.0]), f32s(&[0.0, 2.0])],))
+            .unwrap();
+        let w = weight.to_vec::<f32>().unwrap();
+        let s = 2.0 * (w[0] + w[1]);
+        assert_eq!(scale, f64::from(s), "call {i}");
+        assert_eq!(out[0].to_vec::<f32>().unwrap(), [s + w[0], s + w[1]]);
+        assert_eq!(out[1].to_vec::<f32>().unwrap(), [w[0], 2.0 * s + w[1]]);
+        weight.add_(1.0).unwrap();
+    }
+}
+
+#[test]
+fn a_loop_until_it_converges() {
+    fn root(x: &Tensor) -> Result<Tensor> {
+        let mut y = x.clone() + 0.0;
+        for _ in 0..50 {
+            let next = (&y + x / &y) * 0.5;
+            let change = (&next - &y).abs().amax(&[], false).item()?.as_f64();
+            y = next;
+            if change < 1e-6 {
+                break;
+            }
+        }
+        Ok(y)
+    }
+    let f = compile(root, Options::default()).unwrap();
+    for _ in 0..2 {
+        let y = f
+            .call_one(&[&f32s(&[4.0, 9.0])])
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+        assert!(
+            (y[0] - 2.0).abs() < 1e-5 && (y[1] - 3.0).abs() < 1e-5,
+            "{y:?}"
+        );
+    }
+    let report = f.explain();
+    assert_eq!(report.variants[0].cuts.len(), 1, "{report}");
+    let compiled = report.variants[0]
+        .steps
+        .iter()
+        .filter(|(name, _)| *name == "emit");
+    assert!(compiled.count() <= 4, "{report}");
+}
+
+#[test]
+fn warming_up_does_not_run() {
+    let f = compile(normalised, Options::default()).unwrap();
+    let error = f.warm_up(&[&f32s(&[1.0])]).unwrap_err();
+    assert_eq!(error.code, oxyfuel::Code::DataDependent, "{error}");
+}

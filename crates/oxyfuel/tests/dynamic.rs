@@ -1,0 +1,167 @@
+//! Sizes that change: symbols from the second size on, and what stays a number.
+
+use oxyfuel::{DType, Options, Result, Tensor, compile};
+
+fn randn(shape: &[i64], seed: u64) -> Tensor {
+    Tensor::randn(shape, DType::F32, seed)
+}
+
+fn close(a: &Tensor, b: &Tensor) {
+    assert_eq!(a.shape(), b.shape());
+    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
+        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
+    }
+}
+
+fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    (q.matmul(&k.transpose(-1, -2)) * 0.25)
+        .softmax(-1)
+        .matmul(v)
+}
+
+#[test]
+fn one_variant_serves_all_sizes_from_the_second_on() {
+    let f = compile(attention, Options::default()).unwrap();
+    for (batch, length) in [(2, 5), (3, 7), (2, 40), (9, 3), (4, 70), (2, 2)] {
+        let [q, k, v] = [0, 1, 2].map(|seed| randn(&[batch, length, 8], seed));
+        close(&f.call_one(&[&q, &k, &v]).unwrap(), &attention(&q, &k, &v));
+    }
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 2, "{report}");
+    assert_eq!(report.variants[1].calls, 5);
+    assert_eq!(report.variants[1].arguments[0], "f32[s0, s1, 8] cpu");
+    assert_eq!(report.variants[1].interpreted().count(), 0, "{report}");
+}
+
+#[test]
+fn sizes_of_one_and_none_have_variants_of_their_own() {
+    let f = compile(|x: &Tensor, y: &Tensor| x + y, Options::default()).unwrap();
+    for n in [4, 6, 1, 0, 5, 1, 0] {
+        let (x, y) = (randn(&[n, 3], 0), randn(&[n, 3], 1));
+        close(&f.call_one(&[&x, &y]).unwrap(), &(&x + &y));
+    }
+    assert_eq!(f.explain().variants.len(), 4, "{}", f.explain());
+    // Sizes that were always equal are told apart when they are not.
+    let (x, y) = (randn(&[1, 3], 0), randn(&[5, 3], 1));
+    close(&f.call_one(&[&x, &y]).unwrap(), &(&x + &y));
+}
+
+#[test]
+fn sizes_that_went_together_may_part() {
+    let f = compile(
+        |x: &Tensor, y: &Tensor| (x.sum(&[0], false), y * 2.0),
+        Options::default(),
+    )
+    .unwrap();
+    for (a, b) in [(3, 3), (4, 4), (5, 6), (8, 9), (6, 5)] {
+        let (x, y) = (randn(&[a, 2], 0), randn(&[b, 2], 1));
+        let out = f.call(&[&x, &y]).unwrap();
+        close(&out[0], &x.sum(&[0], false));
+        close(&out[1], &(&y * 2.0));
+    }
+    assert_eq!(f.explain().variants.len(), 3, "{}", f.explain());
+}
+
+#[test]
+fn a_size_that_is_looked_at_stays_a_number() {
+    let f = compile(
+        |x: &Tensor| -> Result<Tensor> {
+            let [_, columns] = x.dims()?;
+            Ok(x.sum(&[1], true) / columns as f64)
+        },
+        Options::default(),
+    )
+    .unwrap();
+    let g = compile(
+        |x: &Tensor| x.sum(&[1], true) / x.shape()[1] as f64,
+        Options::default(),
+    )
+    .unwrap();
+    for n in [3, 4, 5] {
+        let x = randn(&[2, n], 0);
+        close(&f.call_one(&[&x]).unwrap(), &x.mean(&[1], true));
+        close(&g.call_one(&[&x]).unwrap(), &x.mean(&[1], true));
+    }
+    let report = g.explain();
+    assert_eq!(report.variants.len(), 3);
+    let reasons = report.variants[1].reasons.join("\n");
+    assert!(
+        reasons.contains("dim 1 of argument 0 is 4, was 3"),
+        "{reasons}"
+    );
+    assert!(
+        reasons.contains("dim 1 of argument 0 stays a number: the function asks for it at"),
+        "{reasons}"
+    );
+    assert!(reasons.contains("dynamic.rs:"), "{reasons}");
+}
+
+#[test]
+fn writes_views_and_layouts_with_symbols() {
+    let step = |cache: &Tensor, x: &Tensor| -> Result<(Tensor, Tensor)> {
+        cache.clone().slice(0, 0, 1, 1).copy_(x)?;
+        Ok((cache.t(), cache.flatten() * 2.0))
+    };
+    let f = oxyfuel::jit(step, Options::default()).unwrap();
+    for n in [4, 6, 9, 12] {
+        let (a, b) = (randn(&[3, n], 0), randn(&[3, n], 0));
+        let x = randn(&[n], 2);
+        let (view, flat) = f.call((&a, &x)).unwrap();
+        let expected = step(&b, &x).unwrap();
+        close(&view, &expected.0);
+        close(&flat, &expected.1);
+        close(&a, &b);
+        assert_eq!(view.data_ptr().unwrap(), a.data_ptr().unwrap());
+    }
+    assert_eq!(f.explain().variants.len(), 2, "{}", f.explain());
+    let g = compile(|x: &Tensor| x.relu() + 1.0, Options::default()).unwrap();
+    for n in [4, 6, 9] {
+        let x = randn(&[n, 5], 0).t();
+        close(&g.call_one(&[&x]).unwrap(), &(x.relu() + 1.0));
+    }
+    assert_eq!(g.explain().variants.len(), 2, "{}", g.explain());
+}
+
+#[test]
+fn eight_threads_and_many_sizes() {
+    let f = compile(
+        |x: &Tensor, b: &Tensor| (x + b).gelu().softmax(-1),
+        Options::default(),
+    )
+    .unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8i64 {
+            let f = &f;
+            scope.spawn(move || {
+                let b = randn(&[64], 99);
+                for i in 0..24 {
+                    let x = randn(&[2 + (thread * 5 + i) % 17, 64], i as u64);
+                    close(
+                        &f.call_one(&[&x, &b]).unwrap(),
+                        &(&x + &b).gelu().softmax(-1),
+                    );
+                }
+            });
+        }
+    });
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 2, "{report}");
+    assert_eq!(report.variants.iter().map(|v| v.calls).sum::<u64>(), 8 * 24);
+}
+
+#[test]
+fn every_mode_gives_the_same() {
+    let x = randn(&[9, 40], 0);
+    let expected = x.softmax(-1);
+    for mode in [
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+    ] {
+        let mut options = Options::default();
+        options.set("mode", mode).unwrap();
+        let f = compile(|x: &Tensor| x.softmax(-1), options).unwrap();
+        close(&f.call_one(&[&x]).unwrap(), &expected);
+    }
+}
