@@ -14,6 +14,7 @@
 //! | [`overwrite`] | values that take over the memory of an input |
 //! | [`place`] | a view as an offset and strides over a root value |
 //! | [`random`] | random programs for fuzzing |
+//! | [`special`] | special functions, composed |
 //! | [`tensor`] | dense tensors in host memory |
 //!
 //! `docs/graph.md` has the semantics in prose.
@@ -30,6 +31,7 @@ pub mod parse;
 pub mod place;
 pub mod random;
 pub mod rules;
+pub mod special;
 pub mod tensor;
 pub mod text;
 pub mod verify;

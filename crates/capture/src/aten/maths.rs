@@ -167,10 +167,7 @@ fn negative(c: &mut Call<'_>, x: ValueId) -> Result<ValueId> {
     let dtype = c.dtype(x);
     let mut s = Steps { c, dtype };
     if !dtype.is_float() {
-        return match dtype.is_signed() {
-            true => s.is(Compare::Lt, x, 0.0),
-            false => refuse(format!("on {dtype}")),
-        };
+        return s.is(Compare::Lt, x, 0.0);
     }
     let below = s.is(Compare::Lt, x, 0.0)?;
     let inverse = s.unary(Unary::Reciprocal, x)?;
@@ -255,18 +252,22 @@ fn lerp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.cast(y, out)?])
 }
 
-/// `self * 2^other`.
+/// `self * 2^other`, the power rounded to its own dtype first, as eager's.
 fn ldexp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, exponent) = (c.tensor(0, "self")?, c.tensor(1, "other")?);
     let out = c.out(0)?.dtype;
-    if !out.is_float() || c.dtype(exponent).is_float() {
-        return refuse("with a fractional exponent");
+    let own = match c.dtype(exponent) {
+        d if d.is_float() => d,
+        _ => DType::F32,
+    };
+    if !out.is_float() || own.is_narrow_float() {
+        return refuse(format!("on {out}"));
     }
-    let dtype = wide(out);
-    let (x, exponent) = (c.b.cast(x, dtype)?, c.b.cast(exponent, dtype)?);
-    let mut s = Steps { c, dtype };
-    let power = s.unary(Unary::Exp2, exponent)?;
-    let y = s.mul(x, power)?;
+    let dtype = wide(own);
+    let exponent = c.b.cast(exponent, dtype)?;
+    let power = Steps { c, dtype }.unary(Unary::Exp2, exponent)?;
+    let power = c.b.cast(power, own)?;
+    let y = c.binary(Binary::Mul, &Factor::Value(x), &Factor::Value(power))?;
     Ok(vec![c.b.cast(y, out)?])
 }
 

@@ -18,6 +18,7 @@ mod product;
 mod reduce;
 mod resample;
 mod source;
+mod special;
 mod strided;
 mod view;
 
@@ -47,6 +48,7 @@ pub type Row = (&'static str, Import);
 const FAMILIES: &[&[Row]] = &[
     pointwise::ROWS,
     maths::ROWS,
+    special::ROWS,
     activation::ROWS,
     backward::ROWS,
     source::ROWS,
