@@ -41,6 +41,40 @@ def rms_norm(x, w):
     return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
 
 
+def log_softmax(x):
+    return torch.log_softmax(x, -1)
+
+
+def cross_entropy(x, target):
+    return F.cross_entropy(x, target)
+
+
+def var_mean_0_2(x):
+    return torch.var_mean(x, (0, 2))
+
+
+def embedding_layer_norm(table, ids, w, b):
+    return F.layer_norm(F.embedding(ids, table), (table.shape[1],), w, b)
+
+
+def rotary(q, cos, sin):
+    a, b = q.chunk(2, -1)
+    return q * cos + torch.cat((-b, a), -1) * sin
+
+
+def adamw(*tensors):
+    """Step 10 of AdamW with PyTorch's defaults, out of place: parameters, gradients, and the two moments; then the new parameters and moments."""
+    n = len(tensors) // 4
+    new = [[], [], []]
+    for p, g, m, v in zip(*(tensors[i * n : (i + 1) * n] for i in range(4)), strict=True):
+        m = m * 0.9 + g * 0.1
+        v = v * 0.999 + g * g * 0.001
+        p = p * (1 - 1e-3 * 0.01) - m / (v.sqrt() / (1 - 0.999**10) ** 0.5 + 1e-8) * (1e-3 / (1 - 0.9**10))
+        for tensors_of, tensor in zip(new, (p, m, v), strict=True):
+            tensors_of.append(tensor)
+    return [*new[0], *new[1], *new[2]]
+
+
 def sum_rows(x):
     return x.sum(0)
 
@@ -117,6 +151,10 @@ def add_transposed_out(out, x):
 
 def softmax_out(out, x):
     return torch.softmax(x, -1, out=out)
+
+
+def log_softmax_out(out, x):
+    return torch.log_softmax(x, -1, out=out)
 
 
 def sum_rows_out(out, x):

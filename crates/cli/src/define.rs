@@ -174,14 +174,25 @@ impl Workload {
         })
     }
 
-    /// Bytes that must move: every input read once, every result written once.
+    /// Bytes that must move: every input read once, every result written once; of a table that is only looked up, what is taken from it.
     pub fn bytes(&self) -> (u64, u64) {
         let size = |value: oxyfuel_graph::ValueId| {
             let ty = self.graph.ty(value);
             let count = ty.numel().as_const().and_then(|n| u64::try_from(n).ok());
             count.unwrap_or(0) * ty.dtype.size() as u64
         };
-        let read = self.graph.inputs.iter().map(|&v| size(v)).sum();
+        let lookups = |table: oxyfuel_graph::ValueId| {
+            let nodes = self.graph.nodes.values();
+            let mut readers = nodes.filter(|node| node.inputs.contains(&table));
+            readers.try_fold(0, |sum, node| match node.op {
+                Op::Embedding if node.inputs[0] == table => Some(sum + size(node.out())),
+                _ => None,
+            })
+        };
+        let read = |&input: &oxyfuel_graph::ValueId| {
+            lookups(input).map_or(size(input), |taken| taken.min(size(input)))
+        };
+        let read = self.graph.inputs.iter().map(read).sum();
         let written = self.graph.outputs.iter().map(|o| size(o.value)).sum();
         (read, written)
     }

@@ -15,6 +15,7 @@ mod env;
 mod fill;
 mod limit;
 mod measure;
+mod mixed;
 mod npy;
 mod run;
 mod serve;

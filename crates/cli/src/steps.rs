@@ -2,13 +2,17 @@
 
 use oxyfuel_base::Result;
 use oxyfuel_engine::{Options, Target, compile};
-use oxyfuel_graph::{Graph, parse};
+use oxyfuel_graph::Graph;
 use serde::Serialize;
 
 use crate::bench::{MachineReport, json, machine, table};
 use crate::define::Workload;
 use crate::measure::median;
+use crate::mixed::mixed;
 use crate::{Common, env};
+
+/// What the mixed graphs are drawn from; a record names graphs by it.
+const SEED: u64 = 1;
 
 /// Compiles of one graph; all times in milliseconds.
 #[derive(Clone, Debug, Serialize)]
@@ -28,8 +32,8 @@ struct Line {
 struct Report {
     machine: MachineReport,
     lines: Vec<Line>,
-    /// Milliseconds a thousand nodes of a chain cost.
-    ms_per_1000_nodes: f64,
+    /// How many times longer ten times the mixed nodes take, cold.
+    growth: f64,
 }
 
 pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -> Result<()> {
@@ -44,15 +48,18 @@ pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -
         let line = one(&w.name, &w.graph, &target, &options, times);
         lines.push(line.map_err(|error| error.context(&w.name))?);
     }
-    let (short, long) = (chain(100)?, chain(1100)?);
-    let small = one("chain of 100", &short, &target, &options, times)?;
-    let large = one("chain of 1100", &long, &target, &options, times)?;
-    let ms_per_1000_nodes = large.median - small.median;
-    lines.extend([small, large]);
+    let (short, long) = if quick { (100, 1000) } else { (1000, 10_000) };
+    let mut generated = |nodes: usize, times: usize| -> Result<f64> {
+        let name = format!("{nodes} mixed nodes");
+        lines.push(one(&name, &mixed(nodes, SEED)?, &target, &options, times)?);
+        Ok(lines.last().map_or(0.0, |line| line.cold))
+    };
+    let small = generated(short, times)?;
+    let growth = generated(long, times.min(3))? / small;
     let report = Report {
         machine: machine(&target, &options),
         lines,
-        ms_per_1000_nodes,
+        growth,
     };
     if as_json {
         println!("{}", json(&report)?);
@@ -91,25 +98,6 @@ fn one(
     })
 }
 
-/// Alternating sums and matrix-free reductions, so that fusion ends every few nodes: a graph of many kernels.
-fn chain(nodes: usize) -> Result<Graph> {
-    let mut text = String::from("graph @chain(%x: f32[64, 64] cpu) {\n");
-    let mut last = "%x".to_owned();
-    for i in 0..nodes {
-        let line = match i % 5 {
-            0 => format!("f32[64, 64] = relu {last}"),
-            1 => format!("f32[64, 64] = add {last}, %x"),
-            2 => format!("f32[64, 64] = tanh {last}"),
-            3 => format!("f32[64, 64] = _softmax {last}, dim=1"),
-            _ => format!("f32[64, 64] = mm {last}, %x"),
-        };
-        last = format!("%v{i}");
-        text.push_str(&format!("  {last}: {line}\n"));
-    }
-    text.push_str(&format!("  return {last}\n}}\n"));
-    parse("chain", &text)
-}
-
 fn text(report: &Report) -> String {
     let names: Vec<&str> = report
         .lines
@@ -131,17 +119,7 @@ fn text(report: &Report) -> String {
         table.add_row(cells);
     }
     format!(
-        "{table}\n{:.2} ms a thousand nodes; {}, target {}; steps: medians in ms\n",
-        report.ms_per_1000_nodes, report.machine.cpu, report.machine.target
+        "{table}\nten times the mixed nodes take {:.1} times as long; {}, target {}; steps: medians in ms\n",
+        report.growth, report.machine.cpu, report.machine.target
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_chain_is_a_valid_graph() {
-        assert_eq!(chain(10).unwrap().nodes.len(), 10);
-    }
 }
