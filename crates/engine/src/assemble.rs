@@ -16,6 +16,8 @@ use crate::share::Kernels;
 #[derive(Clone, Debug)]
 pub struct Emitted {
     pub lowered: Lowered,
+    /// The mapped program as text.
+    pub program: String,
     pub artefact: Artefact,
     /// Why it is interpreted, if it is.
     pub note: Option<String>,
@@ -45,7 +47,7 @@ pub fn assemble(
         } = &emitted.lowered;
         plan_kernels.push(Kernel {
             name: mapped.name.clone(),
-            program: mapped.to_string(),
+            program: emitted.program,
             artefact: emitted.artefact,
             phases: (mapped.phases.iter().zip(min_chunk))
                 .map(|(phase, &min_chunk)| KernelPhase {

@@ -34,6 +34,7 @@ mod interpret;
 mod joint;
 mod kernel;
 mod options;
+mod parallel;
 mod peak;
 pub mod pipeline;
 mod record;

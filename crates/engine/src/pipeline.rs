@@ -4,13 +4,14 @@ use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Op};
 use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
-use oxyfuel_schedule::{Group, GroupKind, Schedule, schedule};
+use oxyfuel_schedule::{Group, Schedule, schedule};
 use oxyfuel_transform::{borders, decompose, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::{Numerics, Options};
+use crate::parallel;
 use crate::record::{Record, Stage};
-use crate::share::{Kernels, Launch, Sharing};
+use crate::share::{Kernels, share};
 use crate::target::Target;
 
 /// A plan and how it came to be.
@@ -46,16 +47,15 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     });
 
     record.step("map", || {
-        lowered
-            .unique
-            .iter()
-            .try_for_each(|l| oxyfuel_kernel::verify(&l.mapped))
+        let verify = |l: &Lowered| oxyfuel_kernel::verify(&l.mapped);
+        let verified = parallel::map(&lowered.unique, options.threads, verify);
+        verified.into_iter().collect::<Result<()>>()
     })?;
     record.reached(Stage::Mapped, || {
         programs(&lowered, |l| l.mapped.to_string())
     });
 
-    let kernels = record.step("emit", || emit_all(lowered, target))?;
+    let kernels = record.step("emit", || emit_all(lowered, target, options))?;
     record.reached(Stage::Code, || listings(&kernels, target));
 
     let plan = record.step("plan", || {
@@ -82,35 +82,20 @@ fn lower_all(
         Numerics::Eager => Rounding::Everywhere,
         Numerics::Fast => Rounding::AtStores,
     };
-    let mut sharing = Sharing::new(graph, schedule);
-    let mut kernels = Kernels {
-        unique: vec![],
-        launches: vec![],
-    };
-    for (i, group) in schedule.groups.iter().enumerate() {
-        if let GroupKind::External(_) = group.kind {
-            kernels.launches.push(None);
-            continue;
-        }
-        let portrait = sharing.portrait(group);
-        if let Some(launch) = sharing.find(&portrait) {
-            kernels.launches.push(Some(launch));
-            continue;
-        }
-        let mut lowered = lower_one(graph, schedule, group, i, target, rounding)?;
+    let shared = share(graph, schedule);
+    let lower = |&number: &usize| {
+        let group = &schedule.groups[number];
+        let mut lowered = lower_one(graph, schedule, group, number, target, rounding)?;
         if options.deterministic && overwrites_twice(graph, group) {
             // Slices in order, on one thread: of two for one place the later stays.
             lowered.min_chunk.fill(u64::MAX);
         }
-        let kernel = kernels.unique.len();
-        sharing.remember(portrait, kernel, &lowered);
-        kernels.launches.push(Some(Launch {
-            kernel,
-            arguments: lowered.arguments.clone(),
-        }));
-        kernels.unique.push(lowered);
-    }
-    Ok(kernels)
+        Ok(lowered)
+    };
+    let lowered = parallel::map(&shared.first, options.threads, lower);
+    let unique = lowered.into_iter().collect::<Result<Vec<_>>>()?;
+    let launches = shared.launches(&unique)?;
+    Ok(Kernels { unique, launches })
 }
 
 /// Whether a group may write a place twice: an index may occur twice.
@@ -155,27 +140,35 @@ fn kernel_name(graph: &Graph, group: &Group, number: usize) -> String {
     name
 }
 
-fn emit_all(lowered: Kernels<Lowered>, target: &Target) -> Result<Kernels<Emitted>> {
-    let emit = |lowered: Lowered| match target.emit(&lowered.mapped) {
-        Ok(artefact) => Ok(Emitted {
-            lowered,
-            artefact,
-            note: None,
-        }),
-        // What the emitter cannot express yet runs in the interpreter, and says so.
-        Err(error) if error.code == Code::NoLowering && target.can_interpret() => Ok(Emitted {
-            lowered,
-            artefact: Artefact::Interpreted,
-            note: Some(error.message),
-        }),
-        Err(error) => Err(error),
+fn emit_all(
+    lowered: Kernels<Lowered>,
+    target: &Target,
+    options: &Options,
+) -> Result<Kernels<Emitted>> {
+    let emit = |lowered: &Lowered| {
+        let (artefact, note) = match target.emit(&lowered.mapped) {
+            Ok(artefact) => (artefact, None),
+            // What the emitter cannot express yet runs in the interpreter, and says so.
+            Err(error) if error.code == Code::NoLowering && target.can_interpret() => {
+                (Artefact::Interpreted, Some(error.message))
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((lowered.mapped.to_string(), artefact, note))
     };
+    let emitted = parallel::map(&lowered.unique, options.threads, emit);
+    let kernels = lowered.unique.into_iter().zip(emitted);
+    let unique = kernels.map(|(lowered, emitted)| {
+        let (program, artefact, note) = emitted?;
+        Ok(Emitted {
+            lowered,
+            program,
+            artefact,
+            note,
+        })
+    });
     Ok(Kernels {
-        unique: lowered
-            .unique
-            .into_iter()
-            .map(emit)
-            .collect::<Result<_>>()?,
+        unique: unique.collect::<Result<_>>()?,
         launches: lowered.launches,
     })
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use oxyfuel_base::Id;
+use oxyfuel_base::{Result, err};
 use oxyfuel_graph::{Category, Graph, NodeId, Op, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_schedule::{Group, GroupKind, Schedule};
@@ -26,63 +26,83 @@ pub struct Launch {
     pub arguments: Vec<Argument>,
 }
 
-/// Finds groups that were lowered before.
-pub struct Sharing<'a> {
+/// Which groups do the same work.
+#[derive(Debug)]
+pub struct Shared {
+    /// The first group of each kind of work.
+    pub first: Vec<usize>,
+    /// For each group, its kind of work and its values in the order of their numbers; none for a call of the host.
+    groups: Vec<Option<(usize, Vec<ValueId>)>>,
+}
+
+/// Finds the groups that do the same.
+pub fn share(graph: &Graph, schedule: &Schedule) -> Shared {
+    let sharing = Sharing { graph, schedule };
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut first = Vec::new();
+    let groups = schedule.groups.iter().enumerate().map(|(number, group)| {
+        if let GroupKind::External(_) = group.kind {
+            return None;
+        }
+        let Portrait { text, values } = sharing.portrait(group);
+        let kind = *known.entry(text).or_insert_with(|| {
+            first.push(number);
+            first.len() - 1
+        });
+        Some((kind, values))
+    });
+    let groups = groups.collect();
+    Shared { first, groups }
+}
+
+impl Shared {
+    /// What every group launches, given what the first of each kind was lowered to.
+    pub fn launches(&self, unique: &[Lowered]) -> Result<Vec<Option<Launch>>> {
+        let launch = |group: &Option<(usize, Vec<ValueId>)>| {
+            let Some((kernel, values)) = group else {
+                return Ok(None);
+            };
+            let first = self.groups[self.first[*kernel]].as_ref();
+            let original: &[ValueId] = first.map_or(&[], |(_, values)| values);
+            let argument = |argument: &Argument| match argument {
+                Argument::Value(old) => {
+                    let number = original.iter().position(|v| v == old);
+                    let value = number.and_then(|number| values.get(number));
+                    value.map(|&value| Argument::Value(value)).ok_or_else(|| {
+                        err!(
+                            Internal,
+                            "a shared kernel reads {old}, which its group does not name"
+                        )
+                    })
+                }
+                // Equal texts name the same symbols.
+                Argument::Workspace(_) | Argument::Size(_) | Argument::TensorMap => {
+                    Ok(argument.clone())
+                }
+            };
+            let arguments = unique[*kernel].arguments.iter().map(argument);
+            Ok(Some(Launch {
+                kernel: *kernel,
+                arguments: arguments.collect::<Result<_>>()?,
+            }))
+        };
+        self.groups.iter().map(launch).collect()
+    }
+}
+
+struct Sharing<'a> {
     graph: &'a Graph,
     schedule: &'a Schedule,
-    producer: Vec<Option<NodeId>>,
-    /// By text: the kernel, its arguments, and the values of the group in the order of their numbers.
-    known: HashMap<String, (usize, Vec<Argument>, Vec<ValueId>)>,
 }
 
 /// A group's text and its values in the order of their numbers.
-pub struct Portrait {
+struct Portrait {
     text: String,
     values: Vec<ValueId>,
 }
 
-impl<'a> Sharing<'a> {
-    pub fn new(graph: &'a Graph, schedule: &'a Schedule) -> Self {
-        let mut producer = vec![None; graph.values.len()];
-        for (id, node) in graph.nodes.iter() {
-            for &out in &node.outputs {
-                producer[out.index()] = Some(id);
-            }
-        }
-        Self {
-            graph,
-            schedule,
-            producer,
-            known: HashMap::new(),
-        }
-    }
-
-    /// The launch of a kernel that does this group's work, if one was lowered before.
-    pub fn find(&self, portrait: &Portrait) -> Option<Launch> {
-        let (kernel, arguments, values) = self.known.get(&portrait.text)?;
-        let arguments = arguments.iter().map(|argument| match argument {
-            Argument::Value(old) => {
-                let number = values.iter().position(|v| v == old)?;
-                portrait.values.get(number).copied().map(Argument::Value)
-            }
-            // Equal texts name the same symbols.
-            Argument::Workspace(_) | Argument::Size(_) | Argument::TensorMap => {
-                Some(argument.clone())
-            }
-        });
-        Some(Launch {
-            kernel: *kernel,
-            arguments: arguments.collect::<Option<_>>()?,
-        })
-    }
-
-    /// Remembers what a group was lowered to.
-    pub fn remember(&mut self, portrait: Portrait, kernel: usize, lowered: &Lowered) {
-        let entry = (kernel, lowered.arguments.clone(), portrait.values);
-        self.known.insert(portrait.text, entry);
-    }
-
-    pub fn portrait(&self, group: &Group) -> Portrait {
+impl Sharing<'_> {
+    fn portrait(&self, group: &Group) -> Portrait {
         let mut painter = Painter {
             sharing: self,
             numbers: HashMap::new(),
@@ -148,7 +168,10 @@ impl Painter<'_> {
     fn value(&mut self, value: ValueId) {
         let sharing = self.sharing;
         let place = sharing.schedule.placements.of(value);
-        let producer = sharing.producer[value.index()].map(|id| &sharing.graph.nodes[id]);
+        let producer = sharing
+            .schedule
+            .producer(value)
+            .map(|id| &sharing.graph.nodes[id]);
         if place.root != value
             && let Some(node) = producer
             && node.op.category() == Category::View
@@ -189,7 +212,7 @@ impl Painter<'_> {
         ));
         self.place(value);
         // A source is made again by who reads it, so its op belongs to the work.
-        if let Some(id) = sharing.producer[value.index()] {
+        if let Some(id) = sharing.schedule.producer(value) {
             let node = &sharing.graph.nodes[id];
             let op = &node.op;
             match op.category() {

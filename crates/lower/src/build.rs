@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
+use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
@@ -61,7 +61,7 @@ struct Builder<'a> {
     group: &'a Group,
     name: String,
     known: Rc<Known>,
-    producer: BTreeMap<ValueId, NodeId>,
+    schedule: &'a Schedule,
     roots: Vec<ValueId>,
     buffers: Vec<NestBuffer>,
     /// Nest values of graph values, and of the loads made so far.
@@ -72,11 +72,6 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(graph: &'a Graph, schedule: &'a Schedule, group: &'a Group, name: &str) -> Result<Self> {
         let memory = &schedule.memory;
-        let producer = graph
-            .nodes
-            .iter()
-            .flat_map(|(id, node)| node.outputs.iter().map(move |&v| (v, id)))
-            .collect();
         let of = |values: &[ValueId]| values.iter().map(|&v| memory.root(v)).collect::<Vec<_>>();
         let (read, written) = (of(&group.inputs), of(&group.outputs));
         let mut roots: Vec<ValueId> = Vec::new();
@@ -115,7 +110,7 @@ impl<'a> Builder<'a> {
             group,
             name: name.to_owned(),
             known,
-            producer,
+            schedule,
             roots,
             buffers,
             values: BTreeMap::new(),
@@ -147,7 +142,11 @@ impl<'a> Builder<'a> {
         }
         for &out in &self.group.outputs {
             let value = self.values[&out];
-            let node = &self.graph.nodes[self.producer[&out]];
+            let id = self
+                .schedule
+                .producer(out)
+                .ok_or_else(|| err!(Internal, "nothing computes {out}"))?;
+            let node = &self.graph.nodes[id];
             let window = if node.op.category() == Category::View {
                 // A copied reshape: row-major over what it reads.
                 let shape = &self.graph.values[node.inputs[0]].ty;
@@ -156,12 +155,7 @@ impl<'a> Builder<'a> {
                     offset: Expr::constant(0),
                     strides: shape.contiguous_strides(),
                 };
-                self.window(
-                    &nest,
-                    &place,
-                    &self.group.operand_maps[&self.producer[&out]],
-                    &shape.shape,
-                )?
+                self.window(&nest, &place, &self.group.operand_maps[&id], &shape.shape)?
             } else {
                 self.window(
                     &nest,
@@ -334,7 +328,7 @@ impl<'a> Builder<'a> {
             && view_dims(
                 self.graph,
                 self.group,
-                &|v| self.producer.get(&v).copied(),
+                &|v| self.schedule.producer(v),
                 value,
             )
             .is_some()
@@ -343,7 +337,7 @@ impl<'a> Builder<'a> {
         }
         let shape = &self.graph.values[value].ty.shape;
         let map = &map[map.len() - shape.len()..].to_vec();
-        let source = self.producer.get(&root).map(|&n| &self.graph.nodes[n]);
+        let source = self.schedule.producer(root).map(|n| &self.graph.nodes[n]);
         if let Some(node) = source
             && node.op.category() == Category::Source
             && !self.roots.contains(&root)

@@ -105,16 +105,15 @@ fn plan_fixed(requests: &[Fixed]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));
     let mut offsets = vec![0; requests.len()];
+    // By offset, so that gaps show in one pass.
     let mut placed: Vec<usize> = Vec::with_capacity(requests.len());
     let mut total = 0;
     for i in order {
         let request = requests[i];
-        let mut taken: Vec<(u64, u64)> = placed
+        let taken = placed
             .iter()
             .filter(|&&j| requests[j].first <= request.last && request.first <= requests[j].last)
-            .map(|&j| (offsets[j], offsets[j] + requests[j].bytes))
-            .collect();
-        taken.sort_unstable();
+            .map(|&j| (offsets[j], offsets[j] + requests[j].bytes));
         let align = request.align.max(1);
         let mut at = 0u64;
         for (begin, end) in taken {
@@ -125,7 +124,7 @@ fn plan_fixed(requests: &[Fixed]) -> (Vec<u64>, u64) {
         }
         offsets[i] = at;
         total = total.max(at + request.bytes);
-        placed.push(i);
+        placed.insert(placed.partition_point(|&j| offsets[j] <= at), i);
     }
     (offsets, total)
 }

@@ -18,6 +18,7 @@ use oxyfuel_graph::{
 use oxyfuel_plan::TargetDesc;
 
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
+use crate::waits::Waits;
 
 /// Groups with more nodes gain nothing and cost registers.
 const MAX_NODES: usize = 128;
@@ -36,10 +37,12 @@ pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
     }
+    let producers = fuser.producer.clone();
     let groups = fuser.finish(target)?;
     let memory = overwrites.memory_of_all(&placements);
     Ok(Schedule {
         groups,
+        producers,
         placements,
         overwrites,
         memory,
@@ -54,7 +57,6 @@ pub(crate) struct Draft {
     /// The dim that recurrences run along.
     pub(crate) scanned: Option<usize>,
     pub(crate) nodes: Vec<NodeId>,
-    pub(crate) deps: BTreeSet<usize>,
     /// Merged into another group.
     pub(crate) dead: bool,
     /// Writes into an input: a second run of the same element would read what the first one wrote.
@@ -75,6 +77,9 @@ pub(crate) struct Fuser<'a> {
     pub(crate) operand_maps: BTreeMap<NodeId, DimMap>,
     /// The group of the ordered call before.
     last_ordered: Option<usize>,
+    pub(crate) waits: Waits,
+    /// Sources (full, arange) that someone needs in memory; elementwise readers make them again.
+    in_memory: Vec<bool>,
 }
 
 /// How a node sees an operand from inside a group.
@@ -89,22 +94,18 @@ enum Seen {
 
 impl<'a> Fuser<'a> {
     fn new(graph: &'a Graph, placements: &'a Placements, overwrites: &'a Overwrites) -> Self {
-        let mut producer = vec![None; graph.values.len()];
-        for (id, node) in graph.nodes.iter() {
-            for &out in &node.outputs {
-                producer[out.index()] = Some(id);
-            }
-        }
         Self {
             graph,
             placements,
             overwrites,
-            producer,
+            producer: producers(graph),
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
             maps: BTreeMap::new(),
             operand_maps: BTreeMap::new(),
             last_ordered: None,
+            waits: Waits::default(),
+            in_memory: in_memory(graph, placements),
         }
     }
 
@@ -114,7 +115,7 @@ impl<'a> Fuser<'a> {
             // A reshape that strides cannot express is a copy: it walks its operand and writes row-major.
             Category::View => self.start_copy(id, node),
             Category::Source => {
-                if repeatable(&node.op) && self.needs_memory(node.out()) {
+                if repeatable(&node.op) && self.in_memory[node.out().index()] {
                     self.start(id, node, GroupKind::Loops, self.shape(node.out()))?;
                 }
                 Ok(())
@@ -148,25 +149,6 @@ impl<'a> Fuser<'a> {
 
     pub(crate) fn shape(&self, value: ValueId) -> Vec<Expr> {
         self.graph.values[value].ty.shape.clone()
-    }
-
-    /// A source (full, arange) is made again by elementwise readers; everyone else needs it in memory.
-    fn needs_memory(&self, value: ValueId) -> bool {
-        let returned = self
-            .graph
-            .outputs
-            .iter()
-            .any(|out| self.placements.root(out.value) == value);
-        returned
-            || self.graph.nodes.iter().any(|(_, user)| {
-                user.inputs.iter().enumerate().any(|(i, &input)| {
-                    let view = user.op.category() == Category::View
-                        && !self.placements.is_root(user.out());
-                    !view
-                        && self.placements.root(input) == value
-                        && (reads_memory(&user.op, i) || user.op.category() == Category::Reduction)
-                })
-            })
     }
 
     // ---- joining ---------------------------------------------------------------------------------------------------------------
@@ -350,7 +332,9 @@ impl<'a> Fuser<'a> {
             .collect();
         let draft = &mut self.drafts[group];
         draft.nodes.push(id);
-        draft.deps.extend(deps);
+        for other in deps {
+            self.waits.add(group, other);
+        }
         self.maps.insert(node.out(), map);
     }
 
@@ -403,8 +387,9 @@ impl<'a> Fuser<'a> {
         };
         if direct(into)
             || self.depends(from, into)
-            || self.drafts[into]
-                .deps
+            || self
+                .waits
+                .before(into)
                 .iter()
                 .any(|&d| d != from && self.depends(d, from))
         {
@@ -457,7 +442,7 @@ impl<'a> Fuser<'a> {
         if distinct.len() != relabel.len() || !same_extents || !one_reduction || !one_scan {
             return;
         }
-        let (nodes, deps) = (a.nodes.clone(), a.deps.clone());
+        let nodes = a.nodes.clone();
         for &n in &nodes {
             self.group_of[n.index()] = Some(into);
         }
@@ -466,14 +451,8 @@ impl<'a> Fuser<'a> {
         draft.nodes.extend(nodes);
         draft.nodes.sort_unstable();
         draft.reduced.extend(reduced);
-        draft.deps.extend(deps);
-        draft.deps.remove(&from);
         self.drafts[from].dead = true;
-        for draft in &mut self.drafts {
-            if draft.deps.remove(&from) {
-                draft.deps.insert(into);
-            }
-        }
+        self.waits.merge(from, into);
     }
 
     // ---- starting --------------------------------------------------------------------------------------------------------------
@@ -485,11 +464,12 @@ impl<'a> Fuser<'a> {
         kind: GroupKind,
         shape: Vec<Expr>,
     ) -> Result<()> {
-        let deps = node
+        let deps: Vec<usize> = node
             .inputs
             .iter()
             .filter_map(|&v| self.group_behind(v))
             .collect();
+        self.waits.push(deps);
         let one = Expr::constant(1);
         let dims = shape.iter().filter(|d| **d != one).cloned().collect();
         self.drafts.push(Draft {
@@ -498,7 +478,6 @@ impl<'a> Fuser<'a> {
             reduced: BTreeSet::new(),
             scanned: None,
             nodes: vec![id],
-            deps,
             dead: false,
             overwrites: false,
         });
@@ -517,9 +496,10 @@ impl<'a> Fuser<'a> {
         for out in &node.outputs {
             self.maps.remove(out);
         }
-        if node.op.is_ordered() {
-            let before = self.last_ordered.replace(group);
-            self.drafts[group].deps.extend(before);
+        if node.op.is_ordered()
+            && let Some(before) = self.last_ordered.replace(group)
+        {
+            self.waits.add(group, before);
         }
         Ok(())
     }
@@ -568,17 +548,7 @@ impl<'a> Fuser<'a> {
 
     /// Whether `group` needs `other` to have run before.
     pub(crate) fn depends(&self, group: usize, other: usize) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut stack = vec![group];
-        while let Some(g) = stack.pop() {
-            if g == other {
-                return true;
-            }
-            if seen.insert(g) {
-                stack.extend(&self.drafts[g].deps);
-            }
-        }
-        false
+        self.waits.depends(group, other)
     }
 
     // ---- finishing -------------------------------------------------------------------------------------------------------------
@@ -668,19 +638,13 @@ impl Fuser<'_> {
     /// Groups as the program had them: of those that can run, the one whose last node stood first.
     fn order(&self) -> Result<Vec<usize>> {
         let mut waits = vec![0usize; self.drafts.len()];
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.drafts.len()];
         let mut ready = BinaryHeap::new();
         let rank = |g: usize| Reverse((self.drafts[g].nodes.iter().max().copied(), g));
         let alive: Vec<usize> = (0..self.drafts.len())
             .filter(|&g| !self.drafts[g].dead)
             .collect();
         for &g in &alive {
-            for &d in &self.drafts[g].deps {
-                if d != g && !self.drafts[d].dead {
-                    waits[g] += 1;
-                    readers[d].push(g);
-                }
-            }
+            waits[g] = self.waits.before(g).len();
             if waits[g] == 0 {
                 ready.push(rank(g));
             }
@@ -688,7 +652,7 @@ impl Fuser<'_> {
         let mut order = Vec::with_capacity(alive.len());
         while let Some(Reverse((_, g))) = ready.pop() {
             order.push(g);
-            for &reader in &readers[g] {
+            for &reader in self.waits.after(g) {
                 waits[reader] -= 1;
                 if waits[reader] == 0 {
                     ready.push(rank(reader));
@@ -706,6 +670,37 @@ impl Fuser<'_> {
         }
         Ok(order)
     }
+}
+
+/// The node that computes each value.
+fn producers(graph: &Graph) -> Vec<Option<NodeId>> {
+    let mut producers = vec![None; graph.values.len()];
+    for (id, node) in graph.nodes.iter() {
+        for &out in &node.outputs {
+            producers[out.index()] = Some(id);
+        }
+    }
+    producers
+}
+
+/// Roots that are returned, or read by someone who cannot make a source again.
+fn in_memory(graph: &Graph, placements: &Placements) -> Vec<bool> {
+    let mut needed = vec![false; graph.values.len()];
+    for out in &graph.outputs {
+        needed[placements.root(out.value).index()] = true;
+    }
+    for (_, user) in graph.nodes.iter() {
+        let category = user.op.category();
+        if category == Category::View && !placements.is_root(user.out()) {
+            continue;
+        }
+        for (i, &input) in user.inputs.iter().enumerate() {
+            if reads_memory(&user.op, i) || category == Category::Reduction {
+                needed[placements.root(input).index()] = true;
+            }
+        }
+    }
+    needed
 }
 
 /// Dims of a fresh group whose domain is the shape without its extents of 1.

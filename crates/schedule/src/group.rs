@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oxyfuel_base::Expr;
+use oxyfuel_base::{Expr, Id};
 use oxyfuel_graph::{NodeId, Overwrites, Placements, ValueId};
 
 /// For each dim of a value, the domain dim that it runs along; `None` where the value does not vary (extent 1, or repeated).
@@ -18,6 +18,15 @@ pub struct Schedule {
     pub overwrites: Overwrites,
     /// Views over memory: as `placements`, but what lives in an input is a window on it.
     pub memory: Placements,
+    /// The node that computes each value, by the value's number.
+    pub producers: Vec<Option<NodeId>>,
+}
+
+impl Schedule {
+    /// The node that computes a value.
+    pub fn producer(&self, value: ValueId) -> Option<NodeId> {
+        self.producers.get(value.index()).copied().flatten()
+    }
 }
 
 /// Nodes that share a kernel.

@@ -21,7 +21,9 @@ impl Fuser<'_> {
             .filter_map(|reader| self.group_of[reader.index()])
             .filter(|&other| other != group)
             .collect();
-        self.drafts[group].deps.extend(before);
+        for other in before {
+            self.waits.add(group, other);
+        }
         self.drafts[group].overwrites = true;
     }
 

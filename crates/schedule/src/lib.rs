@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
+//! | `waits.rs` | which group waits for which |
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
@@ -18,6 +19,7 @@ mod group;
 mod inplace;
 mod scan;
 mod text;
+mod waits;
 
 pub use buffers::{BufferPlan, plan_buffers, span};
 pub use fuse::{schedule, view_dims};
