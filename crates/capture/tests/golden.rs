@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 const SAMPLES: &[&str] = &[
     include_str!("golden/samples.json"),
     include_str!("golden/special.json"),
+    include_str!("golden/scatter.json"),
 ];
 
 fn samples() -> impl Iterator<Item = Json> {

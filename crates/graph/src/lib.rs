@@ -37,7 +37,7 @@ pub mod text;
 pub mod verify;
 
 pub use bind::{Bindings, bind};
-pub use builder::{Builder, Operand};
+pub use builder::{Builder, Meet, Operand};
 pub use edit::{Rebuild, Users};
 pub use interp::run;
 pub use ir::{
@@ -46,7 +46,7 @@ pub use ir::{
 };
 pub use op::{
     Accepts, AttrKind, AttrValue, Binary, Category, Compare, Effect, Gives, Op, OpInfo, Reduce,
-    Unary,
+    Scatter, Unary,
 };
 pub use overwrite::Overwrites;
 pub use parse::{parse, parse_tensor};

@@ -1,6 +1,6 @@
 //! The vocabulary: every operator of the tensor IR, defined once.
 //!
-//! Two kinds of tables make up the vocabulary. The *families* ([`Unary`], [`Binary`], [`Compare`], [`Reduce`]) hold the operators
+//! Two kinds of tables make up the vocabulary. The *families* ([`Unary`], [`Binary`], [`Compare`], [`Reduce`], [`Scatter`]) hold the operators
 //! that differ only by the function they apply; one row there is one operator, and whatever treats the family as a whole needs no
 //! change. The *op table* at the end of this file holds the rest, each with its attributes. A row gives name, operands, results,
 //! attributes, accepted dtypes, category, effect and one line of meaning; the enum, the text form, the arity check and the
@@ -329,6 +329,17 @@ family! {
     All "all" Compute Bool "True if every element is not zero.";
 }
 
+family! {
+    /// Writes at places that an index says: the element of `src` at i.. goes to x[i..] with the coordinate in `dim` taken from index[i..], and meets what is there. Elements that go to one place
+    /// come one after another, as they stand along `dim`.
+    Scatter, Update, &["x", "src", "index"], &[("dim", AttrKind::Index)];
+    Set "scatter" Any Same "x with src[i..] at x[i..], the coordinate in `dim` taken from index[i..]; of several for one place the last along `dim` stays.";
+    Sum "scatter" [reduce = "sum"] Number Same "As `scatter`, but what is written is added to what is there; halves in f32, rounded at the end. Integers wrap.";
+    Prod "scatter" [reduce = "prod"] Number Same "As `scatter`, but what is written is multiplied with what is there; halves in f32, rounded at the end. Integers wrap.";
+    Amax "scatter" [reduce = "amax"] Compute Same "As `scatter`, but the larger stays; NaN if either is NaN.";
+    Amin "scatter" [reduce = "amin"] Compute Same "As `scatter`, but the smaller stays; NaN if either is NaN.";
+}
+
 /// Declares the ops outside the families, and with them [`Op`] and all that follows from the table alone.
 macro_rules! ops {
     ($($variant:ident $name:literal $({ $($f:ident: $t:ty),* $(; $($r:ident: $rt:ty),*)? })?
@@ -341,6 +352,7 @@ macro_rules! ops {
             Compare(Compare),
             /// `dims` ascending and distinct. `keepdim` leaves reduced dimensions with size 1 instead of removing them.
             Reduce { op: Reduce, dims: Vec<usize>, keepdim: bool },
+            Scatter { op: Scatter, dim: usize },
             $(#[doc = $doc] $variant $({ $($f: $t,)* $($($r: $rt,)*)? })?,)*
         }
 
@@ -368,6 +380,7 @@ macro_rules! ops {
                     Op::Binary(f) => f.info(),
                     Op::Compare(f) => f.info(),
                     Op::Reduce { op, .. } => op.info(),
+                    Op::Scatter { op, .. } => op.info(),
                     $(Op::$variant { .. } => &ROWS[Row::$variant as usize],)*
                 }
             }
@@ -377,6 +390,7 @@ macro_rules! ops {
                 match self {
                     Op::Unary(_) | Op::Binary(_) | Op::Compare(_) => vec![],
                     Op::Reduce { op: _, dims, keepdim } => vec![dims.to_value(), keepdim.to_value()],
+                    Op::Scatter { op: _, dim } => vec![dim.to_value()],
                     $(Op::$variant $({ $($f,)* $($($r: _,)*)? })? => vec![$($($f.to_value()),*)?],)*
                 }
             }
@@ -398,6 +412,9 @@ macro_rules! ops {
                 }
                 if let Some(&op) = Reduce::ALL.iter().find(|f| same(f.info())) {
                     return Some(Op::Reduce { op, dims: Attr::from_value(&attrs[0])?, keepdim: Attr::from_value(&attrs[1])? });
+                }
+                if let Some(&op) = Scatter::ALL.iter().find(|f| same(f.info())) {
+                    return Some(Op::Scatter { op, dim: Attr::from_value(&attrs[0])? });
                 }
                 let mut values = attrs.iter();
                 $(if row.name == $name {
@@ -489,9 +506,16 @@ ops! {
 
 /// Every row of the vocabulary, families first.
 pub fn table() -> impl Iterator<Item = &'static OpInfo> {
-    [Unary::ROWS, Binary::ROWS, Compare::ROWS, Reduce::ROWS, ROWS]
-        .into_iter()
-        .flatten()
+    [
+        Unary::ROWS,
+        Binary::ROWS,
+        Compare::ROWS,
+        Reduce::ROWS,
+        Scatter::ROWS,
+        ROWS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 impl Op {

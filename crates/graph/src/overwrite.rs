@@ -1,7 +1,7 @@
 //! Values that take over the memory of an input.
 //!
 //! A graph is functional; a mutation is an output aliased to an input. Where nothing reads the old contents any more, the new value can be computed right there: a `clone`
-//! with the input's strides writes straight into the input, and a functional update of the input (`slice_scatter`, `index_put`) writes its part alone.
+//! with the input's strides writes straight into the input, and a functional update of the input (`slice_scatter`, `index_put`, `scatter`) writes its part alone.
 //!
 //! A [`Chain`] is such a way for one mutated input: the nodes that write its memory one after another, each with those that must have read it before.
 //!
@@ -115,7 +115,10 @@ impl Overwrites {
 
 /// Whether an op gives its first operand with a part replaced.
 pub fn is_update(op: &Op) -> bool {
-    matches!(op, Op::SliceScatter { .. } | Op::IndexPut { .. })
+    matches!(
+        op,
+        Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. }
+    )
 }
 
 /// What an update writes over: the window of its second operand in its first, which lies at `base`. None where only the data says.

@@ -6,7 +6,7 @@
 
 use crate::builder::{Builder, Operand};
 use crate::ir::{Device, Graph, Layout, ValueId};
-use crate::op::{Accepts, Binary, Compare, Op, Reduce, Unary};
+use crate::op::{Accepts, Binary, Compare, Op, Reduce, Scatter, Unary};
 use crate::{Bindings, HostTensor};
 use oxyfuel_base::{DType, Expr, Result, Scalar, err};
 
@@ -454,7 +454,8 @@ fn update(
     x: ValueId,
     dim: i64,
 ) -> Result<ValueId> {
-    match choices.below(7) {
+    match choices.below(8) {
+        7 => scattered(b, choices, pool, x, dim),
         6 => {
             // Some slices, from the last to the first.
             let size = usize::try_from(dim)
@@ -517,6 +518,42 @@ fn update(
             }
         }
     }
+}
+
+/// Elements that meet others at computed places, several at one place.
+fn scattered(
+    b: &mut Builder,
+    choices: &mut Choices<'_>,
+    pool: &[ValueId],
+    x: ValueId,
+    dim: i64,
+) -> Result<ValueId> {
+    let op = choices.pick(Scatter::ALL);
+    let shape = b.ty(x).shape.clone();
+    let size = usize::try_from(dim)
+        .ok()
+        .and_then(|d| shape.get(d)?.as_const());
+    let size = size.filter(|&size| size > 0);
+    let size = size.ok_or_else(|| err!(InvalidArgument, "no places to count"))?;
+    let raw = choices.pick(pool);
+    let raw = b.cast(raw, DType::I64)?;
+    let index = b.binary(Binary::Remainder, raw, size)?;
+    let src = operand(b, choices, pool);
+    if choices.flip() {
+        let count = b.ty(index).numel();
+        let index = b.view(index, std::slice::from_ref(&count))?;
+        let mut rows = shape;
+        if let Some(size) = usize::try_from(dim).ok().and_then(|d| rows.get_mut(d)) {
+            *size = count;
+        }
+        let rows = b.full(0, rows, b.ty(x).dtype, Device::Cpu)?;
+        let src = b.copy(rows, src)?;
+        let index = b.index_of_slices(index, dim, src)?;
+        return b.scatter(op, x, dim, index, src);
+    }
+    let like = b.full(0, b.ty(index).shape.clone(), b.ty(x).dtype, Device::Cpu)?;
+    let src = b.copy(like, src)?;
+    b.scatter(op, x, dim, index, src)
 }
 
 /// Shapes that the results of a graph have under given bindings.

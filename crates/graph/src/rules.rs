@@ -192,6 +192,22 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             }
             one(x.clone())
         }
+        Op::Scatter { op: _, dim } => {
+            let [x, src, index] = [operands[0], operands[1], operands[2]];
+            accept(op, &operands[..2])?;
+            expect_dtype(op, "index", index, INDEX)?;
+            dim_ok(op, *dim, x.rank())?;
+            if src.shape != index.shape {
+                let message = format!(
+                    "the index has shape {}, what is written {}",
+                    shape_text(&index.shape),
+                    shape_text(&src.shape)
+                );
+                return Err(fail(Code::ShapeMismatch, op, message));
+            }
+            index_fits(op, x, *dim, index)?;
+            one(x.clone())
+        }
         Op::External { call } => {
             if call.operand_count() > operands.len() || call.operand_strides.len() > operands.len()
             {
@@ -238,24 +254,7 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             let [x, index] = [operands[0], operands[1]];
             expect_dtype(op, "index", index, INDEX)?;
             dim_ok(op, *dim, x.rank())?;
-            if index.rank() != x.rank() {
-                return Err(fail(
-                    Code::RankMismatch,
-                    op,
-                    format!("x has {} dimensions, index {}", x.rank(), index.rank()),
-                ));
-            }
-            for d in (0..x.rank()).filter(|d| d != dim) {
-                if let (Some(i), Some(n)) = (index.shape[d].as_const(), x.shape[d].as_const())
-                    && i > n
-                {
-                    return Err(fail(
-                        Code::ShapeMismatch,
-                        op,
-                        format!("dimension {d} of the index has size {i}, of x only {n}"),
-                    ));
-                }
-            }
+            index_fits(op, x, *dim, index)?;
             one(TensorType {
                 shape: index.shape.clone(),
                 ..x.clone()
@@ -455,6 +454,29 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             })
         }
     }
+}
+
+/// An index has as many dimensions as `x`, and beside `dim` none that is certainly longer.
+fn index_fits(op: &Op, x: &TensorType, dim: usize, index: &TensorType) -> Result<()> {
+    if index.rank() != x.rank() {
+        return Err(fail(
+            Code::RankMismatch,
+            op,
+            format!("x has {} dimensions, index {}", x.rank(), index.rank()),
+        ));
+    }
+    for d in (0..x.rank()).filter(|&d| d != dim) {
+        if let (Some(i), Some(n)) = (index.shape[d].as_const(), x.shape[d].as_const())
+            && i > n
+        {
+            return Err(fail(
+                Code::ShapeMismatch,
+                op,
+                format!("dimension {d} of the index has size {i}, of x only {n}"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 const INDEX: &[DType] = &[DType::I64, DType::I32];

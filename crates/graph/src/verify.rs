@@ -295,6 +295,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Binary(_)
         | Op::Compare(_)
         | Op::Reduce { .. }
+        | Op::Scatter { .. }
         | Op::Where
         | Op::Cast { .. }
         | Op::Clone => {}

@@ -4,7 +4,8 @@
 use oxyfuel_base::{DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::builder::result_type;
 use oxyfuel_graph::{
-    Binary, Builder, Compare, Device, HostTensor, OpInfo, Operand, Reduce, Unary, ValueId, run,
+    Binary, Builder, Compare, Device, HostTensor, Meet, OpInfo, Operand, Reduce, Scatter, Unary,
+    ValueId, run,
 };
 use oxyfuel_testkit::compare;
 use serde_json::Value as Json;
@@ -36,7 +37,8 @@ fn tolerance(op: &str, dtype: DType) -> Tolerance {
         // Eager's gelu cancels for negative numbers, ours does not.
         "gelu" | "gelu:tanh" | "sum" | "mean" | "prod" | "cumsum" | "cumprod" | "linear_scan"
         | "var" | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm" | "mm"
-        | "bmm" | "addmm" | "matmul" | "linear" => Tolerance::Sum,
+        | "bmm" | "addmm" | "matmul" | "linear" | "scatter:sum" | "scatter:prod"
+        | "scatter_reduce" | "index_reduce" | "embedding_backward" => Tolerance::Sum,
         _ => Tolerance::Exact,
     }
 }
@@ -226,7 +228,37 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
     if let Some(f) = member(Reduce::ALL, Reduce::info, op) {
         return one(b.reduce(f, value(0)?, &ints("dims"), at["keepdim"] == true));
     }
+    if let Some(f) = member(Scatter::ALL, Scatter::info, op) {
+        return one(b.scatter(f, value(0)?, int("dim"), value(2)?, operands[1]));
+    }
+    let meet = || {
+        let name = at["reduce"].as_str().unwrap_or_default();
+        *Meet::ALL.iter().find(|m| m.name() == name).unwrap()
+    };
     match op {
+        "scatter_reduce" => one(b.scatter_reduce(
+            meet(),
+            value(0)?,
+            int("dim"),
+            value(2)?,
+            value(1)?,
+            at["include_self"] == true,
+        )),
+        "index_reduce" => one(b.index_reduce(
+            meet(),
+            value(0)?,
+            int("dim"),
+            value(2)?,
+            value(1)?,
+            at["include_self"] == true,
+        )),
+        "embedding_backward" => one(b.embedding_backward(
+            value(0)?,
+            value(1)?,
+            int("rows").into(),
+            Some(int("padding")).filter(|&p| p >= 0),
+            at["by_count"] == true,
+        )),
         "where" => one(b.where_(value(0)?, operands[1], operands[2])),
         "clamp" => one(b.clamp(value(0)?, Some(operands[1]), Some(operands[2]))),
         "logical_and" => one(b.logical_and(value(0)?, value(1)?)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
-use oxyfuel_graph::{Category, Graph, Node as GraphNode, NodeId, Op, ValueId};
+use oxyfuel_graph::{Binary, Category, Graph, Node as GraphNode, NodeId, Op, Scatter, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
@@ -269,6 +269,7 @@ impl<'a> Builder<'a> {
             Op::Cat { .. }
             | Op::SliceScatter { .. }
             | Op::IndexPut { .. }
+            | Op::Scatter { .. }
             | Op::Constant { .. }
             | Op::External { .. } => Err(internal(node)),
             Op::Cumsum { .. } | Op::Cumprod { .. } | Op::Argsort { .. } => Err(internal(node)),
@@ -553,6 +554,11 @@ impl<'a> Builder<'a> {
         let mut parts: Vec<(ValueId, Expr, usize, i64)> = Vec::new();
         let there = self.memory.of(node.inputs[0]);
         let in_place = (there.root, &there.offset) == (place.root, &place.offset);
+        if let Op::Scatter { .. } = node.op {
+            // Elements meet what is there.
+            let written = self.buffer(place.root)?;
+            self.buffers[written].read = true;
+        }
         match &node.op {
             Op::Cat { dim } => {
                 let mut at = Expr::ZERO;
@@ -569,10 +575,10 @@ impl<'a> Builder<'a> {
                 }
                 parts.push((node.inputs[1], start.clone(), *dim, *step));
             }
-            Op::IndexPut { dim } if !in_place => {
+            Op::IndexPut { dim } | Op::Scatter { dim, .. } if !in_place => {
                 parts.push((node.inputs[0], Expr::ZERO, *dim, 1));
             }
-            Op::IndexPut { .. } => {}
+            Op::IndexPut { .. } | Op::Scatter { .. } => {}
             _ => return Err(internal(node)),
         }
         let mut nests = Vec::new();
@@ -596,14 +602,24 @@ impl<'a> Builder<'a> {
             });
             nests.push(nest);
         }
-        if let Op::IndexPut { dim } = node.op {
-            nests.extend(self.scatter(node, dim, &place)?);
+        match node.op {
+            Op::IndexPut { dim } => nests.extend(self.scatter(node, dim, None, &place)?),
+            Op::Scatter { op, dim } => {
+                nests.extend(self.scatter(node, dim, Some(op), &place)?);
+            }
+            _ => {}
         }
         Ok(nests)
     }
 
-    /// Slices written where an index says.
-    fn scatter(&self, node: &GraphNode, dim: usize, place: &Placement) -> Result<Option<Nest>> {
+    /// Elements written where an index says: whole slices, in any order, or each where its own index says, in order along `dim`.
+    fn scatter(
+        &self,
+        node: &GraphNode,
+        dim: usize,
+        op: Option<Scatter>,
+        place: &Placement,
+    ) -> Result<Option<Nest>> {
         let (src, index) = (node.inputs[1], node.inputs[2]);
         let shape = &self.graph.values[src].ty.shape;
         let extents = shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
@@ -618,18 +634,41 @@ impl<'a> Builder<'a> {
             let window = self.window(nest, self.memory.of(value), map, &ty.shape)?;
             nest.push(NestOp::Load(window), ty.dtype)
         };
-        let value = load(&mut nest, src, &map)?;
-        let number = load(&mut nest, index, &vec![Some(dim)])?;
+        let index_map = match op {
+            None => vec![Some(dim)],
+            Some(_) => map.clone(),
+        };
+        let number = load(&mut nest, index, &index_map)?;
         let number = Writer { nest: &mut nest }.cast(number, DType::I64)?;
-        let out = &self.graph.values[node.out()].ty.shape;
-        let mut window = self.window(&nest, place, &map, out)?;
+        let brought = load(&mut nest, src, &map)?;
+        let out = &self.graph.values[node.out()].ty;
+        let meets = op.and_then(|op| match op {
+            Scatter::Set => None,
+            Scatter::Sum => Some(Binary::Add),
+            Scatter::Prod => Some(Binary::Mul),
+            Scatter::Amax => Some(Binary::Maximum),
+            Scatter::Amin => Some(Binary::Minimum),
+        });
+        let (value, old) = match meets {
+            None => (brought, None),
+            Some(f) => {
+                let old = nest.push(NestOp::Given, out.dtype)?;
+                let value = Writer { nest: &mut nest }.binary(f, old, brought, out.dtype)?;
+                (value, Some(old))
+            }
+        };
+        if op.is_some() {
+            nest.scanned = nest.scanned.with(dim);
+        }
+        let mut window = self.window(&nest, place, &map, &out.shape)?;
         window.strides[dim] = Expr::ZERO;
         nest.scatters.push(NestScatter {
             value,
+            old,
             window,
             index: number,
             stride: checked(&place.strides[dim])?,
-            extent: checked(&out[dim])?,
+            extent: checked(&out.shape[dim])?,
         });
         Ok(Some(nest))
     }

@@ -11,6 +11,7 @@
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `scan.rs` | running sums, products and recurrences |
 //! | `sort.rs` | positions in order |
+//! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -33,6 +34,7 @@ mod pointwise;
 mod rare;
 mod rows;
 mod scan;
+mod scatter;
 mod separate;
 mod size;
 mod sort;
@@ -224,6 +226,10 @@ fn loops(
     for nest in &parts {
         if let Some(sort) = sort::along(nest) {
             sort::emit_sort(&k, &params, nest, sort, target);
+            continue;
+        }
+        if !nest.scatters.is_empty() {
+            scatter::emit_scatter(&k, &params, nest, target);
             continue;
         }
         if scan::along(nest).is_some() {

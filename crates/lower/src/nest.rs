@@ -179,10 +179,12 @@ pub struct NestStore {
     pub window: Window,
 }
 
-/// A store that an index moves: element `window + index * stride`; the index counts `0..extent`. The window does not move along the dims of the index.
+/// A store that an index moves: element `window + index * stride`; the index counts `0..extent`. Along the scanned dim the window stands still, and stores follow each other in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NestScatter {
     pub value: Node,
+    /// Stands for what was there before, where the value is made of it: a [`NestOp::Given`].
+    pub old: Option<Node>,
     pub window: Window,
     pub index: Node,
     pub stride: Expr,

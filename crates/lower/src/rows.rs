@@ -22,9 +22,6 @@ pub fn emit(k: &KernelBuilder, params: &Params, nest: &Nest, tiling: &Tiling) {
         for store in &nest.stores {
             frame.store(store.value, &store.window);
         }
-        for scatter in &nest.scatters {
-            frame.scatter(scatter);
-        }
     });
 }
 
@@ -572,7 +569,7 @@ impl<'a> Frame<'a> {
         (stride, extent): (&Expr, &Expr),
         support: Dims,
     ) -> Tile {
-        let (mem, sizes) = (self.mem(window), &self.params.sizes);
+        let mem = self.mem(window);
         let index = self.moved(index, stride, extent);
         if index.shape().iter().all(|&n| n == 1) {
             let scalar = if index.shape().is_empty() {
@@ -583,29 +580,10 @@ impl<'a> Frame<'a> {
             let own = self.nest.window_support(window);
             return self.k.load(self.window(mem, window, own, Some(scalar)));
         }
-        let mut position = index;
-        for &d in &self.tile_dims {
-            if self.nest.window_support(window).contains(d) {
-                let steps = self.coordinate_in_tile(d);
-                position = position + sizes.times(&steps, &window.strides[d]);
-            }
-        }
-        if let Some(base) = self.base(window) {
-            position = position + base;
-        }
-        let shape = self.shape(support);
-        let mut position = position.broadcast_to(&shape);
+        let mut position = self.places(window, index, support);
         // Coordinates beyond a short last block read element 0 of the window, and nothing uses them.
-        for (axis, &d) in self.tile_dims.iter().enumerate() {
-            if support.contains(d)
-                && let Some(left) = &self.left[d]
-            {
-                let inside = self
-                    .k
-                    .iota(DType::I64, &shape, axis as u8)
-                    .compare(CompareOp::Lt, left);
-                position = inside.select(&position, 0i64);
-            }
+        if let Some(inside) = self.inside(support) {
+            position = inside.select(&position, 0i64);
         }
         self.k.gather(mem, &position, None, 0)
     }
@@ -619,22 +597,64 @@ impl<'a> Frame<'a> {
         sizes.times(&index, stride)
     }
 
-    /// Stores where an index says. The tiling keeps the index out of the tile, so that it is one number.
-    fn scatter(&self, scatter: &NestScatter) {
-        let NestScatter { value, window, .. } = scatter;
+    /// Where a tile of elements goes that an index moves. The tiling keeps the index out of the tile, so that it is one number.
+    pub fn target(&self, scatter: &NestScatter) -> TileWindow {
+        let window = &scatter.window;
         let moved = self.moved(scatter.index, &scatter.stride, &scatter.extent);
         let moved = if moved.shape().is_empty() {
             moved
         } else {
             moved.reshape([0i64; 0])
         };
-        let support = self.nest.window_support(window);
-        let to = self.window(self.mem(window), window, support, Some(moved));
-        let mut tile = self.get(*value);
-        if to.access().shape.is_empty() && !tile.shape().is_empty() {
-            tile = tile.reshape([0i64; 0]);
+        let own = self.nest.window_support(window);
+        self.window(self.mem(window), window, own, Some(moved))
+    }
+
+    /// The coordinates of this instance along a dim: from the first to the one behind the last.
+    pub fn range(&self, dim: usize) -> (Tile, Tile) {
+        let begin = match &self.start[dim] {
+            Some(start) => start.clone(),
+            None => self.k.constant(DType::I64, 0),
+        };
+        let end = match &self.left[dim] {
+            Some(left) => &begin + left,
+            None => &begin + self.block[dim],
+        };
+        (begin, end)
+    }
+
+    /// The elements of a window that an index moved.
+    fn places(&self, window: &Window, moved: Tile, support: Dims) -> Tile {
+        let mut position = moved;
+        for &d in &self.tile_dims {
+            if self.nest.window_support(window).contains(d) {
+                let steps = self.coordinate_in_tile(d);
+                position = position + self.params.sizes.times(&steps, &window.strides[d]);
+            }
         }
-        self.k.store(to, &tile);
+        if let Some(base) = self.base(window) {
+            position = position + base;
+        }
+        position.broadcast_to(self.shape(support))
+    }
+
+    /// Which coordinates of a tile exist, where its last block is cut short.
+    fn inside(&self, support: Dims) -> Option<Tile> {
+        let shape = self.shape(support);
+        let mut inside: Option<Tile> = None;
+        for (axis, &d) in self.tile_dims.iter().enumerate() {
+            if support.contains(d)
+                && let Some(left) = &self.left[d]
+            {
+                let steps = self.k.iota(DType::I64, &shape, axis as u8);
+                let here = steps.compare(CompareOp::Lt, left);
+                inside = Some(match inside {
+                    Some(inside) => inside.binary(BinaryOp::And, &here),
+                    None => here,
+                });
+            }
+        }
+        inside
     }
 
     fn coordinate_in_tile(&self, dim: usize) -> Tile {

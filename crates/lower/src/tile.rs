@@ -52,19 +52,6 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         block[last] = block_of(nest, last, lanes);
         return Tiling { block };
     }
-    if let Some(scatter) = nest.scatters.first() {
-        // One slice an instance: its place is one number.
-        let index = nest.values[scatter.index].support;
-        if let Some(d) = (0..rank).rev().find(|&d| !index.contains(d)) {
-            let most = if target.is_simt() {
-                SIMT_TILE
-            } else {
-                LOOP_TILE
-            };
-            block[d] = block_of(nest, d, most);
-        }
-        return Tiling { block };
-    }
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
     let mut budget = if target.is_simt() {

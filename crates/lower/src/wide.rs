@@ -62,6 +62,7 @@ pub fn kept_wide(nest: &Nest) -> Nest {
     for scatter in &mut out.scatters {
         scatter.value = place[stands[scatter.value]];
         scatter.index = place[stands[scatter.index]];
+        scatter.old = scatter.old.map(|old| place[stands[old]]);
     }
     out
 }

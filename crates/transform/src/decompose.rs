@@ -3,7 +3,9 @@
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Builder, Compare, Graph, Op, Rebuild, Reduce, Unary, ValueId};
+use oxyfuel_graph::{
+    Binary, Builder, Compare, Graph, Op, Rebuild, Reduce, Scatter, Unary, ValueId,
+};
 
 /// Replaces every composite op. What comes out has primitive ops only.
 pub fn decompose(graph: &Graph) -> Result<Graph> {
@@ -50,6 +52,12 @@ pub fn decompose(graph: &Graph) -> Result<Graph> {
                 correction.as_f64(),
                 *keepdim,
             )?],
+            Op::Scatter {
+                op: op @ (Scatter::Sum | Scatter::Prod),
+                dim,
+            } if is_half(rebuild.builder.ty(inputs[0]).dtype) => {
+                vec![scatter(&mut rebuild.builder, *op, &inputs, *dim)?]
+            }
             _ => {
                 rebuild.copy(id)?;
                 continue;
@@ -178,6 +186,21 @@ fn position(b: &mut Builder, op: Reduce, x: ValueId, dim: usize, keepdim: bool) 
         },
         &[candidates],
     )
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// Sums and products of halves at computed places: rounded once, so kept in f32.
+fn scatter(b: &mut Builder, op: Scatter, inputs: &[ValueId], dim: usize) -> Result<ValueId> {
+    let out = b.ty(inputs[0]).dtype;
+    let (x, src) = (
+        b.cast(inputs[0], DType::F32)?,
+        b.cast(inputs[1], DType::F32)?,
+    );
+    let total = b.emit(Op::Scatter { op, dim }, &[x, src, inputs[2]])?;
+    b.cast(total, out)
 }
 
 fn count_of(b: &Builder, x: ValueId, dims: &[usize]) -> Expr {

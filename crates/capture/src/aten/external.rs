@@ -5,7 +5,7 @@ use super::{Import::External, Row};
 const LIBRARY: &str = "convolutions run in the host's library";
 const ATTENTION: &str = "fused attention runs in the host's library";
 const POOL: &str = "windows over neighbours are not in the vocabulary yet";
-const SCATTER: &str = "writes to places that only the data says are not in the vocabulary yet";
+const BAGS: &str = "sums of rows whose number only the data says";
 const ORDER: &str = "sorting is not in the vocabulary yet";
 const RANDOM: &str = "random numbers come from the host's generator";
 const DATA: &str = "its size depends on the data";
@@ -50,14 +50,7 @@ pub(super) const ROWS: &[Row] = &[
         External("sums of four shapes; the host's kernel is one pass"),
     ),
     ("aten._native_batch_norm_legit.default", External(MUTATES)),
-    ("aten.embedding_dense_backward.default", External(SCATTER)),
-    ("aten._embedding_bag.default", External(SCATTER)),
-    ("aten.masked_scatter.default", External(SCATTER)),
-    ("aten.scatter.src", External(SCATTER)),
-    ("aten.scatter.value", External(SCATTER)),
-    ("aten.scatter_add.default", External(SCATTER)),
-    ("aten.scatter_reduce.two", External(SCATTER)),
-    ("aten.index_add.default", External(SCATTER)),
+    ("aten._embedding_bag.default", External(BAGS)),
     ("aten.sort.default", External(ORDER)),
     ("aten.sort.stable", External(ORDER)),
     ("aten.topk.default", External(ORDER)),

@@ -4,7 +4,7 @@ use super::view::{dim_of, from_end, not_negative};
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Compare, Device, Op, ValueId};
+use oxyfuel_graph::{Binary, Compare, Device, Meet, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.cat.default", Compiled(cat)),
@@ -17,6 +17,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.slice_scatter.default", Compiled(slice_scatter)),
     ("aten.select_scatter.default", Compiled(select_scatter)),
     ("aten.index_put.default", Compiled(index_put)),
+    ("aten._unsafe_index_put.default", Compiled(index_put)),
     ("aten.flip.default", Compiled(flip)),
 ];
 
@@ -44,7 +45,7 @@ fn stack(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 }
 
 /// A tensor without dimensions as one of one element.
-fn at_least_1d(c: &mut Call<'_>, x: ValueId) -> Result<ValueId> {
+pub(super) fn at_least_1d(c: &mut Call<'_>, x: ValueId) -> Result<ValueId> {
     if c.rank(x) == 0 {
         c.b.view(x, &[Expr::ONE])
     } else {
@@ -57,6 +58,10 @@ fn gather(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let dim = c.int(1, "dim", 0)?;
     let shape = c.out(0)?.shape;
     let (x, index) = (at_least_1d(c, x)?, at_least_1d(c, index)?);
+    let index = match c.dtype(index) {
+        DType::I64 | DType::I32 => index,
+        _ => c.b.cast(index, DType::I64)?,
+    };
     let y = c.b.gather(x, dim, index)?;
     Ok(vec![c.b.view(y, &shape)?])
 }
@@ -76,7 +81,7 @@ fn embedding(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 }
 
 /// Positions that count from the end brought to the front.
-fn wrapped(c: &mut Call<'_>, index: ValueId, size: &Expr) -> Result<ValueId> {
+pub(super) fn wrapped(c: &mut Call<'_>, index: ValueId, size: &Expr) -> Result<ValueId> {
     let index = c.b.cast(index, DType::I64)?;
     let zero = c.value_of(&Factor::Number(Scalar::I(0)), DType::I64)?;
     let size = size_of(c, size)?;
@@ -85,7 +90,7 @@ fn wrapped(c: &mut Call<'_>, index: ValueId, size: &Expr) -> Result<ValueId> {
     c.b.emit(Op::Where, &[negative, moved, index])
 }
 
-fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
+pub(super) fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
     match size.as_const() {
         Some(n) => c.value_of(&Factor::Number(Scalar::I(n)), DType::I64),
         None => c.value_of(&Factor::Symbolic(size.clone()), DType::I64),
@@ -227,19 +232,17 @@ fn select_scatter(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.emit(op, &[x, src])?])
 }
 
-/// `x[mask] = number` chooses; `x[i, :, j, ..] = values` replaces slices. A mask with several values, and sums at repeated places, go to places that only the data says.
+/// `x[mask] = number` chooses; `x[i, :, j, ..] = values` replaces slices, or adds to them. A mask with several values goes to places that only the data says.
 fn index_put(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, values) = (c.tensor(0, "self")?, c.tensor(2, "values")?);
     let indices = c.optional_tensors(1, "indices")?;
-    if c.flag(3, "accumulate", false)? {
-        return refuse("sums at places that only the data says");
-    }
+    let accumulate = c.flag(3, "accumulate", false)?;
     let values = c.b.cast(values, c.dtype(x))?;
     let &[Some(mask)] = indices.as_slice() else {
-        return put_slices(c, x, values);
+        return put_slices(c, x, values, accumulate);
     };
     if c.dtype(mask) != DType::Bool {
-        return put_slices(c, x, values);
+        return put_slices(c, x, values, accumulate);
     }
     if !c.shape(values).iter().all(|n| n.is_const(1)) {
         return refuse("writes to places that only the data says");
@@ -250,11 +253,19 @@ fn index_put(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     }
     shape.resize(c.rank(x), Expr::ONE);
     let mask = c.b.view(mask, &shape)?;
-    let value = c.b.view(values, &[])?;
+    let mut value = c.b.view(values, &[])?;
+    if accumulate {
+        value = c.b.emit(Op::Binary(Binary::Add), &[x, value])?;
+    }
     Ok(vec![c.b.emit(Op::Where, &[mask, value, x])?])
 }
 
-fn put_slices(c: &mut Call<'_>, x: ValueId, values: ValueId) -> Result<Vec<ValueId>> {
+fn put_slices(
+    c: &mut Call<'_>,
+    x: ValueId,
+    values: ValueId,
+    accumulate: bool,
+) -> Result<Vec<ValueId>> {
     let at = indexed(c, x)?;
     let flat = c.shape(at.x);
     let mut slices = flat[..at.dim].to_vec();
@@ -264,8 +275,14 @@ fn put_slices(c: &mut Call<'_>, x: ValueId, values: ValueId) -> Result<Vec<Value
     let mut rows = flat.clone();
     rows[at.dim] = at.index_shape.iter().cloned().product();
     let values = c.b.view(values, &rows)?;
-    let put = Op::IndexPut { dim: at.dim };
-    let y = c.b.emit(put, &[at.x, values, at.linear])?;
+    let y = if accumulate {
+        let dim = i64::try_from(at.dim).unwrap_or(0);
+        let own = true;
+        c.b.index_reduce(Meet::Sum, at.x, dim, at.linear, values, own)?
+    } else {
+        let put = Op::IndexPut { dim: at.dim };
+        c.b.emit(put, &[at.x, values, at.linear])?
+    };
     let y = c.b.view(y, &at.shape)?;
     let Some(order) = at.order else {
         return Ok(vec![y]);

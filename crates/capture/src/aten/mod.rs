@@ -17,6 +17,7 @@ mod pointwise;
 mod product;
 mod reduce;
 mod resample;
+mod scatter;
 mod source;
 mod special;
 mod strided;
@@ -57,6 +58,7 @@ const FAMILIES: &[&[Row]] = &[
     view::ROWS,
     strided::ROWS,
     index::ROWS,
+    scatter::ROWS,
     pad::ROWS,
     resample::ROWS,
     product::ROWS,

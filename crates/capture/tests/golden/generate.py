@@ -454,6 +454,42 @@ def special():
     case(A.lcm.default, torch.tensor([-12, 7]), torch.tensor([18, -6]))
 
 
+def scattering():
+    i = torch.tensor([[3, 0, 3], [1, 1, 2]])
+    for dtype in (F32, BF16, I64, BOOL):
+        x, y = (normal(3, 4) * 4).to(dtype), (normal(2, 3) * 4).to(dtype)
+        case(A.scatter.src, x, 1, i, y)
+        case(A.scatter.value, x, -1, i, 2.5 if dtype.is_floating_point else 1)
+        case(A.scatter_add.default, x, 1, i, y)
+        for reduce in ("sum", "prod", "mean", "amax", "amin"):
+            for own in (True, False):
+                case(A.scatter_reduce.two, x, 1, i, y, reduce, include_self=own)
+        rows = (normal(5, 4) * 4).to(dtype)
+        at = torch.tensor([2, 0, 2, 2, 1])
+        case(A.index_add.default, x, 0, at, rows)
+        for reduce in ("prod", "mean", "amax", "amin"):
+            if dtype != BOOL:
+                case(A.index_reduce.default, x, 0, at, rows, reduce, include_self=False)
+        case(A.index_put.default, x, [at], rows, True)
+        case(A.index_put.default, x, [at, at], rows[:, 0], True)
+        case(A.index_put.default, x, [None, torch.tensor([[1, -1]])], rows[:3, :2].reshape(3, 1, 2), True)
+        case(A.put.default, x, torch.tensor([[0, -1], [5, 0]]), rows[:2, :2], True)
+        case(A.put.default, x, torch.tensor([3, 5]), rows[0, :2])
+        case(A.masked_scatter.default, x, x > 0, torch.cat([rows, rows]))
+    x = normal(3, 4)
+    case(A.scatter.reduce, x, 1, i, normal(2, 3), reduce="add")
+    case(A.scatter.value_reduce, x, 1, i, 3.0, reduce="multiply")
+    case(A.index_add.default, x, 1, torch.tensor([0, 0], dtype=I32), normal(3, 2), alpha=2)
+    case(A.index_add.default, torch.tensor(2.0), 0, torch.tensor(0), torch.tensor(3.0))
+    case(A._unsafe_index_put.default, x, [None, torch.tensor([1, 3])], normal(3, 2))
+    case(A.index_put.default, x, [x > 0], torch.tensor(2.5), True)
+    case(A.index_put.default, normal(2, 3, 4), [torch.tensor([0, 1]), None, torch.tensor([3, 3])], normal(2, 3), True)
+    case(A.take.default, x, torch.tensor([[0, -1], [5, 5]]))
+    case(A.masked_scatter_backward.default, x, x > 0, [4, 3])
+    for padding, by_count in ((-1, False), (2, True)):
+        case(A.embedding_dense_backward.default, normal(2, 3, 4), torch.tensor([[1, 2, 1], [0, 5, 1]]), 6, padding, by_count)
+
+
 def write(name, parts):
     for part in parts:
         part()
@@ -468,3 +504,4 @@ def write(name, parts):
 
 write("samples.json", (pointwise, sources, reductions, norms, gradients, views, images, indexing))
 write("special.json", (special,))
+write("scatter.json", (scattering,))

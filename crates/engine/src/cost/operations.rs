@@ -4,7 +4,7 @@
 //! (`docs/maths.md`). Moving, casting and naming anew are none. Integers count as floats do.
 
 use oxyfuel_base::{DType, Expr};
-use oxyfuel_graph::{Binary, Graph, Node, Op, Reduce, Unary, ValueId};
+use oxyfuel_graph::{Binary, Graph, Node, Op, Reduce, Scatter, Unary, ValueId};
 use oxyfuel_kernel::UnaryOp;
 use oxyfuel_lower::maths::instructions;
 
@@ -126,6 +126,10 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
             let halvings = extent.map_or(USUAL_HALVINGS, |n| n.max(1).ilog2() + 1);
             out(halvings)
         }
+        Op::Scatter { op, .. } => match op {
+            Scatter::Set => Expr::ZERO,
+            Scatter::Sum | Scatter::Prod | Scatter::Amax | Scatter::Amin => numel(node.inputs[1]),
+        },
         Op::Arange { .. } => out(2),
         Op::Cast { .. }
         | Op::Clone

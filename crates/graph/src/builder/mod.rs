@@ -20,10 +20,12 @@
 mod pointwise;
 mod promote;
 mod reduce;
+mod scatter;
 mod shape;
 mod source;
 
 pub use promote::{Operand, default_float, result_type};
+pub use scatter::Meet;
 
 use crate::HostTensor;
 use crate::ir::{

@@ -104,6 +104,11 @@ fn position(index: &Tensor, i: usize, size: usize) -> Result<usize> {
 }
 
 pub(super) fn gather(x: &Tensor, dim: usize, index: &Tensor) -> Result<Tensor> {
+    Ok(x.pick(index.shape.clone(), &named(x, dim, index)?))
+}
+
+/// Where the elements of x lie that an index of as many dimensions names along one.
+pub(super) fn named(x: &Tensor, dim: usize, index: &Tensor) -> Result<Vec<usize>> {
     for d in (0..x.shape.len()).filter(|&d| d != dim) {
         ensure!(
             index.shape[d] <= x.shape[d],
@@ -119,7 +124,7 @@ pub(super) fn gather(x: &Tensor, dim: usize, index: &Tensor) -> Result<Tensor> {
     for (i, place) in from.iter_mut().enumerate() {
         *place += along * position(index, i, x.shape[dim])?;
     }
-    Ok(x.pick(index.shape.clone(), &from))
+    Ok(from)
 }
 
 pub(super) fn index_select(

@@ -16,6 +16,7 @@ mod index;
 mod matmul;
 mod pointwise;
 mod row;
+mod scatter;
 mod value;
 
 use crate::HostTensor;
@@ -193,6 +194,13 @@ fn apply(
             let places = index::places(x()?, *dim, operands[2])?;
             one(index::write(operands[0], operands[1], &places))
         }
+        Op::Scatter { op, dim } => one(scatter::scatter(
+            *op,
+            operands[0],
+            operands[1],
+            *dim,
+            operands[2],
+        )?),
         Op::External { call } => Err(oxyfuel_base::err!(
             NoLowering,
             "`{}` is the host's operator, and the interpreter has no host",

@@ -273,6 +273,27 @@ case("index_put", put(1), f, -torch.ones(f.shape[0], 2), torch.tensor([3, 0]), d
 case("index_put", put(0), f.bfloat16(), torch.full((1, f.shape[1]), 2.5, dtype=torch.bfloat16), torch.tensor([1]), dim=0)
 case("index_put", put(0), torch.arange(6, dtype=torch.int32), torch.tensor([7, 8], dtype=torch.int32), torch.tensor([5, 2]), dim=0)
 case("index_put", put(0), f, f, torch.tensor([9, 9, 9]), dim=0)
+i = torch.tensor([[3, 0, 3], [1, 1, 2]])
+for dtype in FLOATS + [torch.int64, torch.uint8, torch.bool]:
+    v = (torch.randn(3, 4) * 4).to(dtype)
+    w = (torch.randn(2, 3) * 4).to(dtype)
+    case("scatter", lambda x, s, i: x.scatter(1, i, s), v, w, i, dim=1)
+    for reduce in ("sum", "prod", "amax", "amin"):
+        case(f"scatter:{reduce}", lambda x, s, i: x.scatter_reduce(1, i, s, reduce), v, w, i, dim=1)
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        for own in (True, False):
+            case("scatter_reduce", lambda x, s, i: x.scatter_reduce(0, i, s, reduce, include_self=own), v, w, i % 3, reduce=reduce, dim=0, include_self=own)
+    case("index_reduce", lambda x, s, i: x.index_add(1, i, s), v, (torch.randn(3, 5) * 4).to(dtype), torch.tensor([1, 1, 0, 3, 1]), reduce="sum", dim=1, include_self=True)
+case("scatter", lambda x, s, i: x.scatter(0, i, s), torch.tensor(2.0), torch.tensor(3.0), torch.tensor(0), dim=0)
+case("scatter", lambda x, s, i: x.scatter(0, i, s), f, torch.ones(4, 5), torch.tensor([[2, 1]], dtype=torch.int32), dim=0)
+case("scatter", lambda x, s, i: x.scatter(1, i, s), f, torch.ones(4, 5), torch.tensor([[4]]), dim=1)
+case("scatter", lambda x, s, i: x.scatter(1, i, s), f, torch.ones(4, 5), torch.tensor([0]), dim=1)
+case("scatter:amax", lambda x, s, i: x.scatter_reduce(0, i, s, "amax"), torch.tensor([NAN, 1, 2]), torch.tensor([1.0, NAN, 3, -1]), torch.tensor([0, 1, 2, 2]), dim=0)
+for dtype in FLOATS:
+    for padding in (-1, 2):
+        for by_count in (False, True):
+            g = torch.randn(2, 4, 3).to(dtype)
+            case("embedding_backward", lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 6, padding, by_count), g, torch.tensor([[2, 5, 5, 0], [1, 2, 5, 1]]), rows=6, padding=padding, by_count=by_count)
 case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2, 3, dtype=torch.int32), torch.tensor([1.5, -2.5, 3.0]))
 case("copy", lambda x, s: torch.ops.aten.copy(x, s), torch.zeros(2), torch.zeros(3))
 
