@@ -331,6 +331,23 @@ fn the_cache_fills_and_is_cleared() {
         "{}",
         stderr(&second)
     );
+    let say = |args: &[&str]| stdout(&with(args));
+    assert!(say(&["cache", "explain", &graph]).contains("hit"));
+    let miss = say(&["cache", "explain", &graph, "-o", "numerics=fast"]);
+    assert!(miss.contains("miss") && miss.contains("options"), "{miss}");
+    let warm = folder.path().join("warm.oxc");
+    let warm = warm.to_str().unwrap();
+    assert!(say(&["cache", "export", warm]).contains("1 entries written"));
+    assert!(say(&["cache", "gc", "--limit", "0"]).contains("1 over the limit"));
+    assert_eq!(entries(), 0);
+    assert!(say(&["cache", "import", warm]).contains("1 entries taken"));
+    assert_eq!(entries(), 1);
+    let wrong = with(&["cache", "gc", "--unused-for", "2 weeks"]);
+    assert!(
+        stderr(&wrong).contains("one of s m h d"),
+        "{}",
+        stderr(&wrong)
+    );
     assert!(with(&["cache", "clear"]).status.success());
     assert_eq!(entries(), 0);
 

@@ -11,7 +11,7 @@ use oxyfuel_base::{Code, Digest, Error, Result};
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::device::Device;
 
-use crate::cache::{Cache, DEFAULT_LIMIT, Found, plan_key};
+use crate::cache::{Cache, DEFAULT_LIMIT, Found, Label, plan_key};
 use crate::executable::Executable;
 use crate::figures::Figures;
 use crate::options::Options;
@@ -149,7 +149,8 @@ impl Compiler {
         let mut compiled = pipeline::compile(graph, &self.target, &self.options, false)?;
         lock(&self.stats).compiles += 1;
         if let Some(cache) = &self.cache
-            && let Err(error) = cache.put(key, &compiled.plan)
+            && let Err(error) = Label::new(graph, &self.target.desc, &self.options)
+                .and_then(|label| cache.put(key, &label, &compiled.plan))
         {
             notes.push(error.to_string());
         }

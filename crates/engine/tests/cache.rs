@@ -1,7 +1,7 @@
 //! The disk cache under good and bad circumstances. None of the bad ones fails a compile.
 
 use oxyfuel_base::{Code, Digest};
-use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT, Found, plan_key};
+use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT, Found, Label, Missed, Tidy, plan_key};
 use oxyfuel_engine::{Compiler, Options, Target, compile, cpu_device};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::Plan;
@@ -19,6 +19,11 @@ fn plan_of(n: usize) -> (Digest, Plan) {
     let (target, options) = (Target::interpreter(), Options::default());
     let plan = compile(&graph(n), &target, &options, false).unwrap().plan;
     (plan_key(&graph(n), &target.desc, &options).unwrap(), plan)
+}
+
+fn label_of(n: usize) -> Label {
+    let (target, options) = (Target::interpreter(), Options::default());
+    Label::new(&graph(n), &target.desc, &options).unwrap()
 }
 
 /// A directory with the cache in it, which does not exist yet.
@@ -55,7 +60,7 @@ fn an_entry_comes_back_as_it_was() {
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
     let (key, plan) = plan_of(10);
     assert!(matches!(cache.get(&key), Found::Nothing));
-    cache.put(&key, &plan).unwrap();
+    cache.put(&key, &label_of(10), &plan).unwrap();
     assert!(matches!(cache.get(&key), Found::Entry(found) if found == plan));
     assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
     assert_eq!(cache.info().unwrap().entries, 1);
@@ -107,13 +112,13 @@ fn broken_entries_are_told_and_replaced() {
             Code::CacheCorrupt,
         ),
         (
-            "another build",
+            "an older layout",
             |path| {
                 let mut bytes = fs::read(path).unwrap();
-                bytes[8] ^= 1;
+                bytes[..8].copy_from_slice(b"oxyfuel\x01");
                 fs::write(path, bytes).unwrap();
             },
-            Code::UnsupportedVersion,
+            Code::CacheCorrupt,
         ),
         (
             "empty",
@@ -149,12 +154,12 @@ fn links_are_not_followed() {
     let (outer, dir) = place();
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
     let (key, plan) = plan_of(3);
-    cache.put(&key, &plan).unwrap();
+    cache.put(&key, &label_of(3), &plan).unwrap();
     let elsewhere = outer.path().join("elsewhere");
     fs::rename(file_of(&dir, &key), &elsewhere).unwrap();
     symlink(&elsewhere, file_of(&dir, &key)).unwrap();
     assert_eq!(unusable(cache.get(&key)), Code::CacheUntrusted);
-    cache.put(&key, &plan).unwrap();
+    cache.put(&key, &label_of(3), &plan).unwrap();
     assert!(matches!(cache.get(&key), Found::Entry(_)));
 
     let link = outer.path().join("link");
@@ -177,7 +182,7 @@ fn entries_and_directories_of_others_are_not_trusted() {
     let (_outer, dir) = place();
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
     let (key, plan) = plan_of(3);
-    cache.put(&key, &plan).unwrap();
+    cache.put(&key, &label_of(3), &plan).unwrap();
     fs::set_permissions(file_of(&dir, &key), fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(unusable(cache.get(&key)), Code::CacheUntrusted);
     // Only root can give files away.
@@ -246,7 +251,7 @@ fn the_oldest_entries_make_room() {
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
     let plans: Vec<_> = (1..=3).map(plan_of).collect();
     for (age, (key, plan)) in plans.iter().enumerate() {
-        cache.put(key, plan).unwrap();
+        cache.put(key, &label_of(age + 1), plan).unwrap();
         let file = fs::File::options()
             .write(true)
             .open(file_of(&dir, key))
@@ -259,7 +264,7 @@ fn the_oldest_entries_make_room() {
     let bytes = cache.info().unwrap().bytes;
     let small = Cache::open(&dir, bytes).unwrap();
     let (key, plan) = plan_of(4);
-    small.put(&key, &plan).unwrap();
+    small.put(&key, &label_of(4), &plan).unwrap();
     assert!(matches!(small.get(&plans[0].0), Found::Entry(_)));
     assert!(matches!(small.get(&plans[1].0), Found::Nothing));
     assert!(matches!(small.get(&key), Found::Entry(_)));
@@ -274,7 +279,7 @@ fn many_writers_of_one_entry_do_no_harm() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    cache.put(&key, &plan).unwrap();
+                    cache.put(&key, &label_of(3), &plan).unwrap();
                     match cache.get(&key) {
                         Found::Entry(found) => assert_eq!(found, plan),
                         Found::Nothing => {}
@@ -315,4 +320,167 @@ fn every_stage_is_traced() {
     names.sort();
     assert_eq!(names.len(), 9);
     assert_eq!(names[0], "0-graph.txt");
+}
+
+#[test]
+fn a_miss_says_why() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    assert_eq!(cache.why_missed(&label_of(5)).unwrap(), Missed::Empty);
+    let (key, plan) = plan_of(5);
+    cache.put(&key, &label_of(5), &plan).unwrap();
+    assert_eq!(
+        cache.why_missed(&label_of(6)).unwrap(),
+        Missed::OtherGraphs(1)
+    );
+    let mut other = label_of(6);
+    other.name = "g".to_owned();
+    assert_eq!(cache.why_missed(&other).unwrap(), Missed::NewName);
+    let (target, mut options) = (Target::by_name("avx2").unwrap(), Options::default());
+    options.set("numerics", "fast").unwrap();
+    let elsewhere = Label::new(&graph(5), &target.desc, &options).unwrap();
+    let Missed::MadeOtherwise(why) = cache.why_missed(&elsewhere).unwrap() else {
+        panic!("the graph is there");
+    };
+    assert!(why[0].contains("target avx2 here, "), "{why:?}");
+    assert!(
+        why[0].contains("options ") && why[0].contains("Fast"),
+        "{why:?}"
+    );
+}
+
+#[test]
+fn tidying_keeps_what_is_used() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    for n in 1..=4 {
+        let (key, plan) = plan_of(n);
+        cache.put(&key, &label_of(n), &plan).unwrap();
+    }
+    let file = |n: usize| file_of(&dir, &plan_of(n).0);
+    fs::write(file(1), "broken").unwrap();
+    fs::File::options()
+        .write(true)
+        .open(file(2))
+        .unwrap()
+        .set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(1000))
+        .unwrap();
+    let done = cache
+        .tidy(&Tidy {
+            unused_for: Some(std::time::Duration::from_secs(500)),
+            limit: None,
+        })
+        .unwrap();
+    assert_eq!(
+        (done.unusable, done.unused, done.over_limit, done.kept),
+        (1, 1, 0, 2)
+    );
+    let one = fs::metadata(file(3)).unwrap().len();
+    let limit = Some(one + one / 2);
+    let done = cache
+        .tidy(&Tidy {
+            unused_for: None,
+            limit,
+        })
+        .unwrap();
+    assert_eq!((done.over_limit, done.kept), (1, 1));
+}
+
+#[test]
+fn a_cache_travels_in_a_file() {
+    let (outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    for n in 1..=3 {
+        let (key, plan) = plan_of(n);
+        cache.put(&key, &label_of(n), &plan).unwrap();
+    }
+    fs::write(file_of(&dir, &plan_of(2).0), "broken").unwrap();
+    let file = outer.path().join("warm");
+    assert_eq!(cache.export(&file).unwrap(), 2);
+    let other = Cache::open(&outer.path().join("other"), DEFAULT_LIMIT).unwrap();
+    assert_eq!(other.import(&file).unwrap().entries, 2);
+    let (key, plan) = plan_of(3);
+    assert!(matches!(other.get(&key), Found::Entry(found) if found == plan));
+
+    let good = fs::read(&file).unwrap();
+    let empty = Cache::open(&outer.path().join("empty"), DEFAULT_LIMIT).unwrap();
+    for bad in [
+        good[..good.len() / 2].to_vec(),
+        good[..20].to_vec(),
+        Vec::new(),
+        b"nothing of ours, but long enough to hold a checksum at its end".to_vec(),
+    ] {
+        fs::write(&file, bad).unwrap();
+        assert_eq!(empty.import(&file).unwrap_err().code, Code::CacheCorrupt);
+    }
+    fs::write(&file, &good).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(empty.import(&file).unwrap_err().code, Code::CacheUntrusted);
+    let missing = outer.path().join("missing");
+    assert_eq!(
+        empty.import(&missing).unwrap_err().code,
+        Code::FileUnreadable
+    );
+    assert_eq!(empty.info().unwrap().entries, 0);
+}
+
+/// The directory of [`writers_die_at_any_point`]'s child.
+const VICTIM: &str = "OXYFUEL_TEST_CACHE_OF_VICTIM";
+
+/// Not a test of its own: what the process does that is killed.
+#[test]
+fn a_writer_that_is_killed() {
+    let Ok(dir) = std::env::var(VICTIM) else {
+        return;
+    };
+    // A limit that entries keep reaching, so that deleting is interrupted too.
+    let cache = Cache::open(Path::new(&dir), 4000).unwrap();
+    let plans: Vec<_> = (1..=8).map(|n| (n, plan_of(n))).collect();
+    loop {
+        for (n, (key, plan)) in &plans {
+            cache.put(key, &label_of(*n), plan).unwrap();
+        }
+    }
+}
+
+#[test]
+fn writers_die_at_any_point() {
+    let (_outer, dir) = place();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    let plans: Vec<_> = (1..=8).map(plan_of).collect();
+    let mut seen = 0;
+    for round in 0..20 {
+        let mut children: Vec<_> = (0..2)
+            .map(|_| {
+                std::process::Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "a_writer_that_is_killed"])
+                    .env(VICTIM, &dir)
+                    .stdout(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        // The pauses are spread over the time of a few writes, from before the first one on.
+        std::thread::sleep(std::time::Duration::from_micros(20_000 + 1_700 * round));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for (key, plan) in &plans {
+            match cache.get(key) {
+                Found::Entry(found) => {
+                    assert_eq!(found, *plan);
+                    seen += 1;
+                }
+                Found::Nothing => {}
+                Found::Unusable(error) => panic!("round {round}: {error}"),
+            }
+        }
+        // Whoever died held no lock that stays.
+        cache.tidy(&Tidy::default()).unwrap();
+    }
+    assert!(seen > 0, "no child lived long enough to write");
+    let (key, plan) = plan_of(9);
+    cache.put(&key, &label_of(9), &plan).unwrap();
+    assert!(matches!(cache.get(&key), Found::Entry(_)));
 }

@@ -6,7 +6,14 @@
 //! An entry is written beside its place and renamed into it: readers see a whole entry or none, and two processes may write the same one at once. Deleting (eviction,
 //! `clear`) holds a lock file, so that two processes do not both make room.
 //!
+//! Every entry says what it is of ([`Label`]), so that a miss can be explained and a directory be tidied without loading any code.
+//!
 //! Nothing here fails a compile: whoever asks gets the plan or the reason why there is none.
+
+mod archive;
+mod envelope;
+mod label;
+mod tidy;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,6 +30,10 @@ use oxyfuel_runtime::user::effective_user;
 use serde::Serialize;
 
 use crate::options::Options;
+pub use archive::Imported;
+use envelope::{unwrap, wrap};
+pub use label::{Label, Missed};
+pub use tidy::{Tidied, Tidy};
 
 /// The build that writes entries: version, and a hash of the sources where they are at hand.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("OXYFUEL_BUILD"));
@@ -30,7 +41,6 @@ pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("OXYFUEL_BU
 /// Bytes that all entries together may take unless told otherwise.
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
 
-const MAGIC: &[u8; 8] = b"oxyfuel\x01";
 const LOCK: &str = "lock";
 const TEMPORARY: &str = "tmp-";
 /// A file that is being written for longer than this was left by a process that died.
@@ -60,6 +70,8 @@ pub struct CacheInfo {
     pub entries: usize,
     pub bytes: u64,
     pub limit: u64,
+    /// Entries that this build can use: of others, and broken ones, there may be more.
+    pub usable: usize,
 }
 
 /// Everything that the code of a plan follows from.
@@ -132,19 +144,21 @@ impl Cache {
     }
 
     /// Keeps a plan.
-    pub fn put(&self, key: &Digest, plan: &Plan) -> Result<()> {
+    pub fn put(&self, key: &Digest, label: &Label, plan: &Plan) -> Result<()> {
         let bytes = postcard::to_stdvec(plan)
             .map_err(|error| err!(Internal, "a plan cannot be written: {error}"))?;
-        self.write(&plan_file(key), &bytes)
+        self.write(&plan_file(key), label, &bytes)
     }
 
     pub fn info(&self) -> Result<CacheInfo> {
         let entries = self.entries()?;
+        let usable = |entry: &&Entry| self.read_path(&entry.path, |_, _| ()).is_ok();
         Ok(CacheInfo {
             dir: self.dir.clone(),
             entries: entries.len(),
             bytes: entries.iter().map(|entry| entry.bytes).sum(),
             limit: self.limit,
+            usable: entries.iter().filter(usable).count(),
         })
     }
 
@@ -162,49 +176,72 @@ impl Cache {
 
     /// The checked contents of an entry; `None` where there is none.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let path = self.dir.join(name);
+        let found = self.read_path(&self.dir.join(name), |file, payload| {
+            // The oldest entries go first; an entry that is used is not old. Where the time cannot be set, it goes a little early.
+            let _ = file.set_modified(SystemTime::now());
+            payload.to_vec()
+        })?;
+        Ok(found.map(|(_, payload)| payload))
+    }
+
+    /// The label of an entry and what `then` makes of its checked contents; `None` where there is no such file.
+    fn read_path<T>(
+        &self,
+        path: &Path,
+        then: impl FnOnce(&File, &[u8]) -> T,
+    ) -> Result<Option<(Label, T)>> {
+        let Some((file, bytes)) = self.read_own(path)? else {
+            return Ok(None);
+        };
+        let (label, payload) = unwrap(&bytes).map_err(|error| error.context(path.display()))?;
+        Ok(Some((label, then(&file, payload))))
+    }
+
+    /// A file that belongs to this user alone, whole; `None` where there is none.
+    fn read_own(&self, path: &Path) -> Result<Option<(File, Vec<u8>)>> {
         let opened = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&path);
+            .open(path);
         let mut file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
                 return Err(err!(CacheUntrusted, "{} is a link", path.display()));
             }
-            Err(error) => return Err(cannot_read(&error, &path)),
+            Err(error) => return Err(cannot_read(&error, path)),
         };
-        let found = file
-            .metadata()
-            .map_err(|error| cannot_read(&error, &path))?;
+        let found = file.metadata().map_err(|error| cannot_read(&error, path))?;
         if found.uid() != self.user || found.mode() & 0o022 != 0 || !found.is_file() {
             return Err(err!(
                 CacheUntrusted,
-                "{} is not a file of user {}",
+                "{} is not a file that user {} alone can write",
                 path.display(),
                 self.user
             ));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)
-            .map_err(|error| cannot_read(&error, &path))?;
-        let payload = unwrap(&bytes).map_err(|error| error.context(path.display()))?;
-        // The oldest entries go first; an entry that is used is not old. Where the time cannot be set, it goes a little early.
-        let _ = file.set_modified(SystemTime::now());
-        Ok(Some(payload.to_vec()))
+            .map_err(|error| cannot_read(&error, path))?;
+        Ok(Some((file, bytes)))
     }
 
-    fn write(&self, name: &str, payload: &[u8]) -> Result<()> {
+    fn write(&self, name: &str, label: &Label, payload: &[u8]) -> Result<()> {
+        self.write_whole(name, &wrap(label, payload)?)?;
+        self.make_room(name)
+    }
+
+    /// Beside its place, then into it.
+    fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.dir.join(name);
         let bad = |error: io::Error| cannot_write(&error, &path);
         let mut file = tempfile::Builder::new()
             .prefix(TEMPORARY)
             .tempfile_in(&self.dir)
             .map_err(bad)?;
-        file.write_all(&wrap(payload)).map_err(bad)?;
+        file.write_all(bytes).map_err(bad)?;
         file.persist(&path).map_err(|error| bad(error.error))?;
-        self.make_room(name)
+        Ok(())
     }
 
     /// Deletes the oldest entries until the rest fits, but never `keep`.
@@ -286,7 +323,7 @@ impl CubinStore for Cache {
 
     fn put(&self, ptx: &str, tag: &str, cubin: &[u8]) {
         // The driver made it once and can make it again.
-        let _ = self.write(&cubin_file(ptx, tag), cubin);
+        let _ = self.write(&cubin_file(ptx, tag), &Label::cubin(ptx, tag), cubin);
     }
 }
 
@@ -295,34 +332,6 @@ fn cubin_file(ptx: &str, tag: &str) -> String {
     hasher.add_bytes(ptx.as_bytes());
     hasher.add_bytes(tag.as_bytes());
     format!("{}.cubin", hasher.finish())
-}
-
-/// Magic, digest of the build, digest of the payload, payload.
-fn wrap(payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + payload.len());
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&Digest::of_bytes(BUILD.as_bytes()).0);
-    bytes.extend_from_slice(&Digest::of_bytes(payload).0);
-    bytes.extend_from_slice(payload);
-    bytes
-}
-
-const HEADER: usize = 8 + 32 + 32;
-
-fn unwrap(bytes: &[u8]) -> Result<&[u8]> {
-    let Some((header, payload)) = bytes.split_at_checked(HEADER) else {
-        return Err(err!(CacheCorrupt, "cut short"));
-    };
-    if &header[..8] != MAGIC {
-        return Err(err!(CacheCorrupt, "not an entry of this cache"));
-    }
-    if header[8..40] != Digest::of_bytes(BUILD.as_bytes()).0 {
-        return Err(err!(UnsupportedVersion, "written by another build"));
-    }
-    if header[40..] != Digest::of_bytes(payload).0 {
-        return Err(err!(CacheCorrupt, "its checksum does not match"));
-    }
-    Ok(payload)
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -362,17 +371,5 @@ mod tests {
             cannot_write(&denied, Path::new("x")).code,
             Code::CacheUnwritable
         );
-    }
-
-    #[test]
-    fn an_envelope_tells_every_change() {
-        let good = wrap(b"payload");
-        assert_eq!(unwrap(&good).unwrap(), b"payload");
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 1;
-            assert!(unwrap(&bad).is_err(), "byte {at}");
-            assert!(unwrap(&good[..at]).is_err(), "cut at {at}");
-        }
     }
 }

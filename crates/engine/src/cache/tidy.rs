@@ -1,0 +1,86 @@
+//! Making room by hand: what no build here can use, what was not used for long, and what is too much.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use oxyfuel_base::Result;
+use serde::Serialize;
+
+use super::envelope::{self, unwrap};
+use super::{Cache, Label, cannot_write, remove};
+
+/// What may stay.
+#[derive(Clone, Debug, Default)]
+pub struct Tidy {
+    /// Entries that were not used for longer go.
+    pub unused_for: Option<Duration>,
+    /// The least recently used go until the rest fits.
+    pub limit: Option<u64>,
+}
+
+/// What went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tidied {
+    /// Of other builds, broken, or left by a process that died.
+    pub unusable: usize,
+    pub unused: usize,
+    pub over_limit: usize,
+    pub bytes: u64,
+    pub kept: usize,
+}
+
+impl Cache {
+    /// Every entry that says what it is, of whatever build.
+    pub(super) fn labels(&self) -> Result<Vec<(PathBuf, Label)>> {
+        let mut labels = Vec::new();
+        for entry in self.entries()? {
+            // One that is gone, broken or not ours has nothing to say.
+            if let Ok(Some((_, bytes))) = self.read_own(&entry.path)
+                && let Ok((label, _)) = envelope::open(&bytes)
+            {
+                labels.push((entry.path, label));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// Deletes what may not stay.
+    pub fn tidy(&self, wish: &Tidy) -> Result<Tidied> {
+        let lock = self.lock_file()?;
+        lock.lock()
+            .map_err(|error| cannot_write(&error, &self.dir))?;
+        let now = SystemTime::now();
+        let mut done = Tidied::default();
+        let mut kept = Vec::new();
+        for entry in self.entries()? {
+            let age = now.duration_since(entry.used).unwrap_or_default();
+            let usable = matches!(self.read_own(&entry.path), Ok(Some((_, bytes))) if unwrap(&bytes).is_ok());
+            let count = if !usable {
+                &mut done.unusable
+            } else if wish.unused_for.is_some_and(|limit| age > limit) {
+                &mut done.unused
+            } else {
+                kept.push(entry);
+                continue;
+            };
+            *count += 1;
+            done.bytes += entry.bytes;
+            remove(&entry.path)?;
+        }
+        kept.sort_by_key(|entry| entry.used);
+        let mut bytes: u64 = kept.iter().map(|entry| entry.bytes).sum();
+        let limit = wish.limit.unwrap_or(self.limit);
+        done.kept = kept.len();
+        for entry in kept {
+            if bytes <= limit {
+                break;
+            }
+            remove(&entry.path)?;
+            bytes -= entry.bytes;
+            done.bytes += entry.bytes;
+            done.over_limit += 1;
+            done.kept -= 1;
+        }
+        Ok(done)
+    }
+}
