@@ -20,6 +20,7 @@ mod prepare;
 mod reduce;
 mod run;
 mod scalar;
+mod turn;
 
 use oxyfuel_base::{Code, DType, Id, Result, ensure, err};
 use oxyfuel_kernel::ir::{

@@ -170,8 +170,10 @@ impl<'p> Select<'p, '_> {
             self.unify_sink(&mut axes, &mut seen, sink)?;
         }
         let aligned = axes.aligned();
-        for nest in self.nests(aligned.as_ref().unwrap_or(&axes), sinks)? {
-            self.emit_nest(aligned.as_ref().unwrap_or(&axes), nest)?;
+        let axes = aligned.as_ref().unwrap_or(&axes);
+        for nest in self.nests(axes, sinks)? {
+            self.turn(axes, &nest)?;
+            self.emit_nest(axes, nest)?;
         }
         Ok(())
     }
