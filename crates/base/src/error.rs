@@ -85,6 +85,7 @@ codes! {
     AliasedInputs      "E0114" User     "Two inputs overlap in memory where one of them is written.";
     GuardFailed        "E0115" User     "The inputs are not those the program was compiled for, and recompiling is off or its limit reached.";
     UnboundSymbol      "E0116" User     "A symbolic dim has no value.";
+    PaddingMatters     "E0117" User     "A dim is declared as a bucket, and padding it would change results.";
 
     Syntax             "E0201" User     "The text does not follow the grammar.";
     UnknownName        "E0202" User     "The text names an op, type, attribute or value that does not exist.";
@@ -112,6 +113,9 @@ codes! {
     CacheUntrusted     "E0505" User     "The cache directory belongs to somebody else or others may write it.";
     FileNotFound       "E0506" User     "A file that was named does not exist.";
     FileUnreadable     "E0507" Machine  "A file exists and cannot be read or written.";
+    FileMalformed      "E0508" User     "A file is cut short, or is not what its format says.";
+    MissingTensor      "E0509" User     "A file lacks a tensor that was asked for.";
+    UnexpectedTensor   "E0510" User     "A file has a tensor that nobody asked for.";
 
     SizeOverflow       "E0601" User     "A size or index does not fit into 64 bits.";
     OutOfMemory        "E0602" Machine  "The machine cannot give that much memory.";

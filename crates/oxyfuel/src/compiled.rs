@@ -1,6 +1,7 @@
 //! Compiled functions of tensors: capture at the first call, guards at every call, a variant for each kind of arguments ([`core`](crate::core) finds it).
 
 use crate::Options;
+use crate::bucket::Bucket;
 use crate::core::{Core, Kind, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
 use crate::function::Function;
@@ -235,6 +236,12 @@ impl Compiled {
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.core.name = name.into();
         self
+    }
+
+    /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`].
+    pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
+        self.core.buckets.declare(bucket)?;
+        Ok(self)
     }
 
     fn request<'a>(&'a self, inputs: &'a [&'a rt::Tensor]) -> Result<Request<'a>> {

@@ -13,6 +13,7 @@
 //! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that ([`trace`]).
 
 use crate::Options;
+use crate::bucket::{self, Buckets};
 use crate::dynamic::{self, Pattern};
 use crate::explain::{Explanation, VariantReport};
 use crate::guard::{Guard, hash_tensor};
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     /// A graph of symbolic sizes: one variant a device serves them all.
     pub symbolic: Option<Graph>,
     pub compilers: Arc<Compilers>,
+    pub buckets: Buckets,
     variants: RwLock<Variants>,
     /// One compile at a time: two threads that miss at once do not both compile.
     compiling: Mutex<()>,
@@ -199,6 +201,7 @@ impl Core {
                 options,
                 made: Mutex::default(),
             }),
+            buckets: Buckets::default(),
             variants: RwLock::default(),
             compiling: Mutex::default(),
         })
@@ -206,12 +209,23 @@ impl Core {
 
     /// Calls the function.
     pub fn call(&self, request: &Request<'_>) -> Result<Returned> {
+        match self.buckets.is_empty() {
+            true => self.call_as_is(request),
+            false => bucket::call(self, request),
+        }
+    }
+
+    /// Calls the function on these very arguments.
+    pub fn call_as_is(&self, request: &Request<'_>) -> Result<Returned> {
         let ready = self.ready(request, true)?;
         self.complete(ready, request)
     }
 
     /// Calls the function and puts the results into tensors of the caller; in place, where they are outputs of the plan and nothing else.
     pub fn call_into(&self, request: &Request<'_>, targets: &mut [rt::Tensor]) -> Result<()> {
+        if !self.buckets.is_empty() {
+            return copy_all(&self.name, &self.call(request)?.tensors, targets);
+        }
         let ready = self.ready(request, true)?;
         if let Ready::Variant(variant) = &ready
             && let Kind::Whole(whole) = &variant.kind
@@ -222,12 +236,7 @@ impl Core {
             check_count(&self.name, whole.results.len(), targets.len())?;
             return whole.executable.run_into(&tensors, targets);
         }
-        let returned = self.complete(ready, request)?.tensors;
-        check_count(&self.name, returned.len(), targets.len())?;
-        for (target, tensor) in targets.iter_mut().zip(&returned) {
-            target.copy_from(tensor.concrete("a result", Location::caller())?)?;
-        }
-        Ok(())
+        copy_all(&self.name, &self.complete(ready, request)?.tensors, targets)
     }
 
     fn complete(&self, ready: Ready, request: &Request<'_>) -> Result<Returned> {
@@ -349,6 +358,8 @@ impl Core {
         let mut made = None;
         let mut pattern = match &self.symbolic {
             Some(_) => None,
+            // Declared sizes are few.
+            None if !self.buckets.is_empty() => None,
             None => self.pattern(request, &constants),
         };
         while let Some(symbols) = pattern.take() {
@@ -640,6 +651,15 @@ fn hash(request: &Request<'_>) -> u64 {
 pub(crate) fn short_name(path: &str) -> String {
     let mut names = path.rsplit("::").filter(|name| !name.starts_with('{'));
     names.next().unwrap_or("f").to_owned()
+}
+
+/// Copies results into tensors of the caller.
+fn copy_all(name: &str, results: &[Tensor], targets: &mut [rt::Tensor]) -> Result<()> {
+    check_count(name, results.len(), targets.len())?;
+    for (target, tensor) in targets.iter_mut().zip(results) {
+        target.copy_from(tensor.concrete("a result", Location::caller())?)?;
+    }
+    Ok(())
 }
 
 /// As many results as a function has.

@@ -13,7 +13,7 @@ use oxyfuel_runtime::device::DeviceId;
 use oxyfuel_runtime::tensor as rt;
 use std::collections::BTreeMap;
 
-/// The least size that a symbol stands for.
+/// The least size that a symbol stands for, where it was not declared.
 const LEAST: i64 = 2;
 
 /// Arguments of which some sizes are symbols.
@@ -22,6 +22,8 @@ pub(crate) struct Pattern {
     inputs: Vec<Shape>,
     /// Where the size of each symbol is found.
     symbols: BTreeMap<Symbol, (usize, usize)>,
+    /// The least size that a symbol stands for.
+    least: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -130,11 +132,38 @@ pub(crate) fn generalise(inputs: &[&rt::Tensor], before: &[&Variant]) -> Option<
     let pattern = Pattern {
         inputs: shapes,
         symbols,
+        least: LEAST,
     };
     (!pattern.symbols.is_empty()).then_some(pattern)
 }
 
 impl Pattern {
+    /// With a symbol for each list of dims: input and dim.
+    pub fn declared(inputs: &[&rt::Tensor], lists: &[&[(usize, usize)]]) -> Self {
+        let symbol = |at: (usize, usize)| lists.iter().position(|dims| dims.contains(&at));
+        let shapes = inputs.iter().enumerate().map(|(i, input)| {
+            let dims = input.shape().iter().enumerate().map(|(d, &size)| {
+                symbol((i, d)).map_or(Dim::Known(size), |n| Dim::Symbol(Symbol(n as u32)))
+            });
+            Shape {
+                dtype: input.dtype(),
+                device: input.device(),
+                align: input.dtype().size() as u32,
+                dims: dims.collect(),
+                order: (0..input.rank()).collect(),
+            }
+        });
+        let first = lists.iter().enumerate().filter_map(|(n, dims)| {
+            let at = dims.first()?;
+            Some((Symbol(n as u32), *at))
+        });
+        Self {
+            inputs: shapes.collect(),
+            symbols: first.collect(),
+            least: 1,
+        }
+    }
+
     /// Whether a call is one of those that the pattern stands for.
     pub fn admits(&self, inputs: &[&rt::Tensor]) -> bool {
         let mut shapes = self.inputs.iter().zip(inputs);
@@ -151,7 +180,7 @@ impl Pattern {
                         .all(|(dim, &size)| match dim {
                             Dim::Known(known) => *known == size,
                             Dim::Symbol(symbol) => {
-                                size >= LEAST && self.size(*symbol, inputs) == Some(size)
+                                size >= self.least && self.size(*symbol, inputs) == Some(size)
                             }
                         })
                     && is_dense(&shape.order, input.shape(), input.strides())
@@ -191,7 +220,7 @@ impl Pattern {
         };
         let info = |(&symbol, &(input, dim)): (&Symbol, &(usize, usize))| SymbolInfo {
             symbol,
-            min: LEAST,
+            min: self.least,
             max: i64::MAX,
             name: names.get(input).map(|name| format!("dim {dim} of {name}")),
             hint: self.size(symbol, request.inputs),

@@ -1,6 +1,7 @@
 //! Compiled functions of structures: any [`Tensors`] in, any out.
 
 use crate::Options;
+use crate::bucket::Bucket;
 use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
 use crate::structure::{self, Constant, Mapper, Path, Step, Tensors, Visitor};
@@ -286,6 +287,12 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
             .downcast_ref::<F::Output>()
             .ok_or_else(|| err!(Internal, "a structure of another type"))?;
         replaced(template, &returned.tensors)
+    }
+
+    /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].
+    pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
+        self.core.buckets.declare(bucket)?;
+        Ok(self)
     }
 
     /// Every variant: why it was compiled, what its steps took, its kernels, its memory, and what it should gain.

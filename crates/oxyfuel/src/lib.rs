@@ -35,6 +35,7 @@
 // Derived code names this crate by its own name, also inside of it.
 extern crate self as oxyfuel;
 
+mod bucket;
 mod call;
 mod compiled;
 mod core;
@@ -49,11 +50,13 @@ pub mod kernel;
 mod machine;
 mod operators;
 mod ops;
+mod padding;
 mod random;
 pub mod structure;
 pub mod tensor;
 mod trace;
 
+pub use bucket::Bucket;
 pub use call::Operand;
 pub use compiled::{Compiled, compile, compile_graph};
 pub use explain::{Explanation, MemoryReport, VariantReport};

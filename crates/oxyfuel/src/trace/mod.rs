@@ -198,6 +198,9 @@ pub(crate) fn note(
             }
         }
     }
+    if let (Call::Squeeze(dim), Some((value, _))) = (call, places.first()) {
+        open.fix_squeezed(*value, *dim, caller);
+    }
     let out = call.record(&mut open.builder, &values)?;
     let place = open.place_of(call, out, &places)?;
     open.tensor(trace, out, place)
@@ -399,6 +402,24 @@ impl Open {
             }
         }
         self.fresh(out)
+    }
+
+    /// Whether a dim disappears is asked of its size, where that may be 1.
+    fn fix_squeezed(&mut self, value: ValueId, dim: i64, caller: &Location<'_>) {
+        let shape = &self.builder.ty(value).shape;
+        let dim = if dim < 0 {
+            dim + shape.len() as i64
+        } else {
+            dim
+        };
+        let extent = usize::try_from(dim).ok().and_then(|dim| shape.get(dim));
+        for symbol in extent.map(Expr::symbols).unwrap_or_default() {
+            let mut symbols = self.builder.graph().symbols.iter();
+            if symbols.any(|info| info.symbol == symbol && info.min < 2) {
+                let place = || format!("{}:{}", caller.file(), caller.line());
+                self.fixed.entry(symbol).or_insert_with(place);
+            }
+        }
     }
 
     /// New memory for a value.

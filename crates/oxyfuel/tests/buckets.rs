@@ -1,0 +1,187 @@
+//! Declared buckets: padding never changes results, and what it would change is refused.
+
+use oxyfuel::{Bucket, Code, DType, Options, Result, Tensor, compile};
+
+fn randn(shape: &[i64], seed: u64) -> Tensor {
+    Tensor::randn(shape, DType::F32, seed)
+}
+
+fn close(a: &Tensor, b: &Tensor) {
+    assert_eq!(a.shape(), b.shape());
+    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
+        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
+    }
+}
+
+/// Attention over a padded length: what is no token is masked.
+fn masked_attention(x: &Tensor, mask: &Tensor) -> Tensor {
+    let scores = x.matmul(&x.transpose(-1, -2)) * 0.25;
+    let hidden = mask.logical_not().unsqueeze(1);
+    let scores = scores.masked_fill(&hidden, f64::NEG_INFINITY);
+    scores.softmax(-1).matmul(&x.relu())
+}
+
+#[test]
+fn sixty_four_sizes_over_four_buckets_compile_four_times() {
+    let bucket = Bucket::new(&[16, 32, 48, 64]).dim(0, 1).dim(1, 1);
+    let f = compile(masked_attention, Options::default())
+        .unwrap()
+        .bucket(bucket)
+        .unwrap();
+    for length in 1..=64 {
+        let x = randn(&[2, length, 8], length as u64);
+        let mask = Tensor::ones(&[2, length], DType::Bool);
+        close(
+            &f.call_one(&[&x, &mask]).unwrap(),
+            &masked_attention(&x, &mask),
+        );
+    }
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 4, "{report}");
+    assert_eq!(report.variants.iter().map(|v| v.calls).sum::<u64>(), 64);
+    // Larger than every bucket: served as it is.
+    let (x, mask) = (randn(&[2, 70, 8], 0), Tensor::ones(&[2, 70], DType::Bool));
+    close(
+        &f.call_one(&[&x, &mask]).unwrap(),
+        &masked_attention(&x, &mask),
+    );
+}
+
+type Function = fn(&Tensor) -> Tensor;
+
+#[test]
+fn what_padding_does_not_change_is_served() {
+    let cases: &[(&str, Function)] = &[
+        ("pointwise", |x| (x * 2.0 + 1.0).gelu()),
+        ("sum of zeros", |x| x.relu().sum(&[1], false)),
+        ("norm of a row", |x| x.layer_norm(&[4], None, None, 1e-5)),
+        ("mean of another dim", |x| x.mean(&[2], true) + x),
+        ("running sum", |x| x.cumsum(1)),
+        ("fold to the right", |x| x.reshape(&[3, -1]).exp()),
+        ("transposed", |x| x.transpose(1, 2) * 3.0),
+        ("first rows", |x| x.slice(1, 0, 3, 1) + 1.0),
+        ("without the last row", |x| x.slice(1, 0, -1, 1) + 1.0),
+        ("largest of squares less infinity", |x| {
+            let lowest = x.full_like(f64::NEG_INFINITY);
+            x.eq(0.0).where_(&lowest, x).amax(&[1], false)
+        }),
+        ("product of rows", |x| {
+            x.relu().transpose(1, 2).matmul(&x.relu())
+        }),
+        ("view", |x| x.unsqueeze(0)),
+    ];
+    for (name, function) in cases {
+        let f = compile(*function, Options::default())
+            .unwrap()
+            .bucket(Bucket::new(&[8, 4]).dim(0, 1))
+            .unwrap();
+        for length in [1, 2, 3, 4, 5, 8] {
+            let x = randn(&[3, length, 4], 1);
+            let ours = f.call_one(&[&x]);
+            let ours = ours.unwrap_or_else(|error| panic!("{name}: {error}"));
+            close(&ours, &function(&x));
+        }
+        assert!(f.explain().variants.len() <= 2, "{name}: {}", f.explain());
+    }
+}
+
+#[test]
+fn what_padding_changes_is_refused() {
+    let cases: &[(&str, Function)] = &[
+        ("mean", |x| x.mean(&[1], false)),
+        ("softmax", |x| x.softmax(1)),
+        ("sum after exp", |x| x.exp().sum(&[1], false)),
+        ("sum with a bias", |x| {
+            (x + &Tensor::ones(&[4], DType::F32)).sum(&[1], false)
+        }),
+        ("largest", |x| x.amax(&[1], false)),
+        ("variance", |x| x.var(&[1], 1.0, false)),
+        ("order", |x| x.argsort(1, false)),
+        ("position of the largest", |x| x.argmax(1, false)),
+        ("last row", |x| x.select(1, -1)),
+        ("fold to the left", |x| {
+            x.transpose(0, 1)
+                .contiguous()
+                .transpose(0, 1)
+                .reshape(&[-1])
+        }),
+        ("joined", |x| Tensor::cat(&[x, x], 1)),
+        ("product over ones", |x| (x + 1.0).transpose(1, 2).matmul(x)),
+        ("its size", |x| x / x.shape()[1] as f64),
+        ("squeezed", |x| x.squeeze(1)),
+    ];
+    for (name, function) in cases {
+        let f = compile(*function, Options::default())
+            .unwrap()
+            .bucket(Bucket::new(&[4, 8]).dim(0, 1))
+            .unwrap();
+        let error = f.call_one(&[&randn(&[3, 3, 4], 1)]).err();
+        let error = error.unwrap_or_else(|| panic!("{name} is served"));
+        assert_eq!(error.code, Code::PaddingMatters, "{name}: {error}");
+        assert!(error.help.is_some(), "{error}");
+        assert!(error.to_string().contains("buckets.rs"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_mean_by_a_mask_is_served() {
+    let mean = |x: &Tensor, mask: &Tensor| -> Tensor {
+        let count = mask.to(DType::F32).sum(&[1], true);
+        (x * &mask.to(DType::F32)).sum(&[1], true) / count
+    };
+    let f = compile(mean, Options::default())
+        .unwrap()
+        .bucket(Bucket::new(&[8, 16]).dim(0, 1).dim(1, 1))
+        .unwrap();
+    for length in [3, 8, 11] {
+        let (x, mask) = (
+            randn(&[2, length], 3),
+            Tensor::ones(&[2, length], DType::Bool),
+        );
+        close(&f.call_one(&[&x, &mask]).unwrap(), &x.mean(&[1], true));
+    }
+}
+
+#[test]
+fn writes_reach_the_arguments() {
+    let step = |x: &Tensor| -> Result<Tensor> {
+        x.clone().mul_(2.0)?;
+        Ok(x.t())
+    };
+    let f = compile(step, Options::default())
+        .unwrap()
+        .bucket(Bucket::new(&[8]).dim(0, 1))
+        .unwrap();
+    for length in [3, 8] {
+        let (a, b) = (randn(&[2, length], 3), randn(&[2, length], 3));
+        let ours = f.call_one(&[&a]).unwrap();
+        close(&ours, &step(&b).unwrap());
+        close(&a, &b);
+        assert_eq!(ours.data_ptr().unwrap(), a.data_ptr().unwrap());
+    }
+}
+
+#[test]
+fn mistakes() {
+    let make = || compile(|x: &Tensor, y: &Tensor| x + y, Options::default()).unwrap();
+    for bucket in [
+        Bucket::new(&[]).dim(0, 0),
+        Bucket::new(&[0, 4]).dim(0, 0),
+        Bucket::new(&[4]),
+    ] {
+        let error = make().bucket(bucket).err().unwrap();
+        assert_eq!(error.code, Code::InvalidArgument, "{error}");
+    }
+    let twice = make().bucket(Bucket::new(&[4]).dim(0, 0)).unwrap();
+    let twice = twice.bucket(Bucket::new(&[8]).dim(0, 0));
+    assert_eq!(twice.err().unwrap().code, Code::InvalidArgument);
+    let f = make().bucket(Bucket::new(&[4]).dim(0, 7)).unwrap();
+    let x = randn(&[3], 0);
+    assert_eq!(f.call(&[&x, &x]).unwrap_err().code, Code::DimOutOfRange);
+    let f = make()
+        .bucket(Bucket::new(&[4]).dim(0, 0).dim(1, 0))
+        .unwrap();
+    let error = f.call(&[&x, &randn(&[1], 0)]).unwrap_err();
+    assert_eq!(error.code, Code::ShapeMismatch, "{error}");
+    close(&f.call_one(&[&x, &x]).unwrap(), &(&x * 2.0));
+}
