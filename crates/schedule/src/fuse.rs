@@ -21,7 +21,7 @@ use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
 use crate::waits::Waits;
 
 /// Groups with more nodes gain nothing and cost registers.
-const MAX_NODES: usize = 128;
+pub(crate) const MAX_NODES: usize = 128;
 /// A group of at most so many nodes is recomputed along a new dim rather than stored.
 const MAX_GROWN_NODES: usize = 12;
 
@@ -37,6 +37,7 @@ pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
     }
+    fuser.fuse_siblings();
     let producers = fuser.producer.clone();
     let groups = fuser.finish(target)?;
     let memory = overwrites.memory_of_all(&placements);

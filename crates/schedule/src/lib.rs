@@ -8,6 +8,7 @@
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
 //! | `waits.rs` | which group waits for which |
+//! | `siblings.rs` | groups side by side |
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
@@ -18,6 +19,7 @@ mod fuse;
 mod group;
 mod inplace;
 mod scan;
+mod siblings;
 mod text;
 mod waits;
 
