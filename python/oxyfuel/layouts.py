@@ -20,13 +20,17 @@ ARITHMETIC = {A.copysign.Tensor, A.logaddexp.default, A.logaddexp2.default}
 SCALED = {A.add.Tensor, A.sub.Tensor}
 # Row-major, whatever they read.
 ROW_MAJOR = {A.log_sigmoid_forward.default}
-MISLAID = ARITHMETIC | SCALED | ROW_MAJOR
+# As their input lies; torch 2.13 traces them row-major, 2.15 does not.
+CHANNELS_LAST = {A.max_unpool2d.default}
+MISLAID = ARITHMETIC | SCALED | ROW_MAJOR | CHANNELS_LAST
 
 
 def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
     """A traced value with the strides that it has when the operator runs."""
     if op in ARITHMETIC or (op in SCALED and "alpha" in kwargs):
         return torch.add(*args[:2]).to(value.dtype)
+    if op in CHANNELS_LAST and not args[0].is_contiguous() and args[0].is_contiguous(memory_format=torch.channels_last):
+        return value.contiguous(memory_format=torch.channels_last)
     if op in ROW_MAJOR:
         return [item.contiguous() for item in value]
     return value
