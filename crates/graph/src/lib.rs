@@ -14,6 +14,7 @@
 //! | [`overwrite`] | values that take over the memory of an input |
 //! | [`place`] | a view as an offset and strides over a root value |
 //! | [`random`] | random programs for fuzzing |
+//! | [`sample`] | random numbers of a distribution |
 //! | [`special`] | special functions, composed |
 //! | [`tensor`] | dense tensors in host memory |
 //!
@@ -31,6 +32,7 @@ pub mod parse;
 pub mod place;
 pub mod random;
 pub mod rules;
+pub mod sample;
 pub mod special;
 pub mod tensor;
 pub mod text;

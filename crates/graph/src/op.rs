@@ -304,6 +304,7 @@ family! {
     BitwiseXor "bitwise_xor" Integral Same "Bits set in one only.";
     ShiftLeft "bitwise_left_shift" Integer Same "a * 2^b, wrapping; 0 for a count that is negative or at least the width.";
     ShiftRight "bitwise_right_shift" Integer Same "Arithmetic shift; a count that is negative or at least the width leaves the sign alone.";
+    Philox "philox" Integer Same "64 random bits (of narrower integers the low ones) for the counter a under the seed b: the first two words of Philox 4x32-10, the first one low.";
 }
 
 family! {

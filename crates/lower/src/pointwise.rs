@@ -4,6 +4,7 @@
 
 use oxyfuel_base::dtype::Kind;
 use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_graph::interp::philox;
 use oxyfuel_graph::{Binary, Compare, Reduce, Unary};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
 
@@ -221,8 +222,53 @@ impl Writer<'_> {
             Binary::BitwiseXor => self.bin(BinaryOp::Xor, a, b)?,
             Binary::ShiftLeft => self.bin(BinaryOp::Shl, a, b)?,
             Binary::ShiftRight => self.bin(BinaryOp::Shr, a, b)?,
+            Binary::Philox => self.philox(a, b)?,
         };
         self.cast(y, out)
+    }
+
+    /// Ten rounds of Philox in 64-bit arithmetic: each multiplies two words of 32 bits and mixes the halves of the products.
+    fn philox(&mut self, counter: Node, seed: Node) -> Result<Node> {
+        let mut wide = |x: Node| {
+            // Signed first: a narrow integer counts below zero as it does in 64 bits.
+            let signed = self.cast(x, DType::I64)?;
+            self.cast(signed, DType::U64)
+        };
+        let (counter, seed) = (wide(counter)?, wide(seed)?);
+        let half = self.constant(DType::U64, 32)?;
+        let mask = self.constant(DType::U64, i64::from(u32::MAX))?;
+        let zero = self.constant(DType::U64, 0)?;
+        let low = |w: &mut Self, x| w.bin(BinaryOp::And, x, mask);
+        let high = |w: &mut Self, x| w.bin(BinaryOp::Shr, x, half);
+        let mut c = [low(self, counter)?, high(self, counter)?, zero, zero];
+        let mut k = [low(self, seed)?, high(self, seed)?];
+        for round in 0..philox::ROUNDS {
+            let mut product = |x: Node, factor: u64| {
+                let factor = self.constant(DType::U64, factor as i64)?;
+                self.bin(BinaryOp::Mul, x, factor)
+            };
+            let p = [
+                product(c[0], philox::MULTIPLIERS[0])?,
+                product(c[2], philox::MULTIPLIERS[1])?,
+            ];
+            let mut mixed = |p: Node, word: Node, key: Node| {
+                let top = high(self, p)?;
+                let both = self.bin(BinaryOp::Xor, top, word)?;
+                self.bin(BinaryOp::Xor, both, key)
+            };
+            let (first, third) = (mixed(p[1], c[1], k[0])?, mixed(p[0], c[3], k[1])?);
+            c = [first, low(self, p[1])?, third, low(self, p[0])?];
+            if round + 1 < philox::ROUNDS {
+                for (key, step) in k.iter_mut().zip(philox::KEY_STEPS) {
+                    let step = self.constant(DType::U64, i64::from(step))?;
+                    let sum = self.bin(BinaryOp::Add, *key, step)?;
+                    *key = low(self, sum)?;
+                }
+            }
+        }
+        let top = self.bin(BinaryOp::Shl, c[1], half)?;
+        let bits = self.bin(BinaryOp::Or, top, c[0])?;
+        self.cast(bits, DType::I64)
     }
 
     /// By squaring, over all bits of the exponent. Its bits are right for the bases 1 and -1 whatever its sign; other bases to a negative power are 0.

@@ -10,6 +10,8 @@ use oxyfuel_lower::maths::instructions;
 
 /// Operations of `pow`, which has two operands and stands in no table of one (`docs/maths.md`).
 const POW: u32 = 70;
+/// Operations of ten rounds of Philox.
+const PHILOX: u32 = 150;
 /// Digits of 50 bits that the remainder of two f32 divides by, some five operations each.
 const REMAINDER: u32 = 30;
 
@@ -74,6 +76,7 @@ fn binary(op: Binary, dtype: DType) -> u32 {
         Binary::Remainder | Binary::Fmod if dtype.is_float() => REMAINDER,
         Binary::Remainder | Binary::Fmod => 3,
         Binary::Pow => POW,
+        Binary::Philox => PHILOX,
         Binary::Atan2 => instructions(UnaryOp::Atan) + 8,
     }
 }

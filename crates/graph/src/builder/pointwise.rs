@@ -60,7 +60,8 @@ impl Builder {
             | Binary::BitwiseOr
             | Binary::BitwiseXor
             | Binary::ShiftLeft
-            | Binary::ShiftRight => false,
+            | Binary::ShiftRight
+            | Binary::Philox => false,
         };
         let compute = if keeps_number { DType::F32 } else { dtype };
         let values = self.as_values(&[a, b], compute)?;
@@ -181,6 +182,6 @@ shorthands! {
     unary: neg Neg, abs Abs, relu Relu, gelu Gelu, gelu_tanh GeluTanh, silu Silu, sigmoid Sigmoid, tanh Tanh, exp Exp, exp2 Exp2,
         log Log, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal, log10 Log10, erf Erf, erfc Erfc, sin Sin, cos Cos, tan Tan,
         asin Asin, acos Acos, atan Atan, sinh Sinh, cosh Cosh, asinh Asinh, acosh Acosh, atanh Atanh;
-    binary: add Add, sub Sub, mul Mul, div Div, pow Pow, atan2 Atan2, maximum Maximum, minimum Minimum;
+    binary: add Add, sub Sub, mul Mul, div Div, pow Pow, atan2 Atan2, maximum Maximum, minimum Minimum, philox Philox;
     compare: eq Eq, ne Ne, lt Lt, le Le, gt Gt, ge Ge;
 }

@@ -1,5 +1,6 @@
 //! The scalar functions of the unary and binary families.
 
+use super::philox;
 use crate::op::{Binary, Unary};
 use oxyfuel_base::DType;
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
@@ -114,7 +115,8 @@ pub(super) fn float_binary(f: Binary, a: f64, b: f64, step: impl Fn(f64) -> f64)
         | Binary::BitwiseOr
         | Binary::BitwiseXor
         | Binary::ShiftLeft
-        | Binary::ShiftRight => a,
+        | Binary::ShiftRight
+        | Binary::Philox => a,
     }
 }
 
@@ -170,6 +172,7 @@ pub(super) fn integer_binary(f: Binary, a: i128, b: i128, dtype: DType) -> i128 
         }
         Binary::ShiftLeft => 0,
         Binary::ShiftRight => a >> if (0..bits).contains(&b) { b } else { bits },
+        Binary::Philox => philox::two_words(a, b),
         // The table gives these to floats alone.
         Binary::Div | Binary::Atan2 => 0,
     }

@@ -14,6 +14,7 @@
 mod function;
 mod index;
 mod matmul;
+pub mod philox;
 mod pointwise;
 mod row;
 mod scatter;

@@ -338,6 +338,30 @@ for dtype in FLOATS:
         case("linear_scan", lambda a, b: linear_scan(a, b, dim), torch.rand(shape).to(dtype), torch.randn(shape).to(dtype), dim=dim)
 case("linear_scan", lambda a, b: linear_scan(a, b, 0), torch.tensor([INF, 1.0, NAN]), torch.tensor([1.0, 2.0, 3.0]), dim=0)
 
+
+
+def philox(counter, seed):
+    """The first two of four words, with Python's integers: torch's own generator starts elsewhere."""
+    low = (1 << 32) - 1
+
+    def words(counter, seed):
+        c, k = [counter & low, counter >> 32 & low, 0, 0], [seed & low, seed >> 32 & low]
+        for _ in range(10):
+            p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [q >> 32 ^ c[1] ^ k[0], q & low, p >> 32 ^ c[3] ^ k[1], p & low]
+            k = [k[0] + 0x9E3779B9 & low, k[1] + 0xBB67AE85 & low]
+        bits = c[1] << 32 | c[0]
+        return bits - (1 << 64) if bits >> 63 else bits
+
+    counter, seed = torch.broadcast_tensors(counter, seed)
+    drawn = [words(c, s) for c, s in zip(counter.reshape(-1).tolist(), seed.reshape(-1).tolist(), strict=True)]
+    return torch.tensor(drawn).to(counter.dtype).reshape(counter.shape)
+
+
+for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
+    limits = torch.iinfo(dtype)
+    case("philox", philox, torch.tensor([0, 1, 2, 100, limits.max, limits.min], dtype=dtype), torch.tensor([[0], [7], [limits.max]], dtype=dtype))
+
 # Promotion, of dtypes and classes alone.
 KINDS = [("t", 1), ("t", 0)]
 for a, b in itertools.combinations_with_replacement(ALL, 2):
