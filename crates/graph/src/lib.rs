@@ -11,8 +11,10 @@
 //! | [`text`], [`parse`](mod@parse) | readable text and back |
 //! | [`interp`] | the interpreter: what every operator means |
 //! | [`bind`](mod@bind) | values of symbols from actual shapes |
+//! | [`convolution`] | convolutions, composed |
 //! | [`overwrite`] | values that take over the memory of an input |
 //! | [`place`] | a view as an offset and strides over a root value |
+//! | [`product`] | sums of products and attention, composed |
 //! | [`random`] | random programs for fuzzing |
 //! | [`sample`] | random numbers of a distribution |
 //! | [`special`] | special functions, composed |
@@ -23,6 +25,7 @@
 
 pub mod bind;
 pub mod builder;
+pub mod convolution;
 pub mod edit;
 pub mod interp;
 pub mod ir;
@@ -30,6 +33,7 @@ pub mod op;
 pub mod overwrite;
 pub mod parse;
 pub mod place;
+pub mod product;
 pub mod random;
 pub mod rules;
 pub mod sample;

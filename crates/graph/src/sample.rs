@@ -218,7 +218,7 @@ impl Builder {
                 let part = self.mul(along, width)?;
                 sum = self.add(part, sum)?;
             }
-            stride = stride * size.clone();
+            stride *= size.clone();
         }
         self.expand(sum, shape)
     }

@@ -1,0 +1,300 @@
+//! Sums of products: Einstein's notation and attention, as compositions of batched matrix products.
+
+use crate::builder::Builder;
+use crate::ir::ValueId;
+use crate::op::Op;
+use oxyfuel_base::{DType, Expr, Result, Scalar, ensure, err};
+
+/// A tensor whose dims have names.
+#[derive(Clone, Debug)]
+struct Named {
+    value: ValueId,
+    letters: Vec<char>,
+}
+
+impl Builder {
+    /// `einsum("ij,jk->ik", [a, b])`: the product of the operands at equal letters, summed over those that the result does not name. Without an arrow the result names
+    /// the letters that occur once, in the order of the alphabet.
+    #[track_caller]
+    pub fn einsum(&mut self, equation: &str, tensors: &[ValueId]) -> Result<ValueId> {
+        let (operands, result) = self.read_equation(equation, tensors)?;
+        let mut rest = operands.into_iter();
+        let Some(mut product) = rest.next() else {
+            return Err(err!(ArityMismatch, "einsum of no tensors"));
+        };
+        while let Some(next) = rest.next() {
+            let later: Vec<char> = rest
+                .clone()
+                .flat_map(|o| o.letters)
+                .chain(result.iter().copied())
+                .collect();
+            product = self.joined(product, next, &later)?;
+        }
+        product = self.summed(product, &result)?;
+        let order = positions(&product.letters, &result);
+        self.permute(product.value, &order)
+    }
+
+    /// The operands with their letters and the letters of the result; every letter has one size.
+    fn read_equation(
+        &self,
+        equation: &str,
+        tensors: &[ValueId],
+    ) -> Result<(Vec<Named>, Vec<char>)> {
+        let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+        ensure!(
+            !text.contains('.'),
+            UnsupportedOp,
+            "einsum `{equation}`: write the dims of the ellipsis out"
+        );
+        let (left, right) = match text.split_once("->") {
+            Some((left, right)) => (left, Some(right)),
+            None => (text.as_str(), None),
+        };
+        let terms: Vec<&str> = left.split(',').collect();
+        ensure!(
+            terms.len() == tensors.len(),
+            ArityMismatch,
+            "einsum `{equation}` names {} operands, {} are given",
+            terms.len(),
+            tensors.len()
+        );
+        let letter = |c: char| {
+            ensure!(
+                c.is_ascii_alphabetic(),
+                Syntax,
+                "einsum `{equation}`: `{c}` is no letter"
+            );
+            Ok(c)
+        };
+        let mut operands = vec![];
+        let mut sizes: Vec<(char, Expr)> = vec![];
+        for (term, &value) in terms.iter().zip(tensors) {
+            let letters = term.chars().map(letter).collect::<Result<Vec<_>>>()?;
+            let shape = &self.ty(value).shape;
+            ensure!(
+                letters.len() == shape.len(),
+                RankMismatch,
+                "einsum `{equation}`: `{term}` names {} dims of a tensor with {}",
+                letters.len(),
+                shape.len()
+            );
+            for (i, (c, size)) in letters.iter().zip(shape).enumerate() {
+                ensure!(
+                    !letters[..i].contains(c),
+                    UnsupportedOp,
+                    "einsum `{equation}`: `{c}` occurs twice in `{term}`; take the diagonal first"
+                );
+                match sizes.iter().find(|(known, _)| known == c) {
+                    None => sizes.push((*c, size.clone())),
+                    Some((_, known)) => ensure!(
+                        known == size,
+                        ShapeMismatch,
+                        "einsum `{equation}`: `{c}` is {known} and {size}"
+                    ),
+                }
+            }
+            operands.push(Named { value, letters });
+        }
+        let result = match right {
+            Some(right) => right.chars().map(letter).collect::<Result<Vec<_>>>()?,
+            None => {
+                let count = |c: char| operands.iter().filter(|o| o.letters.contains(&c)).count();
+                let mut once: Vec<char> = sizes.iter().map(|s| s.0).collect();
+                once.retain(|&c| count(c) == 1);
+                once.sort_unstable();
+                once
+            }
+        };
+        for (i, c) in result.iter().enumerate() {
+            ensure!(
+                sizes.iter().any(|(known, _)| known == c) && !result[..i].contains(c),
+                InvalidArgument,
+                "einsum `{equation}`: the result names `{c}` twice, or no operand does"
+            );
+        }
+        Ok((operands, result))
+    }
+
+    /// Summed over the letters that nobody needs.
+    fn summed(&mut self, x: Named, needed: &[char]) -> Result<Named> {
+        let kept: Vec<char> = x
+            .letters
+            .iter()
+            .copied()
+            .filter(|c| needed.contains(c))
+            .collect();
+        if kept.len() == x.letters.len() {
+            return Ok(x);
+        }
+        let gone: Vec<char> = x
+            .letters
+            .iter()
+            .copied()
+            .filter(|c| !kept.contains(c))
+            .collect();
+        let dtype = self.ty(x.value).dtype;
+        let sum = self.sum(x.value, &positions(&x.letters, &gone), false)?;
+        Ok(Named {
+            // Sums of narrow integers are wide; products are not.
+            value: self.cast(sum, dtype)?,
+            letters: kept,
+        })
+    }
+
+    /// The product of two, summed over what both have and nobody else needs.
+    fn joined(&mut self, a: Named, b: Named, later: &[char]) -> Result<Named> {
+        let of = |one: &Named, other: &Named| -> Vec<char> {
+            let all = one.letters.iter().copied();
+            all.filter(|c| later.contains(c) || other.letters.contains(c))
+                .collect()
+        };
+        let (a_kept, b_kept) = (of(&a, &b), of(&b, &a));
+        let (a, b) = (self.summed(a, &a_kept)?, self.summed(b, &b_kept)?);
+        let both = |c: &char| b.letters.contains(c);
+        let batch: Vec<char> = a
+            .letters
+            .iter()
+            .copied()
+            .filter(|c| both(c) && later.contains(c))
+            .collect();
+        let inner: Vec<char> = a
+            .letters
+            .iter()
+            .copied()
+            .filter(|c| both(c) && !later.contains(c))
+            .collect();
+        let rows: Vec<char> = a.letters.iter().copied().filter(|c| !both(c)).collect();
+        let columns: Vec<char> = b
+            .letters
+            .iter()
+            .copied()
+            .filter(|c| !a.letters.contains(c))
+            .collect();
+        let mut shape: Vec<Expr> = vec![];
+        for (named, letters) in [(&a, &batch), (&a, &rows), (&b, &columns)] {
+            for p in positions(&named.letters, letters) {
+                shape.push(self.ty(named.value).shape[p as usize].clone());
+            }
+        }
+        let left = self.matrices(&a, [&batch, &rows, &inner])?;
+        let right = self.matrices(&b, [&batch, &inner, &columns])?;
+        let y = self.bmm(left, right)?;
+        Ok(Named {
+            value: self.view(y, &shape)?,
+            letters: [batch, rows, columns].concat(),
+        })
+    }
+
+    /// Three groups of letters as three dims.
+    fn matrices(&mut self, x: &Named, groups: [&[char]; 3]) -> Result<ValueId> {
+        let order = positions(&x.letters, &groups.concat());
+        let y = self.permute(x.value, &order)?;
+        let shape = self.ty(y).shape.clone();
+        let mut sizes = shape.into_iter();
+        let merged: Vec<Expr> = groups
+            .iter()
+            .map(|g| sizes.by_ref().take(g.len()).fold(Expr::ONE, |n, d| n * d))
+            .collect();
+        self.view(y, &merged)
+    }
+
+    /// softmax(query key^T scale + mask) value over the last two dims, computed in at least f32; a row that may look nowhere is zero. A mask of bools says where to look,
+    /// one of floats is added; `causal` looks no further than its own position. The scale is one over the root of the last dim unless it is given.
+    #[track_caller]
+    pub fn scaled_dot_product_attention(
+        &mut self,
+        [query, key, value]: [ValueId; 3],
+        mask: Option<ValueId>,
+        causal: bool,
+        scale: Option<f64>,
+    ) -> Result<ValueId> {
+        let ty = self.ty(query).clone();
+        for (name, v) in [("query", query), ("key", key), ("value", value)] {
+            let t = self.ty(v);
+            ensure!(
+                t.rank() >= 2 && t.dtype == ty.dtype && t.dtype.is_float(),
+                InvalidArgument,
+                "attention: the {name} is {} with {} dims; three tensors of one float type with at least 2 dims are needed",
+                t.dtype,
+                t.rank()
+            );
+        }
+        ensure!(
+            mask.is_none() || !causal,
+            InvalidArgument,
+            "attention takes a mask or is causal, not both"
+        );
+        let wide = match ty.dtype {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        let (q, k, v) = (
+            self.cast(query, wide)?,
+            self.cast(key, wide)?,
+            self.cast(value, wide)?,
+        );
+        let width = ty.shape[ty.rank() - 1].clone();
+        let q = match (scale, width.as_const()) {
+            (Some(scale), _) => self.mul(q, scale)?,
+            (None, Some(width)) => self.mul(q, 1.0 / (width as f64).sqrt())?,
+            (None, None) => {
+                let width = self.scalar_tensor(width, wide, ty.device)?;
+                let root = self.sqrt(width)?;
+                self.div(q, root)?
+            }
+        };
+        let columns = self.transpose(k, -2, -1)?;
+        let scores = self.matmul(q, columns)?;
+        let looks = match mask {
+            Some(mask) if self.ty(mask).dtype.is_bool() => Some(mask),
+            Some(_) | None if causal => Some(self.lower_triangle(scores)?),
+            Some(_) | None => None,
+        };
+        let scores = match (mask, looks) {
+            (_, Some(looks)) => self.where_(looks, scores, f64::NEG_INFINITY)?,
+            (Some(mask), None) => {
+                let mask = self.cast(mask, wide)?;
+                self.add(scores, mask)?
+            }
+            (None, None) => scores,
+        };
+        let mut weights = self.softmax(scores, -1)?;
+        if mask.is_some() {
+            let best = self.amax(scores, &[-1], true)?;
+            let blind = self.eq(best, f64::NEG_INFINITY)?;
+            weights = self.where_(blind, 0.0, weights)?;
+        }
+        let y = self.matmul(weights, v)?;
+        self.cast(y, ty.dtype)
+    }
+
+    /// Where the column of the last two dims is not beyond the row.
+    fn lower_triangle(&mut self, x: ValueId) -> Result<ValueId> {
+        let ty = self.ty(x).clone();
+        let mut count = |dim: usize| {
+            let shape = vec![ty.shape[dim].clone()];
+            let (start, step) = (Scalar::I(0), Scalar::I(1));
+            let (dtype, device) = (DType::I64, ty.device);
+            self.emit(
+                Op::Arange {
+                    start,
+                    step,
+                    shape,
+                    dtype,
+                    device,
+                },
+                &[],
+            )
+        };
+        let (rows, columns) = (count(ty.rank() - 2)?, count(ty.rank() - 1)?);
+        let rows = self.unsqueeze(rows, 1)?;
+        self.ge(rows, columns)
+    }
+}
+
+/// Where each letter of `wanted` stands.
+fn positions(letters: &[char], wanted: &[char]) -> Vec<i64> {
+    let at = |c: &char| letters.iter().position(|l| l == c);
+    wanted.iter().filter_map(at).map(|p| p as i64).collect()
+}
