@@ -209,7 +209,14 @@ fn bad_geometry_names_the_sizes() {
         dilation: vec![dilation],
         groups,
     };
-    let cases: Vec<(&[i64], &[i64], Convolution, &str, &str)> = vec![
+    type Case = (
+        &'static [i64],
+        &'static [i64],
+        Convolution,
+        &'static str,
+        &'static str,
+    );
+    let cases: Vec<Case> = vec![
         (
             &[1, 2, 4],
             &[3, 2, 5],

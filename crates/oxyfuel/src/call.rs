@@ -3,6 +3,7 @@
 //! A [`Call`] with its operands is the key of the eager cache, and [`Call::record`] is its meaning in terms of the graph builder, which owns PyTorch's rules
 //! (broadcasting, promotion, negative dims, -1). Eager execution and capture go through the same function, so they cannot differ in meaning.
 
+use crate::composed::Composed;
 use crate::tensor::{State, Tensor, located};
 use crate::{eager, trace};
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
@@ -149,6 +150,8 @@ pub(crate) enum Call {
     Linear {
         bias: bool,
     },
+    /// What other operations make up.
+    Composed(Composed),
 }
 
 impl Call {
@@ -196,7 +199,8 @@ impl Call {
             | Self::Mm
             | Self::Bmm
             | Self::Addmm { .. }
-            | Self::Linear { .. } => false,
+            | Self::Linear { .. }
+            | Self::Composed(_) => false,
         }
     }
 
@@ -342,6 +346,7 @@ impl Call {
                 let c = bias.then(|| tensor(2)).transpose()?;
                 b.linear(tensor(0)?, tensor(1)?, c)
             }
+            Self::Composed(composed) => composed.record(b, operands),
         }
     }
 }

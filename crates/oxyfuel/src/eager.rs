@@ -194,6 +194,7 @@ fn name(call: &Call) -> &'static str {
         Call::Bmm => "bmm",
         Call::Addmm { .. } => "addmm",
         Call::Linear { .. } => "linear",
+        Call::Composed(composed) => composed.name(),
         Call::Softmax(_) => "softmax",
         Call::LogSoftmax(_) => "log_softmax",
         Call::Cumsum(_) => "cumsum",
