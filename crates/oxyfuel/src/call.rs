@@ -6,7 +6,7 @@
 use crate::composed::Composed;
 use crate::tensor::{State, Tensor, located};
 use crate::{eager, trace};
-use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar};
+use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::{
     Binary, Builder, Compare, Op, Operand as Value, Origin, Place, Reduce, Unary, ValueId,
 };
@@ -115,6 +115,16 @@ pub(crate) enum Call {
     Expand(Vec<i64>),
     Unsqueeze(i64),
     Squeeze(i64),
+    /// Dims `first` to `last` as one.
+    Flatten {
+        first: i64,
+        last: i64,
+    },
+    /// A dim as several; one extent may be -1.
+    Unflatten {
+        dim: i64,
+        shape: Vec<i64>,
+    },
     Slice {
         dim: i64,
         start: i64,
@@ -164,6 +174,8 @@ impl Call {
             | Self::Expand(_)
             | Self::Unsqueeze(_)
             | Self::Squeeze(_)
+            | Self::Flatten { .. }
+            | Self::Unflatten { .. }
             | Self::Slice { .. }
             | Self::Select { .. } => true,
             Self::Unary(_)
@@ -306,6 +318,27 @@ impl Call {
             Self::Expand(shape) => b.expand(tensor(0)?, &exprs(shape)),
             Self::Unsqueeze(dim) => b.unsqueeze(tensor(0)?, *dim),
             Self::Squeeze(dim) => b.squeeze(tensor(0)?, *dim),
+            Self::Flatten { first, last } => {
+                let mut shape = b.ty(tensor(0)?).shape.clone();
+                let (first, last) = (dim_of(*first, shape.len())?, dim_of(*last, shape.len())?);
+                if first > last {
+                    return Err(err!(
+                        InvalidArgument,
+                        "flatten: dim {first} comes after dim {last}"
+                    )
+                    .help("give the first dim first"));
+                }
+                let merged = shape[first..=last].iter().cloned().product();
+                shape.splice(first..=last, [merged]);
+                b.view(tensor(0)?, &shape)
+            }
+            Self::Unflatten { dim, shape: parts } => {
+                let mut shape = b.ty(tensor(0)?).shape.clone();
+                let dim = dim_of(*dim, shape.len())?;
+                let parts = unflattened(&shape[dim], parts)?;
+                shape.splice(dim..=dim, parts);
+                b.view(tensor(0)?, &shape)
+            }
             Self::Slice {
                 dim,
                 start,
@@ -348,6 +381,50 @@ impl Call {
             }
             Self::Composed(composed) => composed.record(b, operands),
         }
+    }
+}
+
+fn dim_of(dim: i64, rank: usize) -> Result<usize> {
+    let index = if dim < 0 { dim + rank as i64 } else { dim };
+    let found = usize::try_from(index).ok().filter(|&index| index < rank);
+    found.ok_or_else(|| err!(DimOutOfRange, "dim {dim} of a tensor with {rank} dims"))
+}
+
+/// The extents that a dim is cut into.
+fn unflattened(extent: &Expr, parts: &[i64]) -> Result<Vec<Expr>> {
+    let fail = || {
+        err!(
+            ShapeMismatch,
+            "unflatten: a dim of extent {extent} does not divide into {parts:?}"
+        )
+        .help("the extents multiply to that of the dim; one of them may be -1")
+    };
+    let holes = parts.iter().filter(|&&part| part == -1).count();
+    let known: Expr = exprs(parts)
+        .into_iter()
+        .filter(|e| !e.is_const(-1))
+        .product();
+    if holes > 1 || parts.iter().any(|&part| part < -1) || parts.is_empty() {
+        return Err(fail());
+    }
+    let rest = match known.is_const(0) {
+        true => Expr::ZERO,
+        false => extent.floordiv(&known),
+    };
+    let filled: Vec<Expr> = exprs(parts)
+        .into_iter()
+        .map(|part| {
+            if part.is_const(-1) {
+                rest.clone()
+            } else {
+                part
+            }
+        })
+        .collect();
+    let total: Expr = filled.iter().cloned().product();
+    match total == *extent && !(holes == 1 && known.is_const(0)) {
+        true => Ok(filled),
+        false => Err(fail()),
     }
 }
 

@@ -647,10 +647,21 @@ fn hash(request: &Request<'_>) -> u64 {
     state.finish()
 }
 
-/// The last name of a path that is no closure.
+/// The last name of a path that is no closure, without type arguments.
 pub(crate) fn short_name(path: &str) -> String {
-    let mut names = path.rsplit("::").filter(|name| !name.starts_with('{'));
-    names.next().unwrap_or("f").to_owned()
+    let mut depth = 0usize;
+    let mut plain = String::with_capacity(path.len());
+    for c in path.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    let mut names = plain.rsplit("::").filter(|name| !name.starts_with('{'));
+    let name = names.find(|name| !name.is_empty());
+    name.unwrap_or("f").to_owned()
 }
 
 /// Copies results into tensors of the caller.

@@ -224,6 +224,8 @@ fn name(call: &Call) -> &'static str {
         | Call::Expand(_)
         | Call::Unsqueeze(_)
         | Call::Squeeze(_)
+        | Call::Flatten { .. }
+        | Call::Unflatten { .. }
         | Call::Slice { .. }
         | Call::Select { .. } => "view",
     }

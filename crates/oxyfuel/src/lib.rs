@@ -25,6 +25,7 @@
 //! | compiled functions, variants, guards | [`compile`](compile()), [`Compiled`] |
 //! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
+//! | layers and their weights | [`nn`], [`io`] |
 //! | kernels of your own | [`kernel`] |
 //! | settings | [`Options`] |
 //!
@@ -46,9 +47,11 @@ mod explain;
 mod function;
 mod guard;
 mod inplace;
+pub mod io;
 mod jit;
 pub mod kernel;
 mod machine;
+pub mod nn;
 mod operators;
 mod ops;
 mod padding;

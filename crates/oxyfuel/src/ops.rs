@@ -391,6 +391,22 @@ impl Tensor {
         self.reshape(&[-1])
     }
 
+    /// Dims `first` to `last` as one; extents that change from call to call may be among them.
+    #[track_caller]
+    pub fn flatten_dims(&self, first: i64, last: i64) -> Tensor {
+        apply(Call::Flatten { first, last }, &[self.into()])
+    }
+
+    /// A dim as several, whose extents multiply to its own; one may be -1. The other dims may change from call to call.
+    #[track_caller]
+    pub fn unflatten(&self, dim: i64, shape: &[i64]) -> Tensor {
+        let call = Call::Unflatten {
+            dim,
+            shape: shape.to_vec(),
+        };
+        apply(call, &[self.into()])
+    }
+
     /// Repeated along new leading dims and dims of extent 1; -1 keeps an extent.
     #[track_caller]
     pub fn expand(&self, shape: &[i64]) -> Tensor {

@@ -74,6 +74,12 @@ impl Tensor {
         }
     }
 
+    /// The failed tensor of an error, at the caller.
+    #[track_caller]
+    pub(crate) fn refused(error: Error) -> Self {
+        Self::failed(located(error, panic::Location::caller()))
+    }
+
     /// A tensor, or the failed tensor of an error at `caller`.
     pub(crate) fn made(made: Result<rt::Tensor>, caller: &panic::Location<'_>) -> Self {
         match made {
@@ -158,10 +164,12 @@ impl Tensor {
         self.check()?;
         let rank = self.rank() as i64;
         let index = if dim < 0 { dim + rank } else { dim };
-        let extent = usize::try_from(index)
-            .ok()
-            .and_then(|index| self.shape().get(index));
+        let index = usize::try_from(index).ok();
         let caller = panic::Location::caller();
+        if let State::Traced(traced) = &self.state {
+            traced.fix(index, caller);
+        }
+        let extent = index.and_then(|index| self.extents().get(index));
         extent.copied().ok_or_else(|| {
             located(
                 err!(DimOutOfRange, "dim {dim} of a tensor with {rank} dims"),
@@ -176,7 +184,7 @@ impl Tensor {
         match &self.state {
             State::Concrete(tensor) => tensor.strides(),
             State::Traced(traced) => {
-                traced.fix(panic::Location::caller());
+                traced.fix(None, panic::Location::caller());
                 &traced.facts().strides
             }
             State::Failed(_) => &[],

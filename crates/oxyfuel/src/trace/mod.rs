@@ -54,8 +54,8 @@ pub(crate) struct Facts {
     pub strides: Vec<i64>,
     pub contiguous: bool,
     pub device: Device,
-    /// Symbols that the extents depend on.
-    symbols: Vec<Symbol>,
+    /// Symbols that each extent depends on; none at all where all are known.
+    symbols: Vec<Vec<Symbol>>,
 }
 
 pub(crate) struct Trace {
@@ -132,17 +132,21 @@ impl Traced {
 
     /// Extents as numbers, which fixes those that are symbols.
     pub fn shape(&self, caller: &Location<'_>) -> &[i64] {
-        self.fix(caller);
+        self.fix(None, caller);
         &self.facts.shape
     }
 
-    /// Notes that the extents were asked for as numbers.
-    pub fn fix(&self, caller: &Location<'_>) {
-        if self.facts.symbols.is_empty() {
+    /// Notes that an extent, or all of them, was asked for as a number.
+    pub fn fix(&self, dim: Option<usize>, caller: &Location<'_>) {
+        let symbols = match dim {
+            Some(dim) => self.facts.symbols.get(dim..=dim).unwrap_or_default(),
+            None => &self.facts.symbols,
+        };
+        if symbols.iter().all(Vec::is_empty) {
             return;
         }
         if let Some(open) = self.trace.lock().as_mut() {
-            for &symbol in &self.facts.symbols {
+            for &symbol in symbols.iter().flatten() {
                 let place = || format!("{}:{}", caller.file(), caller.line());
                 open.fixed.entry(symbol).or_insert_with(place);
             }
@@ -438,9 +442,13 @@ impl Open {
 
     fn tensor(&mut self, trace: &Arc<Trace>, value: ValueId, place: Arc<Place>) -> Result<Tensor> {
         let ty = self.builder.ty(value);
-        let mut symbols: Vec<Symbol> = ty.shape.iter().flat_map(Expr::symbols).collect();
-        symbols.sort_unstable();
-        symbols.dedup();
+        let symbols = match self.sizes.is_empty() {
+            true => Vec::new(),
+            false => {
+                let extents = ty.shape.iter();
+                extents.map(|e| e.symbols().into_iter().collect()).collect()
+            }
+        };
         let facts = Arc::new(Facts {
             id: self.memory.tensors.len(),
             dtype: ty.dtype,
