@@ -43,6 +43,14 @@ impl Executable {
         })
     }
 
+    /// Refuses calls that would take more than so many bytes for the arena and the results; 0: no limit.
+    pub fn limited(self, bytes: usize) -> Result<Self> {
+        Ok(Self {
+            program: self.program.limited((bytes > 0).then_some(bytes))?,
+            record: self.record,
+        })
+    }
+
     /// Runs it and returns new outputs.
     pub fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.program.call(inputs)

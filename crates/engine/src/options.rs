@@ -50,6 +50,8 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
     /// Write every stage of every compile as text into this directory.
     pub trace_dir: Option<PathBuf>,
+    /// The most bytes that a call may take for intermediates and results; it is refused before it runs. 0: no limit.
+    pub memory_limit: usize,
     /// Name kernels for `perf` through a map file.
     pub perf_map: bool,
 }
@@ -67,6 +69,7 @@ impl Default for Options {
             verify: false,
             cache_dir: None,
             trace_dir: None,
+            memory_limit: 0,
             perf_map: false,
         }
     }
@@ -142,6 +145,14 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         o.trace_dir = Some(v.into());
         Some(())
     }),
+    (
+        "memory_limit",
+        "a number of bytes; 0 for no limit",
+        |o, v| {
+            o.memory_limit = v.parse().ok()?;
+            Some(())
+        },
+    ),
     ("perf_map", "true or false", |o, v| {
         o.perf_map = v.parse().ok()?;
         Some(())

@@ -137,7 +137,7 @@ impl Compiler {
                     match Executable::load(plan, Record::from_disk(), self.device.clone()) {
                         Ok(executable) => {
                             lock(&self.stats).disk_hits += 1;
-                            return Ok(executable);
+                            return executable.limited(self.options.memory_limit);
                         }
                         Err(error) => notes.push(error.to_string()),
                     }
@@ -165,7 +165,8 @@ impl Compiler {
             stats.cache_problems.truncate(KEEP_PROBLEMS);
         }
         compiled.record.notes = notes;
-        Executable::load(compiled.plan, compiled.record, self.device.clone())
+        Executable::load(compiled.plan, compiled.record, self.device.clone())?
+            .limited(self.options.memory_limit)
     }
 
     /// Writes every stage as a text file.

@@ -132,3 +132,76 @@ fn gpu_plans_load_on_the_null_device() {
         assert_eq!(y[0].shape(), [3, 5]);
     }
 }
+
+/// A sum that everything waits for, so that intermediates must live in memory.
+const CHAIN: &str = "graph @chain(%x: f32[64, 64] cpu) {
+  %a: f32[64, 64] = sin %x
+  %s: f32[] = sum %a, dims=[0, 1], keepdim=false
+  %b: f32[64, 64] = mul %a, %s
+  %t: f32[64] = sum %b, dims=[0], keepdim=false
+  %c: f32[64, 64] = sub %b, %t
+  return %c
+}";
+
+/// What a plan says that a call takes is what the allocator sees: nothing hidden, nothing twice. The sizes are size classes of the allocator's.
+#[test]
+fn the_planned_peak_is_the_measured_one() {
+    let options = Options {
+        threads: 1,
+        ..Options::default()
+    };
+    let device = cpu_device(&options);
+    let x = tensor(&device, &[64, 64], |i| i as f32 * 0.001);
+    let target = Target::host(&options).unwrap();
+    let graph = oxyfuel_graph::parse("test", CHAIN).unwrap();
+    let compiled = compile(&graph, &target, &options, false).unwrap();
+    let executable = Executable::load(compiled.plan, compiled.record, device.clone()).unwrap();
+    let planned = executable.program().planned_bytes().unwrap();
+    let (result, arena) = (64 * 64 * 4, planned - 64 * 64 * 4);
+    let before = device.memory().stats().live;
+    let outputs = executable.run(&[&x]).unwrap();
+    let after = device.memory().stats();
+    let class = |bytes: usize| match bytes {
+        0 => 512,
+        // Size classes are eighths of a power of two.
+        bytes => bytes.next_multiple_of((1 << bytes.ilog2()) / 8).max(512),
+    };
+    assert_eq!(after.live - before, class(arena) + class(result));
+    assert_eq!(after.peak, after.live);
+    drop(outputs);
+    assert_eq!(device.memory().stats().live - before, class(arena));
+}
+
+#[test]
+fn a_limit_refuses_before_anything_runs_and_names_the_largest_buffers() {
+    let compiler = |memory_limit| {
+        let options = Options {
+            memory_limit,
+            ..options()
+        };
+        oxyfuel_engine::Compiler::new(options).unwrap()
+    };
+    let graph = oxyfuel_graph::parse("test", CHAIN).unwrap();
+    let planned = compiler(0).compile(&graph).unwrap();
+    let planned = planned.program().planned_bytes().unwrap();
+    let error = compiler(planned - 1).compile(&graph).unwrap_err();
+    assert_eq!(error.code, Code::MemoryLimit);
+    assert!(error.message.contains(&planned.to_string()), "{error}");
+    let help = error.help.unwrap();
+    assert!(help.contains("c (result, 16384 bytes"), "{help}");
+    compiler(planned).compile(&graph).unwrap();
+
+    // Where sizes are symbolic the call is refused, and smaller ones run.
+    let text = "sym s0: 1..4096
+graph @f(%x: f32[s0] cpu) {
+  %y: f32[s0] = sin %x
+  return %y
+}";
+    let graph = oxyfuel_graph::parse("test", text).unwrap();
+    let compiler = compiler(400);
+    let executable = compiler.compile(&graph).unwrap();
+    let device = cpu_device(&options());
+    let run = |n| executable.run(&[&tensor(&device, &[n], |i| i as f32)]);
+    assert_eq!(run(100).unwrap().len(), 1);
+    assert_eq!(run(101).unwrap_err().code, Code::MemoryLimit);
+}

@@ -17,6 +17,7 @@
 
 mod hosted;
 mod instance;
+mod limit;
 
 pub use hosted::{Host, LATER};
 
@@ -44,6 +45,8 @@ pub struct Program {
     /// The instance of a plan without symbols.
     only: Option<Arc<Ready>>,
     instances: RwLock<HashMap<Box<[i64]>, Arc<Ready>>>,
+    /// The most bytes that a call may take.
+    memory_limit: Option<usize>,
 }
 
 /// More assignments than this and the oldest knowledge is forgotten: shapes that never repeat must not fill memory.
@@ -135,6 +138,7 @@ impl Program {
             constants,
             only,
             instances: RwLock::default(),
+            memory_limit: None,
         })
     }
 
@@ -453,6 +457,7 @@ impl Program {
             .filter(|(_, value)| *value != LATER)
             .collect();
         let ready = Arc::new(Ready::new(&self.plan, &symbols)?);
+        self.check_limit(&ready.instance)?;
         let mut instances = self
             .instances
             .write()

@@ -1,0 +1,80 @@
+//! How much memory a call will ask for, known before anything runs.
+//!
+//! A call takes one arena and its results; inputs are the caller's, and constants were there before. Scratch of the worker threads belongs to the device and is not counted.
+
+use super::Program;
+use super::instance::{Home, Instance};
+use oxyfuel_base::{Code, Error, Id, Result};
+use oxyfuel_plan::Plan;
+
+/// How many buffers a refusal names.
+const NAMED: usize = 5;
+
+impl Program {
+    /// Refuses calls that would take more than so many bytes, now where all sizes are known, else before the call runs.
+    pub fn limited(mut self, bytes: Option<usize>) -> Result<Self> {
+        self.memory_limit = bytes;
+        if let Some(only) = &self.only {
+            self.check_limit(&only.instance)?;
+        }
+        Ok(self)
+    }
+
+    /// Bytes that a call takes for its arena and its results; `None` where symbols have no numbers yet.
+    pub fn planned_bytes(&self) -> Option<usize> {
+        let only = self.only.as_ref()?;
+        Some(planned(&only.instance))
+    }
+
+    pub(super) fn check_limit(&self, instance: &Instance) -> Result<()> {
+        let needed = planned(instance);
+        match self.memory_limit {
+            Some(limit) if needed > limit => Err(refusal(&self.plan, instance, needed, limit)),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn planned(instance: &Instance) -> usize {
+    let results = instance.buffers.iter().map(|buffer| match buffer.home {
+        Home::Output(_) => buffer.bytes,
+        Home::Input(_) | Home::Constant | Home::Arena { .. } | Home::Host | Home::Later => 0,
+    });
+    results.fold(instance.arena_bytes, usize::saturating_add)
+}
+
+fn refusal(plan: &Plan, instance: &Instance, needed: usize, limit: usize) -> Error {
+    let mut buffers: Vec<(usize, String)> = plan
+        .buffers
+        .iter()
+        .filter_map(|(id, buffer)| {
+            let placed = instance.buffers.get(id.index())?;
+            let what = match placed.home {
+                Home::Output(_) => "result",
+                Home::Arena { .. } => "intermediate",
+                Home::Input(_) | Home::Constant | Home::Host | Home::Later => return None,
+            };
+            let (first, last) = (buffer.first_step, buffer.last_step);
+            let line = format!(
+                "{} ({what}, {} bytes, steps {first} to {last})",
+                buffer.name, placed.bytes
+            );
+            Some((placed.bytes, line))
+        })
+        .collect();
+    // The largest first; of equal ones those that stand first in the plan.
+    buffers.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let named: Vec<String> = buffers
+        .into_iter()
+        .take(NAMED)
+        .map(|(_, line)| line)
+        .collect();
+    let message = format!(
+        "{} needs {needed} bytes, and the option memory_limit allows {limit}",
+        plan.name
+    );
+    Error::new(Code::MemoryLimit, message).help(format!(
+        "raise memory_limit or use smaller shapes; the largest buffers are {}",
+        named.join(", ")
+    ))
+}
