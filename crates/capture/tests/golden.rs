@@ -12,6 +12,7 @@ const SAMPLES: &[&str] = &[
     include_str!("golden/samples.json"),
     include_str!("golden/special.json"),
     include_str!("golden/scatter.json"),
+    include_str!("golden/pool.json"),
 ];
 
 fn samples() -> impl Iterator<Item = Json> {

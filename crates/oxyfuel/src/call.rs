@@ -8,7 +8,8 @@ use crate::tensor::{State, Tensor, located};
 use crate::{eager, trace};
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::{
-    Binary, Builder, Compare, Op, Operand as Value, Origin, Place, Reduce, Unary, ValueId,
+    Binary, Builder, Compare, Meet, Op, Operand as Value, Origin, Place, Reduce, Scatter, Unary,
+    ValueId,
 };
 use std::panic::Location;
 
@@ -43,6 +44,18 @@ macro_rules! from_numbers {
     )*};
 }
 from_numbers!(f64, f32, i64, i32, bool);
+
+/// Windows over the last two dims of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pool {
+    pub average: bool,
+    /// Where the largest is, instead of what it is.
+    pub positions: bool,
+    pub size: [i64; 2],
+    pub step: [i64; 2],
+    pub padding: [i64; 2],
+    pub dilation: [i64; 2],
+}
 
 /// An operation with everything but its operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +155,14 @@ pub(crate) enum Call {
     IndexSelect(i64),
     Embedding,
     IndexPut(i64),
+    Pool(Pool),
+    /// Elements, or whole slices, that replace or meet what is where an index says.
+    Scatter {
+        how: Option<Meet>,
+        dim: i64,
+        slices: bool,
+        include_self: bool,
+    },
     SliceScatter {
         dim: i64,
         start: i64,
@@ -205,6 +226,8 @@ impl Call {
             | Self::IndexSelect(_)
             | Self::Embedding
             | Self::IndexPut(_)
+            | Self::Scatter { .. }
+            | Self::Pool(_)
             | Self::SliceScatter { .. }
             | Self::Copy
             | Self::Matmul
@@ -361,6 +384,24 @@ impl Call {
             Self::IndexSelect(dim) => b.index_select(tensor(0)?, *dim, tensor(1)?),
             Self::Embedding => b.embedding(tensor(0)?, tensor(1)?),
             Self::IndexPut(dim) => b.index_put(tensor(0)?, tensor(1)?, *dim, tensor(2)?),
+            Self::Pool(pool) => pool.record(b, tensor(0)?),
+            Self::Scatter {
+                how,
+                dim,
+                slices,
+                include_self,
+            } => {
+                let (x, index) = (tensor(0)?, tensor(1)?);
+                match (how, slices) {
+                    (None, _) => b.scatter(Scatter::Set, x, *dim, index, operand(2)?),
+                    (Some(how), false) => {
+                        b.scatter_reduce(*how, x, *dim, index, tensor(2)?, *include_self)
+                    }
+                    (Some(how), true) => {
+                        b.index_reduce(*how, x, *dim, index, tensor(2)?, *include_self)
+                    }
+                }
+            }
             Self::SliceScatter {
                 dim,
                 start,

@@ -203,6 +203,8 @@ fn name(call: &Call) -> &'static str {
         Call::Argmin { .. } => "argmin",
         Call::Argsort { .. } => "argsort",
         Call::IndexPut(_) => "index_put",
+        Call::Scatter { .. } => "scatter",
+        Call::Pool(_) => "pool",
         Call::LayerNorm { .. } => "layer_norm",
         Call::RmsNorm { .. } => "rms_norm",
         Call::Var { .. } => "var",

@@ -1,6 +1,6 @@
 //! Functions that people write: compiled, eager and interpreted results agree.
 
-use oxyfuel::{DType, Options, Result, Tensor, compile};
+use oxyfuel::{DType, Meet, Options, Result, Tensor, compile};
 use oxyfuel_graph::HostTensor;
 
 fn host(tensor: &Tensor) -> HostTensor {
@@ -62,6 +62,13 @@ functions! {
     sorted(x) = [f32s(&[6, 300], 0)] => { let (values, order) = x.sort(-1, false); (values, order) };
     best(x) = [f32s(&[6, 300], 0)] => { let (values, order) = x.topk(7, 1, true); (values * 2.0, order) };
     put(x, y, i) = [f32s(&[6, 3], 0), f32s(&[2, 3], 1), Tensor::from_slice(&[4i64, 1], &[2])] => x.index_put(y, 0, i) + 1.0;
+    scattered(x, y, i) = [f32s(&[6, 30], 0), f32s(&[50, 30], 1), Tensor::randint(0, 6, &[50, 30], DType::I64, 2)] =>
+        (x.scatter(0, i, y), x.scatter(0, i, 2.0), x.scatter_add(0, i, y), x.scatter_reduce(0, i, y, Meet::Mean, false), x.scatter_reduce(0, i, y, Meet::Amax, true));
+    rows_met(x, y, i) = [f32s(&[6, 30], 0), f32s(&[50, 30], 1), Tensor::randint(0, 6, &[50], DType::I64, 2)] =>
+        (x.index_add(0, i, y), x.index_reduce(0, i, y, Meet::Prod, false) * 2.0);
+    pools(x) = [f32s(&[2, 3, 13, 17], 0)] =>
+        (x.max_pool2d([3, 3], [2, 2], [1, 1], [1, 1]), x.max_pool2d_positions([2, 3], [2, 1], [1, 0], [3, 1]), x.avg_pool2d([3, 2], [2, 2], [1, 1]));
+    wide_pools(x) = [f32s(&[3, 20, 21], 0)] => (x.max_pool2d([8, 7], [3, 2], [4, 3], [1, 1]), x.avg_pool2d([9, 5], [1, 1], [0, 2]) * 2.0);
     softmax(x) = [f32s(&[17, 100], 0)] => x.softmax(-1);
     softmax_first_dim(x) = [f32s(&[17, 30], 0)] => x.softmax(0);
     log_softmax(x) = [f32s(&[5, 1000], 0)] => x.log_softmax(1);

@@ -33,16 +33,6 @@ pub(super) const ROWS: &[Row] = &[
     ("aten._adaptive_avg_pool2d.default", External(POOL)),
     ("aten._adaptive_avg_pool2d_backward.default", External(POOL)),
     ("aten._adaptive_avg_pool3d.default", External(POOL)),
-    ("aten.avg_pool1d.default", External(POOL)),
-    ("aten.avg_pool2d.default", External(POOL)),
-    ("aten.avg_pool2d_backward.default", External(POOL)),
-    ("aten.avg_pool3d.default", External(POOL)),
-    ("aten.max_pool2d_with_indices.default", External(POOL)),
-    (
-        "aten.max_pool2d_with_indices_backward.default",
-        External(POOL),
-    ),
-    ("aten.max_pool3d_with_indices.default", External(POOL)),
     ("aten.col2im.default", External(POOL)),
     ("aten.im2col.default", External(POOL)),
     (

@@ -14,6 +14,7 @@ mod maths;
 mod norm;
 mod pad;
 mod pointwise;
+mod pool;
 mod product;
 mod reduce;
 mod resample;
@@ -60,6 +61,7 @@ const FAMILIES: &[&[Row]] = &[
     index::ROWS,
     scatter::ROWS,
     pad::ROWS,
+    pool::ROWS,
     resample::ROWS,
     product::ROWS,
     external::ROWS,

@@ -490,6 +490,37 @@ def scattering():
         case(A.embedding_dense_backward.default, normal(2, 3, 4), torch.tensor([[1, 2, 1], [0, 5, 1]]), 6, padding, by_count)
 
 
+def pooling():
+    for dtype in (F32, BF16, I64):
+        x = (normal(2, 3, 9, 10) * 8).to(dtype)
+        for args in ([[3, 2]], [[3, 3], [2, 2], [1, 1]], [[2, 3], [2, 1], [1, 1], True], [[3, 3], [2, 2], [1, 1], False, False], [[3, 2], [3, 2], [1, 0], True, False],
+                     [[2, 2], [2, 2], [0, 0], False, True, 3], [[7, 6], [3, 2], [3, 3], True, False]):
+            case(A.avg_pool2d.default, x, *args)
+            if dtype.is_floating_point:
+                full = args + [[], [0, 0], False, True, None][len(args) - 1:]
+                grad = normal(*A.avg_pool2d.default(x, *args).shape).to(dtype)
+                case(A.avg_pool2d_backward.default, grad, x, *full)
+        case(A.avg_pool1d.default, x[0], [3], [2], [1], True)
+        for args in ([[3, 2]], [[3, 3], [2, 2], [1, 1]], [[2, 3], [2, 1], [1, 1], [3, 2]], [[3, 3], [2, 2], [1, 1], [1, 1], True], [[7, 6], [3, 2], [3, 3], [1, 1], True]):
+            case(A.max_pool2d_with_indices.default, x, *args)
+            if dtype.is_floating_point:
+                full = args + [[], [0, 0], [1, 1], False][len(args) - 1:]
+                y, i = A.max_pool2d_with_indices.default(x, *args)
+                case(A.max_pool2d_with_indices_backward.default, normal(*y.shape).to(dtype), x, *full, i)
+    x = torch.tensor([[NAN, 1, 2, NAN, -INF, -INF], [3, NAN, NAN, 0, -INF, -INF], [1, 1, 1, 1, 1, 1], [-INF, -INF, 5, 5, NAN, 1]])[None]
+    case(A.max_pool2d_with_indices.default, x, [2, 2], [1, 1], [1, 1])
+    case(A.max_pool2d_with_indices.default, x, [2, 2], [2, 2])
+    x = normal(2, 3, 5, 6, 7)
+    case(A.avg_pool3d.default, x, [2, 3, 2], [2, 2, 1], [1, 1, 0], True, False)
+    case(A.avg_pool3d.default, x, [4, 3, 3], [2, 2, 1])
+    y = A.avg_pool3d.default(x, [2, 3, 2], [2, 2, 1], [1, 1, 0], True, False)
+    case(A.avg_pool3d_backward.default, normal(*y.shape), x, [2, 3, 2], [2, 2, 1], [1, 1, 0], True, False, None)
+    case(A.max_pool3d_with_indices.default, x, [2, 3, 2], [2, 2, 1], [1, 1, 0], [1, 1, 2], True)
+    y, i = A.max_pool3d_with_indices.default(x, [4, 3, 3], [2, 2, 1])
+    case(A.max_pool3d_with_indices.default, x, [4, 3, 3], [2, 2, 1])
+    case(A.max_pool3d_with_indices_backward.default, normal(*y.shape), x, [4, 3, 3], [2, 2, 1], [0, 0, 0], [1, 1, 1], False, i)
+
+
 def write(name, parts):
     for part in parts:
         part()
@@ -505,3 +536,4 @@ def write(name, parts):
 write("samples.json", (pointwise, sources, reductions, norms, gradients, views, images, indexing))
 write("special.json", (special,))
 write("scatter.json", (scattering,))
+write("pool.json", (pooling,))

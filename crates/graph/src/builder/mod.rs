@@ -18,12 +18,14 @@
 //! ```
 
 mod pointwise;
+mod pool;
 mod promote;
 mod reduce;
 mod scatter;
 mod shape;
 mod source;
 
+pub use pool::{Divisor, Windows};
 pub use promote::{Operand, default_float, result_type};
 pub use scatter::Meet;
 
