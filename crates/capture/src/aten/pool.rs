@@ -111,8 +111,29 @@ fn average_backward(c: &mut Call<'_>, n: usize) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.avg_pool_backward(grad, &windows, divisor)?])
 }
 
+/// Elements from which on the host's kernel, which runs vectors along the channels, is clearly faster than taps with strides.
+const MANY: i64 = 1 << 16;
+
+/// Refuses large images whose channels lie side by side.
+fn channels_apart(c: &Call<'_>, at: usize, name: &str, n: usize) -> Result<()> {
+    let x = c.tensor(at, name)?;
+    let (strides, shape) = (c.strides(at, name)?, c.shape(x));
+    let count = shape
+        .iter()
+        .try_fold(1i64, |all, n| all.checked_mul(n.as_const()?));
+    let channels = shape.len().checked_sub(n + 1);
+    let beside = channels.is_some_and(|d| strides[d].is_const(1) && !shape[d].is_const(1));
+    if beside && count.is_none_or(|count| count >= MANY) {
+        return refuse(
+            "large images whose channels lie side by side are faster in the host's kernel",
+        );
+    }
+    Ok(())
+}
+
 fn largest(c: &mut Call<'_>, n: usize) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "self")?;
+    channels_apart(c, 0, "self", n)?;
     let (shape, out) = (c.shape(x), c.out(0)?.shape);
     let dilation = each(c, 4, "dilation", n, &vec![1; n])?;
     let windows = windows(c, 1, n, &dilation, (&shape, &out))?;
@@ -122,6 +143,7 @@ fn largest(c: &mut Call<'_>, n: usize) -> Result<Vec<ValueId>> {
 /// What comes for a window goes to the element that the forward's positions name.
 fn largest_backward(c: &mut Call<'_>, n: usize) -> Result<Vec<ValueId>> {
     let (grad, place) = (c.tensor(0, "grad_output")?, c.tensor(7, "indices")?);
+    channels_apart(c, 1, "self", n)?;
     let shape = c.out(0)?.shape;
     Ok(vec![c.b.max_pool_backward(grad, &shape, place, n)?])
 }
