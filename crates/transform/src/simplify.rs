@@ -111,14 +111,12 @@ fn views_back(seen: &Seen<'_>) -> Option<ValueId> {
 }
 
 fn write_of_all(seen: &Seen<'_>) -> Option<ValueId> {
-    let (
-        Op::Copy | Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. },
-        [x, src, ..],
-    ) = (seen.op, seen.inputs)
+    let (Op::Copy | Op::SliceScatter { .. } | Op::IndexPut { .. }, [x, src, ..]) =
+        (seen.op, seen.inputs)
     else {
         return None;
     };
-    let all = matches!(seen.op, Op::Copy | Op::SliceScatter { .. });
+    let all = !matches!(seen.op, Op::IndexPut { .. });
     if all && seen.same_type(*src) {
         return Some(*src);
     }
