@@ -492,7 +492,13 @@ impl<'p> Select<'p, '_> {
                     self.close_reduction(c, v, staged_vector.is_some(), unroll)?;
                 }
             }
-            for sink in self.outer_sinks(c, stage) {
+            let outer = self.outer_sinks(c, stage);
+            for v in self.read_ahead(c.nest, stage, &outer) {
+                for copy in 0..copies {
+                    self.eval(c, v, copy)?;
+                }
+            }
+            for sink in outer {
                 for copy in 0..copies {
                     self.effect(c, sink, copy)?;
                 }
@@ -590,6 +596,7 @@ impl<'p> Select<'p, '_> {
     }
 
     fn work(&mut self, c: &mut Ctx<'_, 'p>, copies: u32, work: &Work<'p>) -> Result<()> {
+        let ahead = self.read_ahead(c.nest, c.stage, &work.sinks);
         for copy in 0..copies {
             for v in &work.saves {
                 let r = self.eval(c, *v, copy)?;
@@ -597,6 +604,9 @@ impl<'p> Select<'p, '_> {
             }
             for v in &work.folds {
                 self.accumulate(c, *v, copy)?;
+            }
+            for v in &ahead {
+                self.eval(c, *v, copy)?;
             }
             for sink in &work.sinks {
                 self.effect(c, *sink, copy)?;

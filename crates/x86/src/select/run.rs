@@ -42,6 +42,8 @@ pub struct Nest<'p> {
     pub saved: Vec<Vec<Val>>,
     /// Rough count of vector ops in each stage.
     pub cost: Vec<usize>,
+    /// Loads of what a sink of this nest writes: they come before all of its sinks.
+    pub updated: Vec<Val>,
 }
 
 /// Axes of every dim of every tile in a run.
@@ -408,11 +410,14 @@ impl<'p> Select<'p, '_> {
             reductions: Vec::new(),
             saved: Vec::new(),
             cost: Vec::new(),
+            updated: Vec::new(),
         };
         for &v in &order {
             let mut at = 0;
             if let Some(Def::Lazy(inst)) = self.defs.get(&v) {
-                self.check_hazard(&nest, &written, inst)?;
+                if self.check_hazard(&nest, &written, inst)? {
+                    nest.updated.push(v);
+                }
                 at = operands(&inst.op)
                     .iter()
                     .filter_map(|a| nest.stage.get(a))
@@ -466,7 +471,7 @@ impl<'p> Select<'p, '_> {
         nest.saved.resize_with(nest.stages, Vec::new);
         nest.cost.resize(nest.stages, 0);
         self.choose_vector(axes, &mut nest, &order)?;
-        self.plan_scratch(axes, &mut nest, &order, &written);
+        self.plan_scratch(axes, &mut nest, &order, &written)?;
         Ok(nest)
     }
 
@@ -510,7 +515,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// A nest may read what it writes only where each element is read by the iteration that writes it.
-    fn check_hazard(&self, nest: &Nest<'p>, written: &FxHashSet<Val>, inst: &Inst) -> Result<()> {
+    fn check_hazard(&self, nest: &Nest<'p>, written: &FxHashSet<Val>, inst: &Inst) -> Result<bool> {
         match &inst.op {
             Op::Load { access, .. } if written.contains(&access.mem) => {
                 let same = nest.sinks.iter().all(|s| match s {
@@ -526,16 +531,14 @@ impl<'p> Select<'p, '_> {
                     NoLowering,
                     "x86 has no code for a window read and another one written in one memory"
                 );
+                Ok(true)
             }
-            Op::Gather { mem, .. } if written.contains(mem) => {
-                return Err(err!(
-                    NoLowering,
-                    "x86 has no code for a gather from a memory that the same loops write"
-                ));
-            }
-            _ => {}
+            Op::Gather { mem, .. } if written.contains(mem) => Err(err!(
+                NoLowering,
+                "x86 has no code for a gather from a memory that the same loops write"
+            )),
+            _ => Ok(false),
         }
-        Ok(())
     }
 
     /// The axis that most elements are contiguous along, and as many lanes as its widest type allows.
@@ -611,7 +614,7 @@ impl<'p> Select<'p, '_> {
         nest: &mut Nest<'p>,
         order: &[Val],
         written: &FxHashSet<Val>,
-    ) {
+    ) -> Result<()> {
         const CHEAP: usize = 4;
         let mut weight: FxHashMap<Val, usize> = FxHashMap::default();
         for &v in order {
@@ -660,6 +663,9 @@ impl<'p> Select<'p, '_> {
                 nest.saved[own].push(v);
                 until = own;
             }
+            if until > own && nest.updated.contains(&v) {
+                self.check_again(nest, v, until)?;
+            }
             nest.cost[own.min(until)] += usize::from(weight[&v] > 0);
             if let Some(Def::Lazy(inst)) = self.defs.get(&v) {
                 for a in operands(&inst.op) {
@@ -668,6 +674,54 @@ impl<'p> Select<'p, '_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A load that is made again in a later stage must still find what it found.
+    fn check_again(&self, nest: &Nest<'p>, v: Val, until: usize) -> Result<()> {
+        let Some(Def::Lazy(Inst {
+            op: Op::Load { access, .. },
+            ..
+        })) = self.defs.get(&v)
+        else {
+            return Ok(());
+        };
+        let gone = nest.sinks.iter().any(|sink| {
+            let roots = self.sink_roots(sink);
+            let at = roots.iter().filter_map(|v| nest.stage.get(v)).max();
+            written_memory(sink) == Some(access.mem) && at.copied().unwrap_or(0) < until
+        });
+        ensure!(
+            !gone,
+            NoLowering,
+            "x86 has no code for a window that is read again after it was written"
+        );
+        Ok(())
+    }
+
+    /// The loads of what these sinks write that a sink after the first wants; of the others, each comes before its own store anyway.
+    pub fn read_ahead(&self, nest: &Nest<'p>, stage: usize, sinks: &[Sink<'p>]) -> Vec<Val> {
+        let mut ahead = Vec::new();
+        if nest.updated.is_empty() {
+            return ahead;
+        }
+        let mut seen = FxHashSet::default();
+        let mut open: Vec<Val> = (sinks.iter().skip(1))
+            .flat_map(|sink| self.sink_roots(sink))
+            .collect();
+        while let Some(v) = open.pop() {
+            // What an earlier stage made is not loaded in this one.
+            let earlier = |lists: &[Vec<Val>]| lists[..stage].iter().any(|list| list.contains(&v));
+            if !seen.insert(v) || earlier(&nest.reductions) || earlier(&nest.saved) {
+                continue;
+            }
+            if nest.updated.contains(&v) {
+                ahead.push(v);
+            } else if let Some(Def::Lazy(inst)) = self.defs.get(&v) {
+                open.extend(operands(&inst.op));
+            }
+        }
+        ahead
     }
 }
 
