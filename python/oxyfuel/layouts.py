@@ -23,6 +23,8 @@ ROW_MAJOR = {A.log_sigmoid_forward.default}
 # As their input lies; torch 2.13 traces them row-major, 2.15 does not.
 CHANNELS_LAST = {A.max_unpool2d.default}
 MISLAID = ARITHMETIC | SCALED | ROW_MAJOR | CHANNELS_LAST
+# Slices along a dim, found as rows: position of `dim` among the arguments. Tracing takes a negative one for another shape, too.
+SLICES = {A.unique_dim.default: 1, A.unique_consecutive.default: 3}
 
 
 def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
@@ -38,7 +40,7 @@ def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -
 
 def table() -> dict[Any, Callable[..., Any]]:
     """The operators as decompositions: themselves, laid out as they run."""
-    return {op: functools.partial(_relaid, op) for op in MISLAID}
+    return {op: functools.partial(_relaid, op) for op in MISLAID} | {op: functools.partial(_sliced, op) for op in SLICES}
 
 
 # The operator that is being relaid: its own call inside is the plain one.
@@ -57,6 +59,34 @@ def _relaid(op: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _laid_as(value, wanted)
     return type(value)(map(_laid_as, value, wanted))
+
+
+def _slices_of(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    at = SLICES.get(op)
+    if at is None:
+        return None
+    return args[at] if len(args) > at else kwargs.get("dim")
+
+
+def _sliced(op: Any, *args: Any, **kwargs: Any) -> Any:
+    dim = _slices_of(op, args, kwargs)
+    if _inside.get() is op or not dim or args[0].dim() == 0:
+        return NotImplemented
+    dim %= args[0].dim()
+    at = SLICES[op]
+    if len(args) > at:
+        args = (*args[:at], dim, *args[at + 1 :])
+    else:
+        kwargs = kwargs | {"dim": dim}
+    token = _inside.set(op)
+    try:
+        value = op(*args, **kwargs)
+    finally:
+        _inside.reset(token)
+    if not dim:
+        return value
+    rows = value[0].movedim(dim, 0).clone(memory_format=torch.contiguous_format)
+    return type(value)([rows.movedim(0, dim), *value[1:]])
 
 
 def _laid_as(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -248,3 +248,12 @@ def test_constants_of_a_graph(train: bool) -> None:
 def test_what_follows_a_result_that_torch_traces_with_other_strides_lies_as_eagers(function: Any, dtype: torch.dtype) -> None:
     same(function, torch.randn(4, 17).to(dtype).mT, torch.randn(4))
     same(function, torch.randn(2, 4, 17).to(dtype).permute(2, 0, 1), torch.randn(1, 4).expand(2, 4))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, -2])
+def test_unique_slices_lie_as_eagers(dim: int) -> None:
+    x = torch.tensor([[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 1.0, 2.0]])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        same(lambda x: torch.unique(x, dim=dim, return_inverse=True), x)
+        same(lambda x: torch.unique_consecutive(x, dim=dim), x.repeat_interleave(2, dim))
+        same(lambda x: torch.unique_consecutive(x, dim=-1), x.flatten().sort().values)
