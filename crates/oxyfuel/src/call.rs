@@ -408,7 +408,11 @@ impl Call {
                 end,
                 step,
             } => b.slice_scatter(tensor(0)?, tensor(1)?, *dim, *start, *end, *step),
-            Self::Copy => b.copy(tensor(0)?, operand(1)?),
+            // What is the source as it is must still be memory of its own.
+            Self::Copy => match operand(1)? {
+                Value::Value(src) if b.ty(src) == b.ty(tensor(0)?) => b.emit(Op::Clone, &[src]),
+                src => b.copy(tensor(0)?, src),
+            },
 
             Self::Matmul => b.matmul(tensor(0)?, tensor(1)?),
             Self::Mm => b.mm(tensor(0)?, tensor(1)?),

@@ -13,6 +13,7 @@
 //! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that ([`trace`]).
 
 use crate::Options;
+use crate::advice::advised;
 use crate::bucket::{self, Buckets};
 use crate::dynamic::{self, Pattern};
 use crate::explain::{Explanation, VariantReport};
@@ -192,7 +193,7 @@ enum Ready {
 impl Core {
     pub fn new(name: String, options: Options) -> Result<Self> {
         if !options.target.is_empty() {
-            oxyfuel_engine::Target::by_name(&options.target)?;
+            oxyfuel_engine::Target::by_name(&options.target).map_err(advised)?;
         }
         Ok(Self {
             name,

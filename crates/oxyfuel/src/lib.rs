@@ -36,6 +36,7 @@
 // Derived code names this crate by its own name, also inside of it.
 extern crate self as oxyfuel;
 
+mod advice;
 mod bucket;
 mod call;
 mod compiled;

@@ -51,8 +51,9 @@ pub(crate) fn place(caller: &panic::Location<'_>) -> Location {
     Location::new(caller.file(), caller.line(), caller.column())
 }
 
-/// Adds the place in the user's program, where none is known yet.
+/// Adds the place in the user's program and what to do, where they are not known yet.
 pub(crate) fn located(error: Error, caller: &panic::Location<'_>) -> Error {
+    let error = crate::advice::advised(error);
     match error.at {
         Some(_) => error,
         None => error.at(place(caller)),
@@ -201,7 +202,7 @@ impl Tensor {
     pub fn numel(&self) -> i64 {
         match &self.state {
             State::Failed(_) => 0,
-            State::Concrete(_) | State::Traced(_) => self.shape().iter().product(),
+            State::Concrete(_) | State::Traced(_) => count(self.shape()),
         }
     }
 
@@ -397,7 +398,7 @@ impl Tensor {
     #[track_caller]
     fn random(shape: &[i64], dtype: DType, element: impl Fn(u64) -> Scalar) -> Self {
         Self::bytes(dtype, shape, || {
-            let count = shape.iter().product::<i64>() as u64;
+            let count = count(shape) as u64;
             let mut bytes = Vec::with_capacity(count as usize * dtype.size());
             for i in 0..count {
                 let code = element(i).to_bits(dtype).to_le_bytes();
@@ -504,6 +505,11 @@ impl Tensor {
             .concrete("data_ptr", panic::Location::caller())?
             .address())
     }
+}
+
+/// The number of elements; a shape of no elements may have any other extents.
+fn count(shape: &[i64]) -> i64 {
+    rt::layout::element_count(shape).unwrap_or(i64::MAX)
 }
 
 /// Every element is `value`, of a shape that memory can hold.
