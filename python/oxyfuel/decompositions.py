@@ -55,6 +55,17 @@ WHOLE: dict[str, tuple[str, ...]] = {
 RANDOM = ("bernoulli", "rrelu", "rrelu_with_noise", "native_dropout", "normal", "uniform")
 
 
+def logsumexp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    """Rounded after each step, as torch runs it; torch's own parts stay in float32."""
+    if x.dim() == 0 or any(n == 0 for n in x.shape) or not x.dtype.is_floating_point:
+        return NotImplemented
+    dims = [dim] if isinstance(dim, int) else list(dim) or list(range(x.dim()))
+    largest = torch.amax(x, dims, keepdim=True)
+    largest = torch.where(largest.abs() == float("inf"), torch.zeros_like(largest), largest)
+    total = torch.sum(torch.exp(x - largest), dims, keepdim=keepdim)
+    return torch.log(total) + (largest if keepdim else torch.squeeze(largest, dims))
+
+
 @functools.lru_cache(maxsize=None)
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
@@ -64,4 +75,8 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             parts.pop(getattr(packet, overload), None)
-    return parts | layouts.table()
+    for overload in ("int_Scalar", "int_Tensor"):
+        fill = getattr(torch.ops.aten.index_fill, overload)
+        if fill in parts:
+            parts[fill] = functools.partial(layouts.as_a_copy, parts[fill])
+    return parts | layouts.table() | {torch.ops.aten.logsumexp.default: logsumexp}

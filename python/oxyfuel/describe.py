@@ -236,7 +236,7 @@ class _Describer:
             return
         known = self.target(node)
         if known.mislaid:
-            operands = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args)
+            operands = fx.node.map_arg(node.args, lambda arg: arg.meta["val"])
             value = layouts.as_run(node.target, operands, node.kwargs, value)
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]

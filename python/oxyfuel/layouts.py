@@ -16,26 +16,107 @@ import torch
 A = torch.ops.aten
 
 # They lie as any other arithmetic does, which tracing does not know; sums, where one side is scaled.
-ARITHMETIC = {A.copysign.Tensor, A.logaddexp.default, A.logaddexp2.default}
+ARITHMETIC = {
+    A.copysign.Tensor,
+    A.logaddexp.default,
+    A.logaddexp2.default,
+    A.minimum.default,
+    A.maximum.default,
+    A.fmin.default,
+    A.fmax.default,
+    A.hypot.default,
+    A.atan2.default,
+    A.remainder.Tensor,
+    A.fmod.Tensor,
+}
 SCALED = {A.add.Tensor, A.sub.Tensor}
 # Row-major, whatever they read.
 ROW_MAJOR = {A.log_sigmoid_forward.default}
 # As their input lies; torch 2.13 traces them row-major, 2.15 does not.
 CHANNELS_LAST = {A.max_unpool2d.default}
-MISLAID = ARITHMETIC | SCALED | ROW_MAJOR | CHANNELS_LAST
+# As the arithmetic of what they read and where: each index spread over the rest, and the rest over the indices.
+INDEXED = {A.index.Tensor}
+MISLAID = ARITHMETIC | SCALED | ROW_MAJOR | CHANNELS_LAST | INDEXED
 # Slices along a dim, found as rows: position of `dim` among the arguments. Tracing takes a negative one for another shape, too.
 SLICES = {A.unique_dim.default: 1, A.unique_consecutive.default: 3}
 
 
 def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
     """A traced value with the strides that it has when the operator runs."""
+    if op in ARITHMETIC and _known(value, *args[:2]):
+        common = torch.result_type(*args[:2])
+        common = value.dtype if value.is_floating_point() and not common.is_floating_point else common
+        return _iterated(value, *(_broadcast(x if x.dtype == common or _dense(x) else x.to(common), value.shape) for x in args[:2]))
     if op in ARITHMETIC or (op in SCALED and "alpha" in kwargs):
         return torch.add(*args[:2]).to(value.dtype)
+    if op in INDEXED:
+        return _picked(*args, value)
     if op in CHANNELS_LAST and not args[0].is_contiguous() and args[0].is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
     if op in ROW_MAJOR:
         return [item.contiguous() for item in value]
     return value
+
+
+def _picked(x: torch.Tensor, indices: Any, value: torch.Tensor) -> torch.Tensor:
+    """One index of whole numbers; several are traced as they run, and for sizes that are not known nothing can be said."""
+    at = [i for i, index in enumerate(indices) if index is not None]
+    if len(at) != 1 or indices[at[0]].dtype in (torch.bool, torch.uint8) or not _known(x, value):
+        return value
+    dim, index = at[0], indices[at[0]]
+    before, behind = x.stride()[:dim], x.stride()[dim + 1 :]
+    where = index.reshape([1] * dim + list(index.shape) + [1] * len(behind))
+    return _iterated(value, (*before, *[0] * index.dim(), *behind), _broadcast(where, value.shape))
+
+
+def _known(*tensors: torch.Tensor) -> bool:
+    return all(isinstance(n, int) for t in tensors for n in (*t.shape, *t.stride()))
+
+
+def _dense(x: torch.Tensor) -> bool:
+    """Whether a cast of it keeps its strides."""
+    step = 1
+    for stride, extent in sorted((stride, extent) for stride, extent in zip(x.stride(), x.shape, strict=True) if extent > 1):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _broadcast(x: torch.Tensor, shape: torch.Size) -> tuple[int, ...]:
+    missing = len(shape) - x.dim()
+    kept = zip(x.stride(), x.shape, shape[missing:], strict=True)
+    return (*[0] * missing, *(0 if extent == 1 != wide else stride for stride, extent, wide in kept))
+
+
+def _iterated(value: torch.Tensor, *operands: tuple[int, ...]) -> torch.Tensor:
+    """As torch's iterator lays out a result that reads operands with these strides: dims in the order of the first operand that tells two of them apart."""
+    shape = value.shape
+
+    def order(a: int, b: int) -> int:
+        for strides in operands:
+            if strides[a] == 0 or strides[b] == 0:
+                continue
+            if strides[a] != strides[b]:
+                return 1 if strides[a] > strides[b] else -1
+            if shape[a] > shape[b]:
+                return 1
+        return 0
+
+    dims = list(reversed(range(len(shape))))
+    for i in range(1, len(dims)):
+        at = i
+        for other in reversed(range(i)):
+            wanted = order(dims[other], dims[at])
+            if wanted > 0:
+                dims[other], dims[at], at = dims[at], dims[other], other
+            elif wanted < 0:
+                break
+    strides, step = [0] * len(dims), 1
+    for dim in dims:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return value.new_empty_strided(shape, strides)
 
 
 def table() -> dict[Any, Callable[..., Any]]:
@@ -87,6 +168,11 @@ def _sliced(op: Any, *args: Any, **kwargs: Any) -> Any:
         return value
     rows = value[0].movedim(dim, 0).clone(memory_format=torch.contiguous_format)
     return type(value)([rows.movedim(0, dim), *value[1:]])
+
+
+def as_a_copy(parts: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The parts of an operator that changes a copy of its first operand, and lies as that does."""
+    return _laid_as(parts(x, *args, **kwargs), torch.clone(x))
 
 
 def _laid_as(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

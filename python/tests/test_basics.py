@@ -257,3 +257,37 @@ def test_unique_slices_lie_as_eagers(dim: int) -> None:
         same(lambda x: torch.unique(x, dim=dim, return_inverse=True), x)
         same(lambda x: torch.unique_consecutive(x, dim=dim), x.repeat_interleave(2, dim))
         same(lambda x: torch.unique_consecutive(x, dim=-1), x.flatten().sort().values)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, i: y[i],
+        lambda x, y, i: torch.minimum(x, i.bool()),
+        lambda x, y, i: torch.hypot(x, i.double()),
+        lambda x, y, i: x.index_fill(1, i[0], 1.0),
+    ],
+)
+def test_what_is_picked_and_compared_lies_as_eagers(function: Any) -> None:
+    i = torch.arange(12).reshape(3, 4).mT % 3
+    same(function, torch.randn(1, 3).bfloat16().expand(4, 3), torch.randn(5, 6)[1:], i)
+
+
+def test_a_row_of_equal_numbers_is_normalised_to_zero() -> None:
+    x = torch.randn(100, 1).expand(100, 3)
+    assert same(lambda x: nn.functional.layer_norm(x, (3,)), x).count_nonzero() == 0
+
+
+def test_the_logarithm_of_a_sum_of_exponentials_rounds_as_eager_does() -> None:
+    x = torch.randn(3, 129).half()
+    same(lambda x: torch.log_softmax(x, 1).logsumexp(1), x)
+    same(lambda x: x.logsumexp((0, 1), keepdim=True), torch.full((2, 3), float("-inf")))
+
+
+def test_a_copy_of_an_input_is_not_the_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x | x
+        y.copy_(x)
+        return y[::2]
+
+    same(f, torch.arange(7))

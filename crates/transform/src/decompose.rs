@@ -222,9 +222,15 @@ fn layer_norm(b: &mut Builder, inputs: &[ValueId], rank: usize, eps: f64) -> Res
     let dims: Vec<usize> = (all - rank..all).collect();
     let device = b.ty(x).device;
     let x = b.cast(x, dtype)?;
-    let (mean, centred) = moments(b, x, &dims)?;
-    let square = binary(b, Binary::Mul, centred, centred)?;
-    let variance = reduce(b, Reduce::Mean, square, &dims)?;
+    // The mean of the distances from a rounded mean is what it lost: with that, a row of equal numbers is exactly 0, which `rstd` would magnify otherwise.
+    let (rounded, distance) = moments(b, x, &dims)?;
+    let lost = reduce(b, Reduce::Mean, distance, &dims)?;
+    let mean = binary(b, Binary::Add, rounded, lost)?;
+    let centred = binary(b, Binary::Sub, x, mean)?;
+    let square = binary(b, Binary::Mul, distance, distance)?;
+    let around = reduce(b, Reduce::Mean, square, &dims)?;
+    let excess = binary(b, Binary::Mul, lost, lost)?;
+    let variance = binary(b, Binary::Sub, around, excess)?;
     let eps = b.full(eps, vec![], dtype, device)?;
     let moved = binary(b, Binary::Add, variance, eps)?;
     let rstd = unary(b, Unary::Rsqrt, moved)?;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use oxyfuel_base::{Result, Scalar, err};
 use oxyfuel_graph::{
-    Binary, Graph, Node, NodeId, Op, Origin, Rebuild, Reduce, Value, ValueId, place_views,
+    Binary, Category, Graph, Node, NodeId, Op, Origin, Rebuild, Reduce, Value, ValueId, place_views,
 };
 
 /// A named rule. It may fire when its `apply` finds a value of the new graph that equals the node's result.
@@ -37,6 +37,18 @@ impl Seen<'_> {
         let result = &self.old.values[self.node.out()];
         let other = &self.new.values[value];
         other.ty == result.ty && result.layout.strides().is_none()
+    }
+
+    /// Whether a value lies in the memory of an input. A result that is computed has memory of its own: it cannot be replaced by such a value, since it, or a view
+    /// of it, may be an output.
+    fn borrowed(&self, mut value: ValueId) -> bool {
+        while let Some(node) = self.defined_by(value) {
+            if node.op.category() != Category::View {
+                return false;
+            }
+            value = node.inputs[0];
+        }
+        true
     }
 
     /// The literal behind an operand.
@@ -79,7 +91,7 @@ pub const RULES: &[Rule] = &[
 
 fn cast_of_same(seen: &Seen<'_>) -> Option<ValueId> {
     let x = seen.inputs.first().copied()?;
-    (matches!(seen.op, Op::Cast { .. }) && seen.same_type(x)).then_some(x)
+    (matches!(seen.op, Op::Cast { .. }) && seen.same_type(x) && !seen.borrowed(x)).then_some(x)
 }
 
 fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
@@ -117,12 +129,12 @@ fn write_of_all(seen: &Seen<'_>) -> Option<ValueId> {
         return None;
     };
     let all = !matches!(seen.op, Op::IndexPut { .. });
-    if all && seen.same_type(*src) {
+    if all && seen.same_type(*src) && !seen.borrowed(*src) {
         return Some(*src);
     }
     let written = &seen.new.values[*src].ty.shape;
     let nothing = !matches!(seen.op, Op::Copy) && written.iter().any(|extent| extent.is_const(0));
-    (nothing && seen.same_type(*x)).then_some(*x)
+    (nothing && seen.same_type(*x) && !seen.borrowed(*x)).then_some(*x)
 }
 
 fn times_one(seen: &Seen<'_>) -> Option<ValueId> {
@@ -130,10 +142,11 @@ fn times_one(seen: &Seen<'_>) -> Option<ValueId> {
         return None;
     };
     let one = |v: ValueId| seen.literal(v).is_some_and(|s| s.as_f64() == 1.0);
+    let same = |v: ValueId| seen.same_type(v) && !seen.borrowed(v);
     match op {
-        Binary::Mul if one(*b) && seen.same_type(*a) => Some(*a),
-        Binary::Mul if one(*a) && seen.same_type(*b) => Some(*b),
-        Binary::Div if one(*b) && seen.same_type(*a) => Some(*a),
+        Binary::Mul if one(*b) && same(*a) => Some(*a),
+        Binary::Mul if one(*a) && same(*b) => Some(*b),
+        Binary::Div if one(*b) && same(*a) => Some(*a),
         _ => None,
     }
 }
