@@ -55,10 +55,10 @@ WHOLE: dict[str, tuple[str, ...]] = {
 RANDOM = ("bernoulli", "rrelu", "rrelu_with_noise", "native_dropout", "normal", "uniform")
 
 
-def logsumexp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
-    """Rounded after each step, as torch runs it; torch's own parts stay in float32."""
-    if x.dim() == 0 or any(n == 0 for n in x.shape) or not x.dtype.is_floating_point:
-        return NotImplemented
+def logsumexp(parts: Callable[..., torch.Tensor], x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    """Of halves, rounded after each step, as torch runs it; its own parts stay in float32."""
+    if x.dtype not in (torch.float16, torch.bfloat16) or x.dim() == 0 or any(n == 0 for n in x.shape):
+        return parts(x, dim, keepdim)
     dims = [dim] if isinstance(dim, int) else list(dim) or list(range(x.dim()))
     largest = torch.amax(x, dims, keepdim=True)
     largest = torch.where(largest.abs() == float("inf"), torch.zeros_like(largest), largest)
@@ -79,4 +79,5 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
         fill = getattr(torch.ops.aten.index_fill, overload)
         if fill in parts:
             parts[fill] = functools.partial(layouts.as_a_copy, parts[fill])
-    return parts | layouts.table() | {torch.ops.aten.logsumexp.default: logsumexp}
+    whole = torch.ops.aten.logsumexp.default
+    return parts | layouts.table() | {whole: functools.partial(logsumexp, parts[whole])}
