@@ -193,6 +193,10 @@ impl Tensor {
 
     /// The number of elements.
     pub fn len(&self) -> usize {
+        // Of a shape with a 0 the other extents may be of any size; without one the layout was checked.
+        if self.layout.shape.contains(&0) {
+            return 0;
+        }
         self.layout.shape.iter().product::<i64>() as usize
     }
 
