@@ -542,7 +542,7 @@ fn scattered(
     if choices.flip() {
         let count = b.ty(index).numel();
         let index = b.view(index, std::slice::from_ref(&count))?;
-        let mut rows = shape;
+        let mut rows = shape.clone();
         if let Some(size) = usize::try_from(dim).ok().and_then(|d| rows.get_mut(d)) {
             *size = count;
         }
@@ -550,6 +550,12 @@ fn scattered(
         let src = b.copy(rows, src)?;
         let index = b.index_of_slices(index, dim, src)?;
         return b.scatter(op, x, dim, index, src);
+    }
+    // Whether it fits must not depend on what a symbol is.
+    let fits = (b.ty(index).shape.iter().zip(&shape))
+        .all(|(i, n)| i == n || matches!((i.as_const(), n.as_const()), (Some(_), Some(_))));
+    if !fits {
+        return Err(err!(InvalidArgument, "an index that may be too long"));
     }
     let like = b.full(0, b.ty(index).shape.clone(), b.ty(x).dtype, Device::Cpu)?;
     let src = b.copy(like, src)?;
