@@ -83,6 +83,9 @@ pub struct Lowered {
 /// Elements of work below which a second thread costs more than it brings.
 const WORTH_A_THREAD: i64 = 16 * 1024;
 
+/// Multiply-adds of a packed product that take as long as an element of other work.
+const MULTIPLY_ADDS: i64 = 16;
+
 /// Lowers a group for a machine in the way of `strategy`.
 pub fn lower_group(
     graph: &Graph,
@@ -98,12 +101,15 @@ pub fn lower_group(
         work.nests = work.nests.iter().map(wide::kept_wide).collect();
     }
     let known = Known::of(graph);
+    let mut depth = 1;
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
             let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
             if strategy == Strategy::PackedProduct {
-                contraction(&work.nests[0], &product.fixed()?, target)?
+                let product = product.fixed()?;
+                depth = (product.k / MULTIPLY_ADDS).max(1);
+                contraction(&work.nests[0], &product, target)?
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
                 loops(&work.nests, strategy, target, name)?
@@ -119,6 +125,7 @@ pub fn lower_group(
         extents.fold(1, i64::saturating_mul)
     };
     let elements = work.nests.iter().map(elements).max().unwrap_or(1);
+    let elements = elements.saturating_mul(depth);
     let min_chunk = mapped
         .phases
         .iter()

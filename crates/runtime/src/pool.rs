@@ -11,6 +11,7 @@
 //! * Threads start at the first parallel call and are never pinned.
 //! * The caller works too. A worker that does not start in time (its core belongs to someone else just now) loses its
 //!   chunk to the caller.
+//! * A call that lasts is cut finer, and threads take the pieces as they come ([`Pool::run_work`]).
 //! * Which program ids form a chunk depends on the total, the smallest chunk and the number of threads alone; so does
 //!   therefore every result, whoever runs a chunk and whether or not the pool was free.
 //! * A waiting worker spins for [`PoolOptions::spin`], then sleeps. While it spins, a call makes no system call and
@@ -82,6 +83,12 @@ pub fn default_threads() -> usize {
 
 /// More threads than this are a mistake in a variable rather than a wish.
 const MAX_THREADS: usize = 1024;
+
+/// Smallest chunks a thread from which on a call lasts long enough to be disturbed.
+const LASTING: usize = 64;
+
+/// Pieces a thread of a call that lasts.
+const PIECES: usize = 8;
 
 /// A pool of threads; see the module.
 #[derive(Debug)]
@@ -212,6 +219,16 @@ impl Pool {
             },
             job,
         );
+    }
+
+    /// As [`Pool::run`] for a short call; one that lasts is cut finer, and threads take the pieces as they come, so that
+    /// a core that somebody else needs meanwhile does not keep the others waiting.
+    pub fn run_work(&self, total: usize, min_chunk: usize, job: Job<'_>) {
+        let threads = self.options.threads;
+        if total / min_chunk.max(1) < LASTING * threads {
+            return self.run(total, min_chunk, job);
+        }
+        self.run_dynamic(total, total.div_ceil(PIECES * threads), job);
     }
 
     /// Sends idle workers to sleep now: before a step that runs on someone else's threads.

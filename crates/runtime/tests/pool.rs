@@ -80,6 +80,9 @@ fn every_id_runs_once() {
                 let seen = counts(total);
                 pool.run_dynamic(total, min_chunk, &|_, range| mark(&seen, range));
                 assert!(all_are(&seen, 1), "dynamic {threads} {total} {min_chunk}");
+                let seen = counts(total);
+                pool.run_work(total, min_chunk, &|_, range| mark(&seen, range));
+                assert!(all_are(&seen, 1), "work {threads} {total} {min_chunk}");
             }
         }
     }
@@ -93,6 +96,24 @@ fn chunks_of(pool: &Pool, total: usize, min_chunk: usize) -> Vec<(usize, usize)>
     let mut chunks = chunks.into_inner().unwrap();
     chunks.sort_unstable();
     chunks
+}
+
+#[test]
+fn a_long_call_does_not_wait_for_a_late_thread() {
+    let pool = pool(2);
+    let (late, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    pool.run_work(1000, 1, &|worker, range| {
+        if worker == 1 {
+            // As late as can be: until the other thread has run all the rest.
+            late.fetch_add(range.len(), Ordering::Relaxed);
+            while done.load(Ordering::Relaxed) + range.len() < 1000 {
+                std::thread::yield_now();
+            }
+        }
+        done.fetch_add(range.len(), Ordering::Relaxed);
+    });
+    assert_eq!(done.into_inner(), 1000);
+    assert!(late.into_inner() <= 1000_usize.div_ceil(16));
 }
 
 #[test]

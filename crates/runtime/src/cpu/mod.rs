@@ -218,7 +218,7 @@ impl LoadedKernel for Native {
             let total = usize::try_from(grid.total());
             let total = total
                 .map_err(|_| err!(SizeOverflow, "a grid of {} program instances", grid.total()))?;
-            self.pool.run(total, min_chunk, &|_, range| {
+            self.pool.run_work(total, min_chunk, &|_, range| {
                 let ran = scratch::with(self.scratch_bytes, |scratch| {
                     // SAFETY: the caller promises fitting arguments; instances are disjoint; the scratch is this thread's.
                     unsafe {

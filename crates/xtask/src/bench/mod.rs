@@ -333,15 +333,13 @@ fn measure(
         };
         let eager = of(&format!("eager{suffix}"));
         let inductor = of(&format!("inductor{suffix}"));
+        let mut ratios = Vec::new();
         for (name, peer) in [("eager", eager), ("inductor", inductor)] {
-            row[key][name] = peer.map_or(Value::Null, |p| Ratio::paired(p, mine).to_json());
+            let ratio = peer.map(|p| Ratio::paired(p, mine));
+            row[key][name] = ratio.map_or(Value::Null, Ratio::to_json);
+            ratios.extend(ratio);
         }
-        let best = match (eager, inductor) {
-            (Some(a), Some(b)) => Some(a.iter().zip(b).map(|(a, b)| a.min(*b)).collect::<Vec<_>>()),
-            (one, other) => one.or(other).map(<[f64]>::to_vec),
-        };
-        if let Some(best) = best {
-            let ratio = Ratio::paired(&best, mine);
+        if let Some(ratio) = Ratio::to_the_better(&ratios) {
             row[key]["best"] = ratio.to_json();
             // A handful of rounds decides nothing.
             if let (Some(bar), "ratio") = (w.bar, key)

@@ -30,6 +30,15 @@ impl Ratio {
         }
     }
 
+    /// The ratio to the better peer: the lowest. The better one is chosen for the whole row: the faster of two turns, chosen anew each round, would be
+    /// faster than either engine where both run the same code on a machine that is not quiet.
+    pub fn to_the_better(peers: &[Self]) -> Option<Self> {
+        peers
+            .iter()
+            .copied()
+            .min_by(|a, b| a.median.total_cmp(&b.median))
+    }
+
     pub fn meets(&self, bar: f64) -> bool {
         self.median >= bar && self.low >= SLACK * bar
     }
@@ -99,5 +108,26 @@ mod tests {
         let theirs: Vec<f64> = (0..30).map(|i| if i < 14 { 0.5 } else { 1.2 }).collect();
         let ratio = Ratio::paired(&theirs, &[1.0; 30]);
         assert!(ratio.median >= 1.0 && !ratio.meets(1.0));
+    }
+
+    #[test]
+    fn two_peers_with_the_same_noise_are_not_faster_together() {
+        let ours = [1.0; 40];
+        let noise = |offset: usize| -> Vec<f64> {
+            let mut times = [0.5, 1.0, 1.0, 1.0].repeat(10);
+            times.rotate_left(offset);
+            times
+        };
+        let ratios = [
+            Ratio::paired(&noise(0), &ours),
+            Ratio::paired(&noise(1), &ours),
+        ];
+        assert_eq!(Ratio::to_the_better(&ratios).map(|r| r.median), Some(1.0));
+        let faster = Ratio::paired(&[0.8; 40], &ours);
+        assert_eq!(
+            Ratio::to_the_better(&[ratios[0], faster]).map(|r| r.median),
+            Some(0.8)
+        );
+        assert_eq!(Ratio::to_the_better(&[]), None);
     }
 }
