@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+from torch._higher_order_ops import effects
 from torch.nn.attention.flex_attention import flex_attention
 
 from agree import agree, compiled, same
@@ -69,6 +73,68 @@ def test_custom_operators_that_write() -> None:
     mine, theirs = torch.zeros(3), torch.zeros(3)
     torch.testing.assert_close(torch.compile(f, backend="oxyfuel")(mine), f(theirs))
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_collectives_keep_their_order_with_writes() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = collectives.all_reduce(x * 2, "sum", dist.group.WORLD)
+        x.add_(1)
+        z = collectives.all_reduce(y + x, "max", dist.group.WORLD)
+        dist.all_reduce(x)
+        return z.relu() + y + x
+
+    theirs = torch.randn(8)
+    mine = theirs.clone()
+    torch.testing.assert_close(compiled(f)(mine), f(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+NOTES: list[tuple[int, float]] = []
+
+
+@torch.library.custom_op("oxyfuel_tests::note", mutates_args=())
+def note(x: torch.Tensor, number: int) -> torch.Tensor:
+    NOTES.append((number, float(x.sum())))
+    return x.clone()
+
+
+note.register_fake(lambda x, number: torch.empty_like(x))
+
+
+def test_effects_keep_their_order() -> None:
+    effects._register_effectful_op(torch.ops.oxyfuel_tests.note.default, effects._EffectType.ORDERED)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        note(x, 1)
+        y = x + 1
+        note(y, 2)
+        note(x * 3, 3)
+        return y * 2
+
+    NOTES.clear()
+    agree(compiled(f)(torch.ones(4)), torch.full((4,), 4.0))
+    assert NOTES == [(1, 4.0), (2, 8.0), (3, 12.0)]
+
+
+def test_four_bit_floats_pass_through() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x.view(torch.float4_e2m1fn_x2), y * 2
+
+    codes = torch.arange(32, dtype=torch.uint8).reshape(4, 8)
+    packed, twice_y = compiled(f)(codes, torch.ones(3))
+    assert packed.dtype == torch.float4_e2m1fn_x2
+    assert torch.equal(packed.view(torch.uint8), codes)
+    agree(twice_y, torch.full((3,), 2.0))
+    agree(compiled(lambda x: x.view(torch.uint8) + 1)(packed), codes + 1)
 
 
 def test_an_operator_whose_strides_are_not_as_traced() -> None:
