@@ -5,7 +5,7 @@ use oxyfuel_graph::{Device, Graph, Layout, Op, Value, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
     ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelId, KernelPhase,
-    OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource, TensorSpec,
+    OutputSpec, Plan, Provenance, SizeLimit, Step, SymbolBinding, SymbolSource, TensorSpec,
 };
 use oxyfuel_schedule::{BufferPlan, Group, GroupKind, Schedule, plan_buffers};
 
@@ -146,6 +146,7 @@ pub fn assemble(
         name: graph.name.clone(),
         isa: isa.to_owned(),
         symbols: bindings(graph, &steps),
+        limits: limits(graph),
         inputs,
         outputs,
         buffers: buffers.buffers,
@@ -155,6 +156,30 @@ pub fn assemble(
     };
     oxyfuel_plan::verify(&plan)?;
     Ok(plan)
+}
+
+/// Sizes of indices that nothing proves to lie within what they index.
+fn limits(graph: &Graph) -> Vec<SizeLimit> {
+    let ranges = graph.ranges();
+    let mut limits = Vec::new();
+    for node in graph.nodes.values() {
+        let (x, index, along) = match (&node.op, &node.inputs[..]) {
+            (Op::Gather { dim }, &[x, index]) => (x, index, *dim),
+            (Op::Scatter { op: _, dim }, &[x, _, index]) => (x, index, *dim),
+            _ => continue,
+        };
+        let sizes = graph.ty(index).shape.iter().zip(&graph.ty(x).shape);
+        for (dim, (size, limit)) in sizes.enumerate() {
+            if dim != along && !size.provably_le(limit, &ranges) {
+                limits.push(SizeLimit {
+                    size: size.clone(),
+                    limit: limit.clone(),
+                    what: format!("dimension {dim} of the index of `{}`", node.op.name()),
+                });
+            }
+        }
+    }
+    limits
 }
 
 /// The call of a group that is the host's, with the places of its operands.

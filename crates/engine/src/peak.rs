@@ -228,6 +228,7 @@ fn plan(
         name: program.name.clone(),
         isa: target.desc.isa.clone(),
         symbols: Vec::new(),
+        limits: Vec::new(),
         inputs: Vec::new(),
         outputs: vec![OutputSpec {
             dtype: DType::F32,

@@ -424,6 +424,7 @@ impl Kernel {
             name: self.program.name.clone(),
             isa: self.target.desc.isa.clone(),
             symbols: Vec::new(),
+            limits: Vec::new(),
             inputs,
             outputs,
             buffers,

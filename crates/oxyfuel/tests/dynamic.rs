@@ -1,6 +1,6 @@
 //! Sizes that change: symbols from the second size on, and what stays a number.
 
-use oxyfuel::{DType, Options, Result, Tensor, compile};
+use oxyfuel::{Code, DType, Options, Result, Tensor, compile};
 
 fn randn(shape: &[i64], seed: u64) -> Tensor {
     Tensor::randn(shape, DType::F32, seed)
@@ -44,6 +44,29 @@ fn sizes_of_one_and_none_have_variants_of_their_own() {
     // Sizes that were always equal are told apart when they are not.
     let (x, y) = (randn(&[1, 3], 0), randn(&[5, 3], 1));
     close(&f.call_one(&[&x, &y]).unwrap(), &(&x + &y));
+}
+
+#[test]
+fn an_index_that_grows_beyond_what_it_indexes_is_an_error() {
+    let index = |rows: i64| Tensor::randint(0, 3, &[rows, 2], DType::I64, 1);
+    let gather = compile(|x: &Tensor, i: &Tensor| x.gather(1, i), Options::default()).unwrap();
+    let scatter = compile(
+        |x: &Tensor, i: &Tensor| x.scatter_add(1, i, &i.to(DType::F32)),
+        Options::default(),
+    )
+    .unwrap();
+    for (rows, picked) in [(4, 3), (6, 5), (9, 2), (7, 7)] {
+        let (x, i) = (randn(&[rows, 3], 0), index(picked));
+        close(&gather.call_one(&[&x, &i]).unwrap(), &x.gather(1, &i));
+        let sum = x.scatter_add(1, &i, &i.to(DType::F32));
+        close(&scatter.call_one(&[&x, &i]).unwrap(), &sum);
+    }
+    let (x, i) = (randn(&[5, 3], 0), index(8));
+    for f in [&gather, &scatter] {
+        let error = f.call_one(&[&x, &i]).unwrap_err();
+        assert_eq!(error.code, Code::ShapeMismatch, "{error}");
+        assert!(error.to_string().contains("dimension 0 of"), "{error}");
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ mod verify;
 pub use memory::{Lifetime, MemoryPlan, plan_memory};
 pub use plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, HostOperand, InputSpec,
-    Kernel, KernelId, KernelPhase, MachineCode, OutputSpec, Plan, Provenance, PtxModule, Step,
-    SymbolBinding, SymbolSource, TensorMapSpec, TensorSpec,
+    Kernel, KernelId, KernelPhase, MachineCode, OutputSpec, Plan, Provenance, PtxModule, SizeLimit,
+    Step, SymbolBinding, SymbolSource, TensorMapSpec, TensorSpec,
 };
 pub use target::{MatrixUnit, OperandHome, TargetDesc};
 pub use verify::verify;

@@ -23,6 +23,8 @@ pub struct Plan {
     pub isa: String,
     /// How symbols get their numbers from the inputs of a call.
     pub symbols: Vec<SymbolBinding>,
+    /// What must hold of the sizes of a call beyond the ranges of the symbols.
+    pub limits: Vec<SizeLimit>,
     pub inputs: Vec<InputSpec>,
     pub outputs: Vec<OutputSpec>,
     pub buffers: Arena<BufferId, Buffer>,
@@ -40,6 +42,15 @@ pub struct SymbolBinding {
     /// The range that the code was made for; `i64::MAX` without an upper end.
     pub min: i64,
     pub max: i64,
+}
+
+/// A size that must not exceed another one. Kernels rely on it and check nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeLimit {
+    pub size: Expr,
+    pub limit: Expr,
+    /// Whose size it is, for the message.
+    pub what: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -189,6 +189,7 @@ fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> 
         name: "gpu".into(),
         isa: "sm_80".into(),
         symbols: vec![],
+        limits: vec![],
         inputs,
         outputs,
         buffers,

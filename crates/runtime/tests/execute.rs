@@ -197,6 +197,7 @@ fn build(n: Expr, symbols: Vec<SymbolBinding>, machine_code: bool) -> Build {
         name: "test".into(),
         isa: "any".into(),
         symbols,
+        limits: vec![],
         inputs: vec![input("a", a), input("b", b)],
         outputs: vec![output],
         arena_bytes: n.clone() * 4 + 64,

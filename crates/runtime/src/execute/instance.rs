@@ -143,6 +143,17 @@ impl Instance {
     pub fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {
         let numbers = Numbers(symbols);
         let known = known_steps(plan, symbols);
+        for rule in &plan.limits {
+            // What a step binds is not known before it ran; the instance behind it looks again.
+            if let (Ok(size), Ok(limit)) = (numbers.value(&rule.size), numbers.value(&rule.limit)) {
+                ensure!(
+                    size <= limit,
+                    ShapeMismatch,
+                    "{} has size {size}, what it indexes only {limit}",
+                    rule.what
+                );
+            }
+        }
         let arena_bytes = if known == plan.steps.len() {
             numbers.count(&plan.arena_bytes, "the size of the arena")?
         } else {
