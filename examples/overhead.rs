@@ -1,4 +1,4 @@
-//! What a call costs beside its work: relu(x + b) * 2 on 1024 elements.
+//! What a call costs beside its work: relu(x + b) * 2 on 1000 elements.
 //!
 //! ```text
 //! cargo run --release -p oxyfuel --example overhead
@@ -29,10 +29,12 @@ fn time(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
 }
 
 fn main() -> Result<()> {
-    let x = Tensor::randn(&[1024], DType::F32, 0);
-    let b = Tensor::randn(&[1024], DType::F32, 1);
+    let x = Tensor::randn(&[1000], DType::F32, 0);
+    let b = Tensor::randn(&[1000], DType::F32, 1);
     let compiled = oxyfuel::compile(f, Options::default())?;
     let mut out = [compiled.call_one(&[&x, &b])?];
+    let held = compiled.call_one(&[&x, &b])?;
+    let mut bound = compiled.bind(&[&x, &b], &[&held])?;
     println!("eager, three calls: {:6.0} ns", time(|| f(&x, &b).check())?);
     println!(
         "compiled:           {:6.0} ns",
@@ -42,5 +44,6 @@ fn main() -> Result<()> {
         "compiled, in place: {:6.0} ns",
         time(|| compiled.call_into(&[&x, &b], &mut out))?
     );
+    println!("bound:              {:6.0} ns", time(|| bound.call())?);
     Ok(())
 }

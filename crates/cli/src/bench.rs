@@ -21,7 +21,7 @@ use crate::define::{Bound, Place, Workload, workloads};
 use crate::eager::Eager;
 use crate::limit::{self, Limit};
 use crate::measure::{Effort, Times, measure, seconds_text};
-use crate::{Common, compare, env, steps};
+use crate::{Common, compare, env, overhead, steps};
 
 /// Every result is checked against the interpreter before it is timed; a row whose check failed is not printed.
 #[derive(Args, Debug)]
@@ -29,7 +29,8 @@ use crate::{Common, compare, env, steps};
   oxyfuel bench
   oxyfuel bench --filter softmax --threads 1
   oxyfuel bench --json > old.json; …; oxyfuel bench --json > new.json; oxyfuel bench --compare old.json new.json
-  oxyfuel bench --compile")]
+  oxyfuel bench --compile
+  oxyfuel bench --overhead --json")]
 pub struct BenchArgs {
     #[command(flatten)]
     common: Common,
@@ -48,6 +49,9 @@ pub struct BenchArgs {
     /// Measure how long compiling the graphs of the proofs (or of --filter) takes, by step, and run nothing
     #[arg(long)]
     compile: bool,
+    /// Measure what a call costs beside its work, ordinary and bound, and nothing else
+    #[arg(long)]
+    overhead: bool,
     /// List the workloads and measure nothing
     #[arg(long)]
     list: bool,
@@ -95,6 +99,9 @@ pub struct Row {
 pub fn bench(args: &BenchArgs) -> Result<()> {
     if let Some(files) = &args.compare {
         return compare::compare(&files[0], &files[1], args.json);
+    }
+    if args.overhead {
+        return overhead::overhead(&args.common, args.json, args.quick);
     }
     let chosen = chosen(args)?;
     if args.list {

@@ -17,6 +17,7 @@ mod limit;
 mod measure;
 mod mixed;
 mod npy;
+mod overhead;
 mod run;
 mod serve;
 mod show;

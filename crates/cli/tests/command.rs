@@ -152,6 +152,18 @@ fn compile_times_come_by_step() {
 }
 
 #[test]
+fn bench_measures_what_a_call_costs() {
+    let report = data(&["bench", "--quick", "--overhead", "--json"]);
+    let lines = report["lines"].as_array().unwrap();
+    let ways: Vec<&str> = lines.iter().filter_map(|l| l["way"].as_str()).collect();
+    assert_eq!(ways, ["eager, three kernels", "call", "call_into", "bound"]);
+    for line in lines {
+        assert!(line["times"]["median"].as_f64().unwrap() > 0.0, "{line}");
+    }
+    assert!(good(&["bench", "--quick", "--overhead"]).contains("relu(x + b) * 2"));
+}
+
+#[test]
 fn bench_says_what_it_cannot_find_or_do() {
     let text = refused(&["bench", "--filter", "frobnicate"], "E0202");
     assert!(text.contains("--list"), "{text}");

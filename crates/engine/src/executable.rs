@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use oxyfuel_base::{Code, Result, Symbol};
+use oxyfuel_base::{Code, Result, Symbol, err};
 use oxyfuel_plan::{InputSpec, Plan, SymbolSource};
 use oxyfuel_runtime::device::Device;
-use oxyfuel_runtime::execute::{Program, StepTime};
+use oxyfuel_runtime::execute::{Bound, Program, StepTime};
 use oxyfuel_runtime::tensor::Tensor;
 
 use crate::record::Record;
@@ -16,7 +16,7 @@ use crate::record::Record;
 /// A compiled graph on a device. Calls may run at once on several threads.
 #[derive(Debug)]
 pub struct Executable {
-    program: Program,
+    program: Arc<Program>,
     record: Record,
 }
 
@@ -38,17 +38,17 @@ impl Executable {
         device: Arc<dyn Device>,
     ) -> Result<Self> {
         Ok(Self {
-            program: Program::new(plan.into(), device)?,
+            program: Arc::new(Program::new(plan.into(), device)?),
             record,
         })
     }
 
     /// Refuses calls that would take more than so many bytes for the arena and the results; 0: no limit.
-    pub fn limited(self, bytes: usize) -> Result<Self> {
-        Ok(Self {
-            program: self.program.limited((bytes > 0).then_some(bytes))?,
-            record: self.record,
-        })
+    pub fn limited(mut self, bytes: usize) -> Result<Self> {
+        let program = Arc::get_mut(&mut self.program)
+            .ok_or_else(|| err!(Internal, "a program is limited that is bound already"))?;
+        program.limit((bytes > 0).then_some(bytes))?;
+        Ok(self)
     }
 
     /// Runs it and returns new outputs.
@@ -59,6 +59,11 @@ impl Executable {
     /// Runs it into tensors that the caller has.
     pub fn run_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
         self.program.call_into(inputs, outputs)
+    }
+
+    /// A call on these tensors, any number of times; see [`Program::bind`].
+    pub fn bind(&self, inputs: &[&Tensor], outputs: &[Option<&Tensor>]) -> Result<Bound> {
+        self.program.bind(inputs, outputs)
     }
 
     /// Runs it and says how long each step took on the device.

@@ -1,6 +1,7 @@
 //! Compiled functions of tensors: capture at the first call, guards at every call, a variant for each kind of arguments ([`core`](crate::core) finds it).
 
 use crate::Options;
+use crate::bound::BoundCall;
 use crate::bucket::Bucket;
 use crate::core::{Core, Kind, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
@@ -132,11 +133,8 @@ impl Compiled {
             let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
             return (self.function.function)(&inputs);
         }
-        let run = || {
-            let tensors = concrete(inputs, caller)?;
-            Ok(self.core.call(&self.request(&tensors)?)?.tensors)
-        };
-        run().map_err(|error| located(error, caller))
+        let run = |tensors: &[&rt::Tensor]| Ok(self.core.call(&self.request(tensors)?)?.tensors);
+        with_concrete(inputs, caller, run).map_err(|error| located(error, caller))
     }
 
     /// Calls a function that returns one tensor.
@@ -172,6 +170,24 @@ impl Compiled {
             self.core.call_into(&self.request(&tensors)?, &mut targets)
         };
         run().map_err(|error| located(error, caller))
+    }
+
+    /// Decides on the tensors of a call, which then runs any number of times without asking again; see [`BoundCall`].
+    ///
+    /// Nothing runs yet, but that a variant is compiled where none fits. Outputs are laid out as the results of [`Self::call`] are, start at a multiple of 64 bytes and
+    /// overlap no other tensor of the call; what is not so is an error here. A function that reads tensors on its way, has buckets, or returns views cannot be bound.
+    #[track_caller]
+    pub fn bind(&self, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<BoundCall> {
+        let caller = Location::caller();
+        let bind = || {
+            let tensors = concrete(inputs, caller)?;
+            let targets = outputs
+                .iter()
+                .map(|output| output.concrete("an output", caller))
+                .collect::<Result<Vec<_>>>()?;
+            self.core.bind(&self.request(&tensors)?, targets)
+        };
+        bind().map_err(|error| located(error, caller))
     }
 
     /// Calls it and says how long each step took on the device.
@@ -263,6 +279,29 @@ impl Compiled {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// As many arguments as most functions have.
+const FEW: usize = 8;
+
+/// Calls `run` with the memory behind the arguments of a call, without a list in memory where they are few.
+fn with_concrete<R>(
+    inputs: &[&Tensor],
+    caller: &Location<'_>,
+    run: impl FnOnce(&[&rt::Tensor]) -> Result<R>,
+) -> Result<R> {
+    let few = inputs.first().filter(|_| inputs.len() <= FEW);
+    let Some(State::Concrete(first)) = few.map(|first| &first.state) else {
+        return run(&concrete(inputs, caller)?);
+    };
+    let mut list = [first; FEW];
+    for (place, input) in list.iter_mut().zip(inputs) {
+        match &input.state {
+            State::Concrete(tensor) => *place = tensor,
+            State::Traced(_) | State::Failed(_) => return run(&concrete(inputs, caller)?),
+        }
+    }
+    run(&list[..inputs.len()])
 }
 
 /// The memory behind the arguments of a call.

@@ -37,6 +37,7 @@
 extern crate self as oxyfuel;
 
 mod advice;
+mod bound;
 mod bucket;
 mod call;
 mod compiled;
@@ -63,6 +64,7 @@ pub mod structure;
 pub mod tensor;
 mod trace;
 
+pub use bound::BoundCall;
 pub use bucket::Bucket;
 pub use call::Operand;
 pub use compiled::{Compiled, compile, compile_graph};

@@ -126,6 +126,10 @@ struct Cut {
 
 impl Cut {
     fn chunk(&self, index: usize) -> Range<usize> {
+        // Small work is one chunk, and a division of 128 bits is a good part of its time.
+        if self.chunks == 1 {
+            return 0..self.total;
+        }
         let bound = |i: usize| (self.total as u128 * i as u128 / self.chunks as u128) as usize;
         bound(index)..bound(index + 1)
     }

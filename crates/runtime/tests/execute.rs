@@ -626,3 +626,62 @@ fn a_profile_names_the_steps() {
         [(0, "add"), (1, "add")]
     );
 }
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn bound_calls_ask_for_nothing_and_ordinary_ones_for_their_outputs() {
+    let program = Arc::new(program(fixed(1000, true), &cpu(2)).unwrap());
+    let (a, b, out) = (ramp(1000, 1.0), ramp(1000, 10.0), ramp(1000, 0.0));
+    let asked = |call: &mut dyn FnMut()| {
+        (0..3).for_each(|_| call());
+        let before = ASKED.get();
+        (0..100).for_each(|_| call());
+        ASKED.get() - before
+    };
+    let mut bound = program.bind(&[&a, &b], &[Some(&out)]).unwrap();
+    assert_eq!(asked(&mut || bound.call().unwrap()), 0);
+    assert_eq!(out.to_vec::<f32>().unwrap(), expected(1000));
+    // The list of outputs, and of one the storage, its shape and its strides.
+    let ordinary = asked(&mut || drop(program.call(&[&a, &b]).unwrap()));
+    assert_eq!(ordinary, 4 * 100);
+    // Which outputs are computed in place.
+    let mut outputs = [ramp(1000, 0.0)];
+    let into = asked(&mut || program.call_into(&[&a, &b], &mut outputs).unwrap());
+    assert_eq!(into, 100);
+}
+
+#[test]
+fn bound_tensors_are_checked_once_and_held_at_every_call() {
+    for machine_code in kinds() {
+        let whole = Arc::new(program(fixed(4, machine_code), &cpu(1)).unwrap());
+        let (a, b, out) = (ramp(4, 1.0), ramp(4, 10.0), ramp(4, 0.0));
+        let code = |inputs: &[&Tensor], outputs: &[Option<&Tensor>]| {
+            whole.bind(inputs, outputs).unwrap_err().code
+        };
+        assert_eq!(code(&[&a], &[Some(&out)]), Code::ArityMismatch);
+        assert_eq!(code(&[&a, &b], &[]), Code::ArityMismatch);
+        assert_eq!(code(&[&a, &b], &[None]), Code::ArityMismatch);
+        assert_eq!(
+            code(&[&a, &ramp(5, 1.0)], &[Some(&out)]),
+            Code::ShapeMismatch
+        );
+        assert_eq!(code(&[&a, &b], &[Some(&ramp(5, 1.0))]), Code::ShapeMismatch);
+        assert_eq!(code(&[&a, &b], &[Some(&b)]), Code::AliasedInputs);
+        let mut bound = whole.bind(&[&a, &b], &[Some(&out)]).unwrap();
+        let reading = out.storage().borrow().unwrap();
+        assert_eq!(bound.call().unwrap_err().code, Code::DataRace);
+        drop(reading);
+        bound.call().unwrap();
+        assert_eq!(out.to_vec::<f32>().unwrap(), expected(4));
+        // What a refused call had borrowed was given back.
+        assert!(a.storage().borrow_mut().is_ok());
+
+        let writes = Arc::new(program(in_place(machine_code), &cpu(1)).unwrap());
+        let own = |output| writes.bind(&[&a, &b], &[output]).map(|_| ());
+        assert_eq!(own(Some(&out)).unwrap_err().code, Code::InvalidArgument);
+        let mut bound = writes.bind(&[&a, &b], &[None]).unwrap();
+        bound.call().unwrap();
+        bound.call().unwrap();
+        assert_eq!(a.to_vec::<f32>().unwrap(), [0.0, 21.0, 42.0, 63.0]);
+    }
+}

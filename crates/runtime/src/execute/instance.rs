@@ -138,6 +138,15 @@ impl Numbers<'_> {
 }
 
 impl Instance {
+    /// Whether the memory of an output is for it alone, from its first element on.
+    pub fn has_own_memory(&self, index: usize) -> bool {
+        let output = &self.outputs[index];
+        let of_buffer = |other: &&Output| other.buffer == output.buffer;
+        self.buffers[output.buffer].home == Home::Output(index)
+            && output.offset == 0
+            && self.outputs.iter().filter(of_buffer).count() == 1
+    }
+
     /// Evaluates a verified plan; `symbols` has a number for each of its symbols, but for those that a step binds: then the
     /// instance ends with the first step that binds one which is missing.
     pub fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {

@@ -12,12 +12,12 @@ const NAMED: usize = 5;
 
 impl Program {
     /// Refuses calls that would take more than so many bytes, now where all sizes are known, else before the call runs.
-    pub fn limited(mut self, bytes: Option<usize>) -> Result<Self> {
+    pub fn limit(&mut self, bytes: Option<usize>) -> Result<()> {
         self.memory_limit = bytes;
-        if let Some(only) = &self.only {
-            self.check_limit(&only.instance)?;
+        match &self.only {
+            Some(only) => self.check_limit(&only.instance),
+            None => Ok(()),
         }
-        Ok(self)
     }
 
     /// Bytes that a call takes for its arena and its results; `None` where symbols have no numbers yet.

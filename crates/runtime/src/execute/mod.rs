@@ -10,22 +10,26 @@
 //!
 //! A call in the steady state asks for no memory but its outputs', takes no contended lock and makes no system call:
 //! the arena and the words of its launches wait in a workspace that the call takes and puts back. Calls may run at
-//! once on several threads; each has a workspace of its own.
+//! once on several threads; each has a workspace of its own. [`Bound`] is a call whose tensors were decided before.
 //!
 //! Inputs are checked against the plan (type, shape, strides, alignment, device) and borrowed for the time of the
 //! call: an input that the plan writes must not overlap another one, nor be in use elsewhere.
 
+mod border;
+mod bound;
 mod hosted;
 mod instance;
 mod limit;
 
+pub use bound::Bound;
 pub use hosted::{Host, LATER};
 
 use crate::device::{Device, Launch, LoadedKernel, Stream};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
-use instance::{Home, Input, Instance, ReadyStep};
+use border::{Borrowed, Targets, check_input, check_output};
+use instance::{Home, Instance, ReadyStep};
 use oxyfuel_base::{Result, Symbol, ensure, err};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
 use std::collections::HashMap;
@@ -68,6 +72,26 @@ struct Workspace {
     addresses: Vec<u64>,
     words: Vec<u64>,
     stream: Stream,
+    /// Memory of the buffers that the caller gets; empty between calls.
+    fresh: Vec<Option<Storage>>,
+}
+
+/// An instance for the time of a call.
+enum Found<'a> {
+    /// Of a plan without symbols.
+    Only(&'a Arc<Ready>),
+    Known(Arc<Ready>),
+}
+
+impl std::ops::Deref for Found<'_> {
+    type Target = Arc<Ready>;
+
+    fn deref(&self) -> &Arc<Ready> {
+        match self {
+            Self::Only(ready) => ready,
+            Self::Known(ready) => ready,
+        }
+    }
 }
 
 impl Drop for Ready {
@@ -174,13 +198,17 @@ impl Program {
             check_output(index, tensor, output, &*self.device)?;
         }
         let targets = Targets::new(outputs, instance, inputs);
-        let computed = self.call_to(&ready, inputs, &targets.0, &mut |_, _| Ok(()))?;
-        let direct: Vec<bool> = targets.0.iter().map(Option::is_some).collect();
+        let mut elsewhere = Vec::new();
+        self.call_to(
+            &ready,
+            inputs,
+            &targets,
+            &mut |_, _| Ok(()),
+            &mut |index, tensor| elsewhere.push((index, tensor)),
+        )?;
         drop(targets);
-        for ((tensor, computed), direct) in outputs.iter_mut().zip(computed).zip(direct) {
-            if !direct {
-                tensor.copy_from(&computed)?;
-            }
+        for (index, computed) in elsewhere {
+            outputs[index].copy_from(&computed)?;
         }
         Ok(())
     }
@@ -210,52 +238,75 @@ impl Program {
     /// `between` is called before the first step and after each.
     fn call_with(&self, inputs: &[&Tensor], between: Between<'_>) -> Result<Vec<Tensor>> {
         let ready = self.instance(inputs)?;
-        self.call_to(&ready, inputs, &[], between)
+        let mut outputs = Vec::with_capacity(ready.instance.outputs.len());
+        self.call_to(
+            &ready,
+            inputs,
+            &Targets::none(),
+            between,
+            &mut |_, tensor| outputs.push(tensor),
+        )?;
+        Ok(outputs)
     }
 
-    /// `targets` has a tensor for each output that is to be computed in its place.
+    /// `results` is given each output that has no target, in order.
     fn call_to(
         &self,
         ready: &Ready,
         inputs: &[&Tensor],
-        targets: &[Option<Tensor>],
+        targets: &Targets<'_>,
         between: Between<'_>,
-    ) -> Result<Vec<Tensor>> {
+        results: &mut dyn FnMut(usize, Tensor),
+    ) -> Result<()> {
         let instance = &ready.instance;
         for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
             check_input(tensor, spec, &*self.device)?;
         }
         let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
-        let target = |output: usize| targets.get(output).and_then(Option::as_ref);
-        let fresh = self.allocate_outputs(instance, &|output| target(output).is_none())?;
         let mut workspace = self.workspace(ready, Stream::default())?;
-        for (index, buffer) in instance.buffers.iter().enumerate() {
-            match buffer.home {
-                Home::Input(input) => workspace.addresses[index] = inputs[input].address(),
-                Home::Output(output) => {
-                    workspace.addresses[index] = match (target(output), &fresh[index]) {
-                        (Some(tensor), _) => tensor.address(),
-                        (None, Some(storage)) => storage.address(),
-                        (None, None) => 0,
-                    };
+        let mut call = || {
+            self.place(instance, inputs, targets, &mut workspace)?;
+            // SAFETY: every input was checked to hold its buffer's bytes and is borrowed; outputs and arena were allocated
+            // with their buffers' sizes; offsets were checked by `Instance`; what kernels touch inside is the compiler's promise.
+            unsafe { self.run(instance, &mut workspace, between) }?;
+            for (index, output) in instance.outputs.iter().enumerate() {
+                if targets.get(index).is_none() {
+                    results(
+                        index,
+                        self.output(output, instance, inputs, &workspace.fresh)?,
+                    );
                 }
-                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => {}
             }
-        }
-        // SAFETY: every input was checked to hold its buffer's bytes and is borrowed; outputs and arena were allocated
-        // with their buffers' sizes; offsets were checked by `Instance`; what kernels touch inside is the compiler's promise.
-        let ran = unsafe { self.run(instance, &mut workspace, between) };
+            Ok(())
+        };
+        let called = call();
+        workspace.fresh.fill(None);
         ready.put(workspace);
-        ran?;
-        instance
-            .outputs
-            .iter()
-            .enumerate()
-            .map(|(index, output)| match target(index) {
-                Some(tensor) => Ok(tensor.clone()),
-                None => self.output(output, instance, inputs, &fresh),
-            })
-            .collect()
+        called
+    }
+
+    /// Puts the addresses of a call's inputs and outputs into its workspace, with new memory for outputs that have no target.
+    fn place(
+        &self,
+        instance: &Instance,
+        inputs: &[&Tensor],
+        targets: &Targets<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        for (index, buffer) in instance.buffers.iter().enumerate() {
+            workspace.addresses[index] = match buffer.home {
+                Home::Input(input) => inputs[input].address(),
+                Home::Output(output) => match targets.get(output) {
+                    Some(tensor) => tensor.address(),
+                    None => {
+                        let storage = self.device.allocate(buffer.bytes)?;
+                        workspace.fresh[index].insert(storage).address()
+                    }
+                },
+                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => continue,
+            };
+        }
+        Ok(())
     }
 
     /// Runs the plan on memory that the caller answers for: one address an input and one an output (ignored where
@@ -400,7 +451,7 @@ impl Program {
     }
 
     /// Numbers for the symbols from the shapes of a call's inputs, and the instance for them.
-    fn instance(&self, inputs: &[&Tensor]) -> Result<Arc<Ready>> {
+    fn instance(&self, inputs: &[&Tensor]) -> Result<Found<'_>> {
         ensure!(
             inputs.len() == self.plan.inputs.len(),
             ArityMismatch,
@@ -409,7 +460,7 @@ impl Program {
             self.plan.inputs.len()
         );
         if let Some(only) = &self.only {
-            return Ok(only.clone());
+            return Ok(Found::Only(only));
         }
         let symbols = self
             .plan
@@ -429,7 +480,7 @@ impl Program {
     }
 
     /// The instance for these numbers, in the order of the plan's symbols.
-    fn ready(&self, values: &[i64]) -> Result<Arc<Ready>> {
+    fn ready(&self, values: &[i64]) -> Result<Found<'_>> {
         let bindings = &self.plan.symbols;
         ensure!(
             values.len() == bindings.len(),
@@ -439,7 +490,7 @@ impl Program {
             bindings.len()
         );
         if let Some(only) = &self.only {
-            return Ok(only.clone());
+            return Ok(Found::Only(only));
         }
         if let Some(ready) = self
             .instances
@@ -447,7 +498,7 @@ impl Program {
             .unwrap_or_else(PoisonError::into_inner)
             .get(values)
         {
-            return Ok(ready.clone());
+            return Ok(Found::Known(ready.clone()));
         }
         self.check_numbers(values)?;
         let symbols: Vec<(Symbol, i64)> = bindings
@@ -466,7 +517,7 @@ impl Program {
             instances.clear();
         }
         instances.insert(values.into(), ready.clone());
-        Ok(ready)
+        Ok(Found::Known(ready))
     }
 
     fn workspace(&self, ready: &Ready, stream: Stream) -> Result<Box<Workspace>> {
@@ -478,7 +529,10 @@ impl Program {
             }
             return Ok(workspace);
         }
-        let instance = &ready.instance;
+        self.new_workspace(&ready.instance, stream)
+    }
+
+    fn new_workspace(&self, instance: &Instance, stream: Stream) -> Result<Box<Workspace>> {
         let arena = self.device.allocate(instance.arena_bytes)?;
         let addresses = instance
             .buffers
@@ -495,25 +549,8 @@ impl Program {
             addresses,
             words: instance.words.clone(),
             stream,
+            fresh: vec![None; instance.buffers.len()],
         }))
-    }
-
-    /// Memory for each buffer that the caller gets.
-    fn allocate_outputs(
-        &self,
-        instance: &Instance,
-        wanted: &dyn Fn(usize) -> bool,
-    ) -> Result<Vec<Option<Storage>>> {
-        let storages = instance.buffers.iter().map(|buffer| match buffer.home {
-            Home::Output(output) if wanted(output) => self.device.allocate(buffer.bytes).map(Some),
-            Home::Output(_)
-            | Home::Input(_)
-            | Home::Arena { .. }
-            | Home::Constant
-            | Home::Host
-            | Home::Later => Ok(None),
-        });
-        storages.collect()
     }
 
     fn output(
@@ -576,46 +613,6 @@ impl Program {
     }
 }
 
-/// Tensors of the caller that outputs are computed in, borrowed for writing.
-struct Targets(Vec<Option<Tensor>>);
-
-impl Targets {
-    fn new(outputs: &[Tensor], instance: &Instance, inputs: &[&Tensor]) -> Self {
-        // Held as it is filled, so that a panic in between gives back what was taken.
-        let mut this = Self(Vec::with_capacity(outputs.len()));
-        for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
-            let buffer = instance.buffers[output.buffer];
-            let alone = instance
-                .outputs
-                .iter()
-                .filter(|other| other.buffer == output.buffer)
-                .count()
-                == 1;
-            let room = tensor.storage().address() + tensor.storage().len() as u64;
-            let fits = buffer.home == Home::Output(index)
-                && alone
-                && output.offset == 0
-                && same_strides(tensor, &output.strides)
-                && tensor.address().is_multiple_of(64)
-                && room.saturating_sub(tensor.address()) >= buffer.bytes as u64
-                && !inputs
-                    .iter()
-                    .any(|input| input.storage().is_same(tensor.storage()))
-                && tensor.storage().acquire(true).is_ok();
-            this.0.push(fits.then(|| tensor.clone()));
-        }
-        this
-    }
-}
-
-impl Drop for Targets {
-    fn drop(&mut self) {
-        for tensor in self.0.iter().flatten() {
-            tensor.storage().release(true);
-        }
-    }
-}
-
 /// What happens between the steps of a call.
 type Between<'a> = &'a mut dyn FnMut(usize, Stream) -> Result<()>;
 
@@ -626,161 +623,4 @@ impl Ready {
             waiting: AtomicPtr::default(),
         })
     }
-}
-
-/// The inputs are borrowed for the time of a call: shared, or alone where the plan writes them.
-struct Borrowed<'a> {
-    inputs: &'a [&'a Tensor],
-    specs: &'a [Input],
-    /// How many of them are.
-    taken: usize,
-}
-
-impl<'a> Borrowed<'a> {
-    fn new(inputs: &'a [&'a Tensor], specs: &'a [Input]) -> Result<Self> {
-        let mut this = Self {
-            inputs,
-            specs,
-            taken: 0,
-        };
-        let any_written = specs.iter().any(|spec| spec.written);
-        for index in 0..inputs.len() {
-            if any_written {
-                this.check_overlap(index)?;
-            }
-            if !this.is_covered(index) {
-                inputs[index].storage().acquire(specs[index].written)?;
-            }
-            this.taken = index + 1;
-        }
-        Ok(this)
-    }
-
-    /// Inputs that are written, but for number `index`.
-    fn others_written(&self, index: usize) -> impl Iterator<Item = usize> {
-        (0..self.inputs.len()).filter(move |other| *other != index && self.specs[*other].written)
-    }
-
-    fn range(&self, index: usize) -> Range<u64> {
-        let begin = self.inputs[index].address();
-        begin..begin + self.specs[index].bytes as u64
-    }
-
-    fn check_overlap(&self, index: usize) -> Result<()> {
-        let mine = self.range(index);
-        for other in self.others_written(index) {
-            let theirs = self.range(other);
-            ensure!(
-                mine.start >= theirs.end || theirs.start >= mine.end,
-                AliasedInputs,
-                "input {} overlaps input {}, which is written",
-                self.specs[index].name,
-                self.specs[other].name
-            );
-        }
-        Ok(())
-    }
-
-    /// Neighbours in one storage share a writer's borrow (the first writer's, where there are several).
-    fn is_covered(&self, index: usize) -> bool {
-        let (mine, written) = (self.inputs[index].storage(), self.specs[index].written);
-        self.others_written(index)
-            .any(|other| (!written || other < index) && mine.is_same(self.inputs[other].storage()))
-    }
-}
-
-impl Drop for Borrowed<'_> {
-    fn drop(&mut self) {
-        for index in 0..self.taken {
-            if !self.is_covered(index) {
-                self.inputs[index]
-                    .storage()
-                    .release(self.specs[index].written);
-            }
-        }
-    }
-}
-
-/// Strides of dims with one element do not matter.
-fn same_strides(tensor: &Tensor, strides: &[i64]) -> bool {
-    let dims = tensor.strides().iter().zip(strides).zip(tensor.shape());
-    dims.into_iter()
-        .all(|((a, b), extent)| *extent == 1 || a == b)
-}
-
-fn check_output(
-    index: usize,
-    tensor: &Tensor,
-    output: &instance::Output,
-    device: &dyn Device,
-) -> Result<()> {
-    ensure!(
-        tensor.dtype() == output.dtype,
-        DTypeMismatch,
-        "output {index} is {}, not {}",
-        tensor.dtype(),
-        output.dtype
-    );
-    ensure!(
-        tensor.shape() == output.shape,
-        ShapeMismatch,
-        "output {index} has shape {:?}, not {:?}",
-        tensor.shape(),
-        output.shape
-    );
-    ensure!(
-        tensor.device() == device.id(),
-        DeviceMismatch,
-        "output {index} is on {}, not {}",
-        tensor.device(),
-        device.id()
-    );
-    Ok(())
-}
-
-fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()> {
-    let name = &spec.name;
-    ensure!(
-        tensor.dtype() == spec.dtype,
-        DTypeMismatch,
-        "input {name} is {}, not {}",
-        tensor.dtype(),
-        spec.dtype
-    );
-    ensure!(
-        tensor.shape() == spec.shape,
-        ShapeMismatch,
-        "input {name} has shape {:?}, not {:?}",
-        tensor.shape(),
-        spec.shape
-    );
-    ensure!(
-        tensor.device() == device.id(),
-        DeviceMismatch,
-        "input {name} is on {}, not {}",
-        tensor.device(),
-        device.id()
-    );
-    ensure!(
-        same_strides(tensor, &spec.strides) || tensor.is_empty(),
-        LayoutMismatch,
-        "input {name} has strides {:?}, not {:?}",
-        tensor.strides(),
-        spec.strides
-    );
-    ensure!(
-        tensor.address().is_multiple_of(spec.align) || tensor.is_empty(),
-        LayoutMismatch,
-        "input {name} is not aligned to {} bytes",
-        spec.align
-    );
-    let room = tensor.storage().len() as u64
-        - (tensor.address() - tensor.storage().address()).min(tensor.storage().len() as u64);
-    ensure!(
-        spec.bytes as u64 <= room,
-        LayoutMismatch,
-        "input {name} has {room} bytes of memory, not {}",
-        spec.bytes
-    );
-    Ok(())
 }

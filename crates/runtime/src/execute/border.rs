@@ -1,0 +1,272 @@
+//! What a call asks of the tensors it is given, and how it holds them while it runs.
+//!
+//! Every storage is borrowed for the time of the call: shared, or alone where the plan writes it. A conflict with another call is an error, never a race.
+
+use super::instance::{Input, Instance, Output};
+use crate::device::Device;
+use crate::memory::ALIGN;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+use oxyfuel_base::{Result, ensure};
+use std::ops::Range;
+
+/// Tensors of the caller that outputs are computed in, borrowed for writing.
+pub(super) struct Targets<'a> {
+    outputs: &'a [Tensor],
+    /// Which of them are, as far as is decided.
+    direct: Vec<bool>,
+}
+
+impl<'a> Targets<'a> {
+    /// All outputs get memory of their own.
+    pub fn none() -> Self {
+        Self {
+            outputs: &[],
+            direct: Vec::new(),
+        }
+    }
+
+    pub fn new(outputs: &'a [Tensor], instance: &Instance, inputs: &[&Tensor]) -> Self {
+        // Held as it is filled, so that a panic in between gives back what was taken.
+        let mut this = Self {
+            outputs,
+            direct: Vec::with_capacity(outputs.len()),
+        };
+        for (index, tensor) in outputs.iter().enumerate() {
+            let storage = tensor.storage();
+            let fits = instance.has_own_memory(index)
+                && check_target(index, tensor, instance).is_ok()
+                && !inputs.iter().any(|input| input.storage().is_same(storage))
+                && storage.acquire(true).is_ok();
+            this.direct.push(fits);
+        }
+        this
+    }
+
+    /// The tensor that an output is computed in.
+    pub fn get(&self, output: usize) -> Option<&'a Tensor> {
+        match self.direct.get(output) {
+            Some(true) => self.outputs.get(output),
+            Some(false) | None => None,
+        }
+    }
+}
+
+impl Drop for Targets<'_> {
+    fn drop(&mut self) {
+        for output in 0..self.direct.len() {
+            if let Some(tensor) = self.get(output) {
+                tensor.storage().release(true);
+            }
+        }
+    }
+}
+
+/// Storages that a call holds, each once, and whether it writes them.
+pub(super) struct Held<'a> {
+    storages: &'a [(Storage, bool)],
+    /// How many of them are held.
+    taken: usize,
+}
+
+impl<'a> Held<'a> {
+    pub fn new(storages: &'a [(Storage, bool)]) -> Result<Self> {
+        let mut this = Self { storages, taken: 0 };
+        for (storage, written) in storages {
+            storage.acquire(*written)?;
+            this.taken += 1;
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for (storage, written) in &self.storages[..self.taken] {
+            storage.release(*written);
+        }
+    }
+}
+
+/// The inputs are borrowed for the time of a call: shared, or alone where the plan writes them.
+pub(super) struct Borrowed<'a> {
+    inputs: &'a [&'a Tensor],
+    specs: &'a [Input],
+    /// How many of them are.
+    taken: usize,
+}
+
+impl<'a> Borrowed<'a> {
+    pub fn new(inputs: &'a [&'a Tensor], specs: &'a [Input]) -> Result<Self> {
+        let mut this = Self {
+            inputs,
+            specs,
+            taken: 0,
+        };
+        let any_written = specs.iter().any(|spec| spec.written);
+        for index in 0..inputs.len() {
+            if any_written {
+                this.check_overlap(index)?;
+            }
+            if !this.is_covered(index) {
+                inputs[index].storage().acquire(specs[index].written)?;
+            }
+            this.taken = index + 1;
+        }
+        Ok(this)
+    }
+
+    /// Inputs that are written, but for number `index`.
+    fn others_written(&self, index: usize) -> impl Iterator<Item = usize> {
+        (0..self.inputs.len()).filter(move |other| *other != index && self.specs[*other].written)
+    }
+
+    fn range(&self, index: usize) -> Range<u64> {
+        let begin = self.inputs[index].address();
+        begin..begin + self.specs[index].bytes as u64
+    }
+
+    fn check_overlap(&self, index: usize) -> Result<()> {
+        let mine = self.range(index);
+        for other in self.others_written(index) {
+            let theirs = self.range(other);
+            ensure!(
+                mine.start >= theirs.end || theirs.start >= mine.end,
+                AliasedInputs,
+                "input {} overlaps input {}, which is written",
+                self.specs[index].name,
+                self.specs[other].name
+            );
+        }
+        Ok(())
+    }
+
+    /// Neighbours in one storage share a writer's borrow (the first writer's, where there are several).
+    fn is_covered(&self, index: usize) -> bool {
+        let (mine, written) = (self.inputs[index].storage(), self.specs[index].written);
+        self.others_written(index)
+            .any(|other| (!written || other < index) && mine.is_same(self.inputs[other].storage()))
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        for index in 0..self.taken {
+            if !self.is_covered(index) {
+                self.inputs[index]
+                    .storage()
+                    .release(self.specs[index].written);
+            }
+        }
+    }
+}
+
+/// Strides of dims with one element do not matter.
+fn same_strides(tensor: &Tensor, strides: &[i64]) -> bool {
+    let dims = tensor.strides().iter().zip(strides).zip(tensor.shape());
+    dims.into_iter()
+        .all(|((a, b), extent)| *extent == 1 || a == b)
+}
+
+/// Whether an output that has memory of its own can be computed right here: laid out alike, aligned, with room for the buffer.
+pub(super) fn check_target(index: usize, tensor: &Tensor, instance: &Instance) -> Result<()> {
+    let output = &instance.outputs[index];
+    let needed = instance.buffers[output.buffer].bytes as u64;
+    ensure!(
+        same_strides(tensor, &output.strides) || tensor.is_empty(),
+        LayoutMismatch,
+        "output {index} has strides {:?}, not {:?}",
+        tensor.strides(),
+        output.strides
+    );
+    ensure!(
+        tensor.address().is_multiple_of(ALIGN as u64) || tensor.is_empty(),
+        LayoutMismatch,
+        "output {index} does not start at a multiple of {ALIGN} bytes"
+    );
+    let end = tensor.storage().address() + tensor.storage().len() as u64;
+    let room = end.saturating_sub(tensor.address());
+    ensure!(
+        room >= needed,
+        LayoutMismatch,
+        "output {index} has {room} bytes of memory, not {needed}"
+    );
+    Ok(())
+}
+
+pub(super) fn check_output(
+    index: usize,
+    tensor: &Tensor,
+    output: &Output,
+    device: &dyn Device,
+) -> Result<()> {
+    ensure!(
+        tensor.dtype() == output.dtype,
+        DTypeMismatch,
+        "output {index} is {}, not {}",
+        tensor.dtype(),
+        output.dtype
+    );
+    ensure!(
+        tensor.shape() == output.shape,
+        ShapeMismatch,
+        "output {index} has shape {:?}, not {:?}",
+        tensor.shape(),
+        output.shape
+    );
+    ensure!(
+        tensor.device() == device.id(),
+        DeviceMismatch,
+        "output {index} is on {}, not {}",
+        tensor.device(),
+        device.id()
+    );
+    Ok(())
+}
+
+pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()> {
+    let name = &spec.name;
+    ensure!(
+        tensor.dtype() == spec.dtype,
+        DTypeMismatch,
+        "input {name} is {}, not {}",
+        tensor.dtype(),
+        spec.dtype
+    );
+    ensure!(
+        tensor.shape() == spec.shape,
+        ShapeMismatch,
+        "input {name} has shape {:?}, not {:?}",
+        tensor.shape(),
+        spec.shape
+    );
+    ensure!(
+        tensor.device() == device.id(),
+        DeviceMismatch,
+        "input {name} is on {}, not {}",
+        tensor.device(),
+        device.id()
+    );
+    ensure!(
+        same_strides(tensor, &spec.strides) || tensor.is_empty(),
+        LayoutMismatch,
+        "input {name} has strides {:?}, not {:?}",
+        tensor.strides(),
+        spec.strides
+    );
+    ensure!(
+        tensor.address().is_multiple_of(spec.align) || tensor.is_empty(),
+        LayoutMismatch,
+        "input {name} is not aligned to {} bytes",
+        spec.align
+    );
+    let room = tensor.storage().len() as u64
+        - (tensor.address() - tensor.storage().address()).min(tensor.storage().len() as u64);
+    ensure!(
+        spec.bytes as u64 <= room,
+        LayoutMismatch,
+        "input {name} has {room} bytes of memory, not {}",
+        spec.bytes
+    );
+    Ok(())
+}
