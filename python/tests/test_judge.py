@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from judge import counts, doors, grammar, opinfo, pool, program, programs, verdict
+from judge import counts, doors, grammar, opinfo, pool, program, programs, share, verdict
 
 
 class Liar(doors.Torch):
@@ -185,3 +185,15 @@ def test_kinds():
 def test_the_reference_run_is_in_float64(text, wide):
     with verdict.InDouble():
         assert (eval(text, {"x": torch.ones(2, dtype=torch.float64), "torch": torch}).dtype == torch.float64) == wide
+
+
+def test_the_share_counts_samples_of_core_operators():
+    def line(samples, **external):
+        calls = {f"aten.{t}.default": {"count": n, "reason": "not in the table"} for t, n in external.items()}
+        return {"direction": "forward", "samples": samples, "external": calls}
+
+    lines = [line(10), line(10, sort=4), line(10, mm=7, sort=9), line(5, linalg_eig=5), line(8, topk=20), line(9, sort=1) | {"direction": "gradient"}]
+    base, external, outside, inside = share.of(lines)
+    assert (base, external) == (10 + 10 + 3 + 0 + 8, 4 + 3 + 8)
+    assert outside == {"products": 7, share.NOT_CORE: 5}
+    assert inside == {"aten.sort.default": 7, "aten.topk.default": 8}

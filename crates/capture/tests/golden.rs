@@ -13,6 +13,8 @@ const SAMPLES: &[&str] = &[
     include_str!("golden/special.json"),
     include_str!("golden/scatter.json"),
     include_str!("golden/pool.json"),
+    include_str!("golden/windows.json"),
+    include_str!("golden/spaced.json"),
 ];
 
 fn samples() -> impl Iterator<Item = Json> {

@@ -23,7 +23,7 @@ import zlib
 
 import torch
 
-from judge import counts, pool, verdict
+from judge import counts, pool, share, verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
 FORWARD, GRAD = "forward", "gradient"
@@ -271,6 +271,7 @@ def main(args):
 
         pool.Pool("opinfo", args.workers, args.patience, see).run(todo)
     report(lines)
+    share.report(lines)
     ok = not any(line["wrong"] for line in lines)
     whole = of == 1 and not (args.op or args.dtype or args.direction or args.limit)
     if args.bless:

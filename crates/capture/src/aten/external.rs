@@ -4,9 +4,8 @@ use super::{Import::External, Row};
 
 const LIBRARY: &str = "convolutions run in the host's library";
 const ATTENTION: &str = "fused attention runs in the host's library";
-const POOL: &str = "windows over neighbours are not in the vocabulary yet";
 const BAGS: &str = "sums of rows whose number only the data says";
-const ORDER: &str = "sorting is not in the vocabulary yet";
+const ORDER: &str = "the order of equal elements is the host's own";
 const RANDOM: &str = "random numbers come from the host's generator";
 const DATA: &str = "its size depends on the data";
 const DISTANCE: &str = "distances run in the host's library";
@@ -30,11 +29,6 @@ pub(super) const ROWS: &[Row] = &[
         "aten.scaled_dot_product_attention.default",
         External(ATTENTION),
     ),
-    ("aten._adaptive_avg_pool2d.default", External(POOL)),
-    ("aten._adaptive_avg_pool2d_backward.default", External(POOL)),
-    ("aten._adaptive_avg_pool3d.default", External(POOL)),
-    ("aten.col2im.default", External(POOL)),
-    ("aten.im2col.default", External(POOL)),
     (
         "aten.native_group_norm_backward.default",
         External("sums of four shapes; the host's kernel is one pass"),
@@ -42,7 +36,6 @@ pub(super) const ROWS: &[Row] = &[
     ("aten._native_batch_norm_legit.default", External(MUTATES)),
     ("aten._embedding_bag.default", External(BAGS)),
     ("aten.sort.default", External(ORDER)),
-    ("aten.sort.stable", External(ORDER)),
     ("aten.topk.default", External(ORDER)),
     ("aten.native_dropout.default", External(RANDOM)),
     ("aten.rand.default", External(RANDOM)),
@@ -54,11 +47,9 @@ pub(super) const ROWS: &[Row] = &[
         External("its value is a size or a number of the host's program"),
     ),
     ("aten.atan2.out", External(MUTATES)),
-    ("aten._cdist_forward.default", External(DISTANCE)),
     ("aten._pdist_forward.default", External(DISTANCE)),
     ("aten._fft_c2r.default", External(COMPLEX)),
     ("aten._fft_r2c.default", External(COMPLEX)),
-    ("aten.grid_sampler_2d.default", External(SAMPLE)),
     ("aten.upsample_bilinear2d.vec", External(SAMPLE)),
     ("aten.sym_numel.default", External(SIZE)),
     ("aten.sym_size.int", External(SIZE)),

@@ -57,6 +57,10 @@ fn gather(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, index) = (c.tensor(0, "self")?, c.tensor(2, "index")?);
     let dim = c.int(1, "dim", 0)?;
     let shape = c.out(0)?.shape;
+    if shape.iter().any(|n| n.is_const(0)) {
+        // An empty index may have any rank.
+        return Ok(vec![c.b.full(0, shape, c.dtype(x), Device::Cpu)?]);
+    }
     let (x, index) = (at_least_1d(c, x)?, at_least_1d(c, index)?);
     let index = match c.dtype(index) {
         DType::I64 | DType::I32 => index,

@@ -12,6 +12,7 @@ mod external;
 mod index;
 mod maths;
 mod norm;
+mod order;
 mod pad;
 mod pointwise;
 mod pool;
@@ -22,6 +23,7 @@ mod scatter;
 mod source;
 mod special;
 mod strided;
+mod unfold;
 mod view;
 
 use crate::call::Call;
@@ -62,6 +64,8 @@ const FAMILIES: &[&[Row]] = &[
     scatter::ROWS,
     pad::ROWS,
     pool::ROWS,
+    unfold::ROWS,
+    order::ROWS,
     resample::ROWS,
     product::ROWS,
     external::ROWS,

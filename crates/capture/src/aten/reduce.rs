@@ -140,9 +140,13 @@ fn reduce(c: &mut Call<'_>, op: Reduce, x: ValueId, over: Over) -> Result<ValueI
 fn added(c: &mut Call<'_>, op: Reduce, over: Over) -> Result<Vec<ValueId>> {
     let x = c.tensor(0, "self")?;
     let out = c.out(0)?.dtype;
-    if out.is_bool() || out.is_narrow_float() {
-        return refuse(format!("into {out}"));
-    }
+    // Of truth values a product is `all`, and a sum `any`.
+    let op = match op {
+        Reduce::Prod if out.is_bool() => Reduce::All,
+        Reduce::Sum if out.is_bool() => Reduce::Any,
+        _ if out.is_bool() || out.is_narrow_float() => return refuse(format!("into {out}")),
+        op => op,
+    };
     let x = c.b.cast(x, out)?;
     Ok(vec![reduce(c, op, x, over)?])
 }

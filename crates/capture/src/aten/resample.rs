@@ -3,7 +3,7 @@
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Device, Op, Unary, ValueId};
+use oxyfuel_graph::{Between, Binary, Device, Op, Outside, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     (
@@ -34,6 +34,7 @@ pub(super) const ROWS: &[Row] = &[
         "aten._upsample_nearest_exact3d.default",
         Compiled(|c| nearest(c, Scales::Apart, 0.5)),
     ),
+    ("aten.grid_sampler_2d.default", Compiled(grid_sampler)),
 ];
 
 /// How an overload passes its scales.
@@ -106,4 +107,27 @@ fn index(c: &mut Call<'_>, count: i64, size: i64, ratio: f32, shift: f64) -> Res
     let place = c.b.cast(place, DType::I64)?;
     let last = c.value_of(&Factor::Number(Scalar::I(size - 1)), DType::I64)?;
     c.b.emit(Op::Binary(Binary::Minimum), &[place, last])
+}
+
+fn grid_sampler(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, grid) = (c.tensor(0, "input")?, c.tensor(1, "grid")?);
+    let between = match c.int(2, "interpolation_mode", 0)? {
+        0 => Between::Bilinear,
+        1 => Between::Nearest,
+        2 => Between::Bicubic,
+        other => return refuse(format!("interpolation of kind {other}")),
+    };
+    let outside = match c.int(3, "padding_mode", 0)? {
+        0 => Outside::Zeros,
+        1 => Outside::Border,
+        2 => Outside::Reflection,
+        other => return refuse(format!("padding of kind {other}")),
+    };
+    let corners = c.flag(4, "align_corners", false)?;
+    if !matches!(c.dtype(x), DType::F32 | DType::F64) || c.dtype(grid) != c.dtype(x) {
+        // The nearest pixel of a rounded place is another pixel.
+        return refuse("places that eager rounds to halves");
+    }
+    let y = c.b.grid_sampler_2d(x, grid, between, outside, corners)?;
+    Ok(vec![y])
 }

@@ -3,7 +3,7 @@
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use crate::import::is_dense;
-use oxyfuel_base::{Result, Scalar};
+use oxyfuel_base::{DType, Result, Scalar};
 use oxyfuel_graph::{Binary, Device, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
@@ -35,19 +35,21 @@ pub(super) const ROWS: &[Row] = &[
         "aten.scalar_tensor.default",
         Compiled(|c| filled_with(c, 0, "s")),
     ),
-    (
-        "aten.arange.default",
-        Compiled(|c| arange(c, None, Some(0), None)),
-    ),
-    (
-        "aten.arange.start",
-        Compiled(|c| arange(c, Some(0), Some(1), None)),
-    ),
+    ("aten.arange.default", Compiled(|c| arange(c, None, None))),
+    ("aten.arange.start", Compiled(|c| arange(c, Some(0), None))),
     (
         "aten.arange.start_step",
-        Compiled(|c| arange(c, Some(0), Some(1), Some(2))),
+        Compiled(|c| arange(c, Some(0), Some(2))),
     ),
     ("prims.iota.default", Compiled(iota)),
+    ("aten.linspace.default", Compiled(linspace)),
+    ("aten.linspace.Tensor_Tensor", Compiled(linspace)),
+    ("aten.linspace.Tensor_Scalar", Compiled(linspace)),
+    ("aten.linspace.Scalar_Tensor", Compiled(linspace)),
+    ("aten.logspace.default", Compiled(logspace)),
+    ("aten.logspace.Tensor_Tensor", Compiled(logspace)),
+    ("aten.logspace.Tensor_Scalar", Compiled(logspace)),
+    ("aten.logspace.Scalar_Tensor", Compiled(logspace)),
 ];
 
 fn filled(c: &mut Call<'_>, value: i64) -> Result<Vec<ValueId>> {
@@ -86,13 +88,8 @@ fn filled_with(c: &mut Call<'_>, position: usize, name: &str) -> Result<Vec<Valu
     }
 }
 
-/// Counting from a start in steps; positions of start, end and step among the arguments.
-fn arange(
-    c: &mut Call<'_>,
-    start: Option<usize>,
-    end: Option<usize>,
-    step: Option<usize>,
-) -> Result<Vec<ValueId>> {
+/// Counting from a start in steps; their positions among the arguments. How far, the host's shape says.
+fn arange(c: &mut Call<'_>, start: Option<usize>, step: Option<usize>) -> Result<Vec<ValueId>> {
     let start = match start {
         Some(position) => c.factor(position, "start")?,
         None => Factor::Number(Scalar::I(0)),
@@ -101,11 +98,6 @@ fn arange(
         Some(position) => c.number(position, "step")?.unwrap_or(Scalar::I(1)),
         None => Scalar::I(1),
     };
-    // A fractional bound of an integer count changes how eager counts.
-    let bound = end.map(|position| c.factor(position, "end")).transpose()?;
-    if !c.out(0)?.dtype.is_float() && matches!(bound, Some(Factor::Number(Scalar::F(_)))) {
-        return refuse("an integer count up to a float");
-    }
     count(c, start, step)
 }
 
@@ -118,21 +110,14 @@ fn iota(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 
 fn count(c: &mut Call<'_>, start: Factor, step: Scalar) -> Result<Vec<ValueId>> {
     let ty = c.out(0)?;
-    let cast = |n: Scalar| -> Option<Scalar> {
-        match (ty.dtype.is_float(), n) {
-            (true, n) => Some(Scalar::F(n.as_f64())),
-            (false, Scalar::I(_) | Scalar::B(_)) => Some(Scalar::I(n.as_i64())),
-            (false, Scalar::F(_)) => None,
-        }
+    // Integers count in integers, as eager does, whatever the bounds were written as.
+    let cast = |n: Scalar| match ty.dtype.is_float() {
+        true => Scalar::F(n.as_f64()),
+        false => Scalar::I(n.as_i64()),
     };
-    let Some(step) = cast(step) else {
-        return refuse("an integer count in fractional steps");
-    };
+    let step = cast(step);
     let (first, offset) = match start {
-        Factor::Number(n) => match cast(n) {
-            Some(first) => (first, None),
-            None => return refuse("an integer count from a float"),
-        },
+        Factor::Number(n) => (cast(n), None),
         Factor::Symbolic(e) if ty.dtype.is_int() => (Scalar::I(0), Some(e)),
         Factor::Symbolic(_) => return refuse("a float count from a symbolic start"),
         Factor::Value(_) => return refuse("`start` is a tensor"),
@@ -152,4 +137,52 @@ fn count(c: &mut Call<'_>, start: Factor, step: Scalar) -> Result<Vec<ValueId>> 
     };
     let offset = c.value_of(&Factor::Symbolic(offset), ty.dtype)?;
     Ok(vec![c.b.emit(Op::Binary(Binary::Add), &[counted, offset])?])
+}
+
+/// One end of a space, as wide as it was written.
+fn end(c: &mut Call<'_>, end: &Factor) -> Result<ValueId> {
+    let dtype = match end {
+        Factor::Value(v) => c.dtype(*v),
+        Factor::Number(Scalar::F(_)) => DType::F64,
+        Factor::Number(_) | Factor::Symbolic(_) => DType::I64,
+    };
+    c.value_of(end, dtype)
+}
+
+fn steps(c: &Call<'_>) -> Result<i64> {
+    match c.out(0)?.shape.as_slice() {
+        [n] => match n.as_const() {
+            Some(n) => Ok(n),
+            None => refuse("a number of steps that is not known when compiling"),
+        },
+        _ => refuse("no row of steps"),
+    }
+}
+
+fn linspace(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (a, b) = (c.factor(0, "start")?, c.factor(1, "end")?);
+    let (a, b) = (end(c, &a)?, end(c, &b)?);
+    let dtype = c.out(0)?.dtype;
+    let steps = steps(c)?;
+    Ok(vec![c.b.linspace(a, b, steps, dtype)?])
+}
+
+/// Integers as large as this are right to the last digit.
+const EXACT: f64 = 35_184_372_088_832.0;
+
+fn logspace(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (a, b) = (c.factor(0, "start")?, c.factor(1, "end")?);
+    let base = c.float(3, "base", 10.0)?;
+    let dtype = c.out(0)?.dtype;
+    for factor in [&a, &b] {
+        if let Factor::Number(n) = factor
+            && !dtype.is_float()
+            && base.powf(n.as_f64()).abs() >= EXACT
+        {
+            return refuse("integers of more digits than a power has");
+        }
+    }
+    let (a, b) = (end(c, &a)?, end(c, &b)?);
+    let steps = steps(c)?;
+    Ok(vec![c.b.logspace(a, b, steps, base, dtype)?])
 }

@@ -521,6 +521,88 @@ def pooling():
     case(A.max_pool3d_with_indices_backward.default, normal(*y.shape), x, [4, 3, 3], [2, 2, 1], [0, 0, 0], [1, 1, 1], False, i)
 
 
+def spaced():
+    ends = [(0, 5), (-3, 1.2), (4.3, -2.0), (2, 4), (1, 1)]
+    for dtype in (F32, BF16, F16, F64, I64, I32):
+        for a, b in ends:
+            for n in (0, 1, 2, 7, 30):
+                case(A.linspace.default, a, b, n, dtype=dtype)
+                case(A.logspace.default, a, b, n, dtype=dtype)
+        for a, b in ends:
+            x, y = (torch.tensor(v, dtype=F32 if isinstance(v, float) else I64) for v in (a, b))
+            case(A.linspace.Tensor_Tensor, x, y, 9, dtype=dtype)
+            case(A.linspace.Tensor_Scalar, x, b, 9, dtype=dtype)
+            case(A.linspace.Scalar_Tensor, a, y, 9, dtype=dtype)
+            for base in (2.0, 1.1):
+                case(A.logspace.Tensor_Tensor, x, y, 9, base, dtype=dtype)
+                case(A.logspace.Tensor_Scalar, x, b, 1, base, dtype=dtype)
+                case(A.logspace.Scalar_Tensor, a, y, 2, base, dtype=dtype)
+    # Where a product that is rounded before the sum gives another integer.
+    for n in range(2, 60):
+        case(A.linspace.default, -47, 53, n, dtype=I64)
+        case(A.linspace.default, 0, n - 1, n, dtype=I64)
+    for args in ((0.5, 4.2, 0.7), (0, 2, 0.5), (-3.5, 5.5, 1.5)):
+        case(A.arange.start_step, *args, dtype=I64)
+
+
+def windows():
+    for dtype in (F32, BF16):
+        x = normal(2, 3, 7, 9, dtype=dtype)
+        for to in ([3, 4], [7, 9], [1, 3], [9, 5], [14, 1]):
+            y = A._adaptive_avg_pool2d.default(x, to)
+            case(A._adaptive_avg_pool2d.default, x, to)
+            case(A._adaptive_avg_pool2d_backward.default, normal(*y.shape, dtype=dtype), x)
+            y, i = A.adaptive_max_pool2d.default(x, to)
+            case(A.adaptive_max_pool2d.default, x, to)
+            case(A.adaptive_max_pool2d_backward.default, normal(*y.shape, dtype=dtype), x, i)
+        for kernel, dilation, padding, stride in (([2, 3], [1, 1], [0, 0], [1, 1]), ([3, 2], [2, 1], [1, 2], [2, 3]), ([1, 1], [1, 1], [3, 0], [4, 2])):
+            case(A.im2col.default, x, kernel, dilation, padding, stride)
+            case(A.im2col.default, x[0], kernel, dilation, padding, stride)
+            columns = normal(*A.im2col.default(x, kernel, dilation, padding, stride).shape, dtype=dtype)
+            case(A.col2im.default, columns, [7, 9], kernel, dilation, padding, stride)
+            case(A.col2im.default, columns[0], [7, 9], kernel, dilation, padding, stride)
+        y, i = A.max_pool2d_with_indices.default(x, [2, 2])
+        case(A.max_unpool2d.default, y, i, [7, 9])
+    x = torch.tensor([[NAN, 1, 2, NAN, -INF], [3, NAN, NAN, 0, -INF], [-INF, -INF, 1, 1, 1], [-INF, -INF, 5, 5, NAN]])[None]
+    for to in ([2, 2], [3, 4], [1, 2]):
+        case(A.adaptive_max_pool2d.default, x, to)
+    x = normal(2, 4, 5, 6)
+    for to in ([2, 3, 3], [4, 2, 6]):
+        y = A._adaptive_avg_pool3d.default(x, to)
+        case(A._adaptive_avg_pool3d.default, x, to)
+        case(A._adaptive_avg_pool3d_backward.default, normal(*y.shape), x)
+        y, i = A.adaptive_max_pool3d.default(x, to)
+        case(A.adaptive_max_pool3d.default, x, to)
+        case(A.adaptive_max_pool3d_backward.default, normal(*y.shape), x, i)
+    y, i = A.max_pool3d_with_indices.default(x, [2, 2, 2])
+    case(A.max_unpool3d.default, y, i, [4, 5, 6], [2, 2, 2], [0, 0, 0])
+
+
+def grids():
+    for dtype in (F32, F64):
+        x, grid = normal(2, 3, 4, 5, dtype=dtype), (normal(2, 3, 2, 2) * 1.3).to(dtype)
+        for between in (0, 1, 2):
+            for outside in (0, 1, 2):
+                for corners in (False, True):
+                    case(A.grid_sampler_2d.default, x, grid, between, outside, corners)
+
+
+def orders():
+    for dtype in (F32, BF16, F64, I64, U8, BOOL):
+        x = (normal(3, 11) * 3).to(dtype)
+        for dim in (-1, 0):
+            for descending in (False, True):
+                case(A.sort.stable, x, stable=True, dim=dim, descending=descending)
+    case(A.sort.stable, torch.tensor([NAN, 0.0, -0.0, INF, NAN, -INF, -0.0]), stable=True, dim=0, descending=True)
+    case(A.sort.stable, torch.tensor(3.0), stable=True)
+    a, b = normal(2, 4, 5), normal(2, 3, 5)
+    for p in (0.0, 0.5, 1.0, 2.0, 3.5, INF):
+        case(A._cdist_forward.default, a, b, p, None)
+    case(A.prod.dim_int, torch.tensor([[1, 0, 2], [3, 1, 1]]), 1, dtype=BOOL)
+    case(A.sum.dim_IntList, torch.tensor([[1, 0, 2], [0, 0, 0]]), [1], dtype=BOOL)
+    case(A.gather.default, torch.tensor(2.0), 0, torch.zeros(0, dtype=I64))
+
+
 def write(name, parts):
     for part in parts:
         part()
@@ -537,3 +619,5 @@ write("samples.json", (pointwise, sources, reductions, norms, gradients, views, 
 write("special.json", (special,))
 write("scatter.json", (scattering,))
 write("pool.json", (pooling,))
+write("windows.json", (windows, orders, grids))
+write("spaced.json", (spaced,))

@@ -17,6 +17,8 @@
 //! # }
 //! ```
 
+mod adaptive;
+mod grid;
 mod pointwise;
 mod pool;
 mod promote;
@@ -24,7 +26,10 @@ mod reduce;
 mod scatter;
 mod shape;
 mod source;
+mod spaced;
+mod unfold;
 
+pub use grid::{Between, Outside};
 pub use pool::{Divisor, Windows};
 pub use promote::{Operand, default_float, result_type};
 pub use scatter::Meet;

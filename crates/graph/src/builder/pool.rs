@@ -33,7 +33,7 @@ pub struct Windows {
 
 impl Windows {
     /// What all windows cover, from the first element of the padding on.
-    fn covered(&self) -> i64 {
+    pub(super) fn covered(&self) -> i64 {
         (self.count - 1) * self.step + (self.size - 1) * self.dilation + 1
     }
 
@@ -64,7 +64,7 @@ pub enum Divisor {
 
 impl Builder {
     #[track_caller]
-    fn windows_ok(&self, windows: &[Windows]) -> Result<()> {
+    pub(super) fn windows_ok(&self, windows: &[Windows]) -> Result<()> {
         let bad = windows.iter().any(|w| {
             w.size < 1
                 || w.step < 1
@@ -82,7 +82,7 @@ impl Builder {
 
     /// A dimension with a number around it, as far as windows reach.
     #[track_caller]
-    fn bordered(&mut self, x: ValueId, w: &Windows, number: Scalar) -> Result<ValueId> {
+    pub(super) fn bordered(&mut self, x: ValueId, w: &Windows, number: Scalar) -> Result<ValueId> {
         let ty = self.ty(x).clone();
         let dim = i64::try_from(w.dim).unwrap_or(0);
         let mut parts = vec![];
@@ -238,7 +238,31 @@ impl Builder {
         place: ValueId,
         dims: usize,
     ) -> Result<ValueId> {
-        let ty = self.ty(grad).clone();
+        self.placed(Scatter::Sum, grad, shape, place, dims)
+    }
+
+    /// Zeros in `shape`, but for the elements of `x` where `place` says, counted over the last `dims` dimensions: [`max_pool`](Self::max_pool) undone. Of several for one place the last stays.
+    #[track_caller]
+    pub fn max_unpool(
+        &mut self,
+        x: ValueId,
+        shape: &[Expr],
+        place: ValueId,
+        dims: usize,
+    ) -> Result<ValueId> {
+        self.placed(Scatter::Set, x, shape, place, dims)
+    }
+
+    #[track_caller]
+    fn placed(
+        &mut self,
+        op: Scatter,
+        x: ValueId,
+        shape: &[Expr],
+        place: ValueId,
+        dims: usize,
+    ) -> Result<ValueId> {
+        let ty = self.ty(x).clone();
         let kept = shape.len().saturating_sub(dims);
         let flat = |shape: &[Expr]| {
             let mut flat = shape[..kept].to_vec();
@@ -246,11 +270,11 @@ impl Builder {
             flat
         };
         let zeros = self.full(0, flat(shape), ty.dtype, ty.device)?;
-        let grad = self.view(grad, &flat(&ty.shape))?;
+        let x = self.view(x, &flat(&ty.shape))?;
         let place = self.view(place, &flat(&ty.shape))?;
         let along = i64::try_from(kept).unwrap_or(0);
-        let sum = self.scatter(Scatter::Sum, zeros, along, place, grad)?;
-        self.view(sum, shape)
+        let y = self.scatter(op, zeros, along, place, x)?;
+        self.view(y, shape)
     }
 
     #[track_caller]
