@@ -45,6 +45,39 @@ macro_rules! from_numbers {
 }
 from_numbers!(f64, f32, i64, i32, bool);
 
+/// The operands of a call while it is noted down.
+pub(crate) struct Operands<'a> {
+    all: &'a [Value],
+    /// Those that are tensors.
+    pub tensors: Vec<ValueId>,
+}
+
+impl<'a> Operands<'a> {
+    pub fn new(all: &'a [Value]) -> Self {
+        let tensor = |operand: &Value| match operand {
+            Value::Value(value) => Some(*value),
+            Value::Number(_) => None,
+        };
+        let tensors = all.iter().filter_map(tensor).collect();
+        Self { all, tensors }
+    }
+
+    /// One of the tensors.
+    pub fn tensor(&self, i: usize) -> Result<ValueId> {
+        let missing = || match self.tensors.is_empty() {
+            true => err!(InvalidArgument, "at least one operand must be a tensor"),
+            false => err!(InvalidArgument, "an operand is no tensor"),
+        };
+        self.tensors.get(i).copied().ok_or_else(missing)
+    }
+
+    /// One of all.
+    pub fn get(&self, i: usize) -> Result<Value> {
+        let missing = || err!(ArityMismatch, "an operand is missing");
+        self.all.get(i).copied().ok_or_else(missing)
+    }
+}
+
 /// Windows over the last two dims of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
@@ -250,27 +283,9 @@ impl Call {
 
     /// Notes the operation down: its meaning.
     pub fn record(&self, b: &mut Builder, operands: &[Value]) -> Result<ValueId> {
-        let tensors: Vec<ValueId> = operands
-            .iter()
-            .filter_map(|operand| match operand {
-                Value::Value(value) => Some(*value),
-                Value::Number(_) => None,
-            })
-            .collect();
-        let tensor = |i: usize| {
-            tensors.get(i).copied().ok_or_else(|| {
-                Error::new(
-                    Code::InvalidArgument,
-                    "at least one operand must be a tensor",
-                )
-            })
-        };
-        let operand = |i: usize| {
-            operands
-                .get(i)
-                .copied()
-                .ok_or_else(|| Error::new(Code::ArityMismatch, "an operand is missing"))
-        };
+        let operands = Operands::new(operands);
+        let tensor = |i: usize| operands.tensor(i);
+        let operand = |i: usize| operands.get(i);
         match self {
             Self::Unary(f) => b.unary(*f, tensor(0)?),
             Self::Binary(f) => b.binary(*f, operand(0)?, operand(1)?),
@@ -370,9 +385,10 @@ impl Call {
             } => b.slice(tensor(0)?, *dim, *start, *end, *step),
             Self::Select { dim, index } => b.select(tensor(0)?, *dim, *index),
 
-            Self::Cat(dim) => b.cat(&tensors, *dim),
+            Self::Cat(dim) => b.cat(&operands.tensors, *dim),
             Self::Stack(dim) => {
-                let rows = tensors
+                let rows = operands
+                    .tensors
                     .iter()
                     .map(|&t| b.unsqueeze(t, *dim))
                     .collect::<Result<Vec<_>>>()?;
@@ -424,7 +440,7 @@ impl Call {
                 let c = bias.then(|| tensor(2)).transpose()?;
                 b.linear(tensor(0)?, tensor(1)?, c)
             }
-            Self::Composed(composed) => composed.record(b, operands),
+            Self::Composed(composed) => composed.record(b, &operands),
         }
     }
 }

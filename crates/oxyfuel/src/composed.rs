@@ -3,9 +3,9 @@
 //! Random numbers are a function of their seed and of the position of an element, so that eager and compiled programs, any number of threads and a second computation
 //! give the same. A seed that is a tensor (an i64 without dims) changes from call to call without compiling again; `&seed + 1` sets two draws apart.
 
-use crate::call::{Call, Operand, apply};
+use crate::call::{Call, Operand, Operands, apply};
 use crate::tensor::Tensor;
-use oxyfuel_base::{Code, DType, Error, Result, Scalar, ensure};
+use oxyfuel_base::{DType, Result, Scalar, ensure};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::sample::{Distribution, Stream};
 use oxyfuel_graph::special::{Special, gcd};
@@ -88,28 +88,16 @@ impl Composed {
         }
     }
 
-    pub fn record(&self, b: &mut Builder, operands: &[Value]) -> Result<ValueId> {
-        let tensors: Vec<ValueId> = operands
-            .iter()
-            .filter_map(|operand| match operand {
-                Value::Value(value) => Some(*value),
-                Value::Number(_) => None,
-            })
-            .collect();
-        let tensor = |i: usize| {
-            tensors.get(i).copied().ok_or_else(|| {
-                let text = format!("{}: an operand is no tensor", self.name());
-                Error::new(Code::InvalidArgument, text)
-            })
-        };
+    pub fn record(&self, b: &mut Builder, operands: &Operands<'_>) -> Result<ValueId> {
+        let tensor = |i: usize| operands.tensor(i);
+        let tensors = &operands.tensors;
         let stream = |b: &mut Builder| -> Result<Stream> {
-            let seed = match operands.get(1) {
-                Some(Value::Value(seed)) => *seed,
-                Some(Value::Number(seed)) => {
+            let seed = match operands.get(1)? {
+                Value::Value(seed) => seed,
+                Value::Number(seed) => {
                     let device = b.ty(tensor(0)?).device;
                     b.full(Scalar::I(seed.as_i64()), vec![], DType::I64, device)?
                 }
-                None => tensor(1)?,
             };
             Ok(Stream { seed, number: 0 })
         };
@@ -154,7 +142,7 @@ impl Composed {
                 let all = b.convolution_backward(tensor(0)?, tensor(1)?, tensor(2)?, how)?;
                 Ok([all.input, all.weight, all.bias][*which])
             }
-            Self::Einsum(equation) => b.einsum(equation, &tensors),
+            Self::Einsum(equation) => b.einsum(equation, tensors),
             Self::Attention { causal, scale } => b.scaled_dot_product_attention(
                 [tensor(0)?, tensor(1)?, tensor(2)?],
                 tensors.get(3).copied(),
@@ -322,44 +310,6 @@ impl Tensor {
     }
 }
 
-/// How a kernel moves over its input: one number a dim, or one for all of them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Conv {
-    /// Steps of the kernel.
-    pub stride: Vec<i64>,
-    /// Zeros before and after each dim.
-    pub padding: Vec<i64>,
-    /// Distances between elements of the kernel.
-    pub dilation: Vec<i64>,
-    /// Channels that see each other form so many groups.
-    pub groups: i64,
-    /// Of transposed convolutions: more positions at the end of each dim.
-    pub output_padding: Vec<i64>,
-}
-
-impl Default for Conv {
-    fn default() -> Self {
-        Self {
-            stride: vec![1],
-            padding: vec![0],
-            dilation: vec![1],
-            groups: 1,
-            output_padding: vec![0],
-        }
-    }
-}
-
-impl Conv {
-    fn geometry(&self) -> Convolution {
-        Convolution {
-            stride: self.stride.clone(),
-            padding: self.padding.clone(),
-            dilation: self.dilation.clone(),
-            groups: self.groups,
-        }
-    }
-}
-
 macro_rules! convolutions {
     ($($name:ident $transposed:ident $dims:literal;)*) => {
         /// Convolutions of `[batch, channels, sizes…]`, or of one example without the batch.
@@ -367,14 +317,14 @@ macro_rules! convolutions {
             $(
             #[doc = concat!("Over the last dims (", stringify!($dims), "); the weight is `[out, channels / groups, kernel…]`.")]
             #[track_caller]
-            pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, conv: &Conv) -> Tensor {
-                self.convolved($dims, weight, bias, conv, None)
+            pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution) -> Tensor {
+                self.convolved($dims, weight, bias, how, None)
             }
 
-            #[doc = concat!("Transposed, over the last dims (", stringify!($dims), "); the weight is `[channels, out / groups, kernel…]`.")]
+            #[doc = concat!("Transposed, over the last dims (", stringify!($dims), "); the weight is `[channels, out / groups, kernel…]`. The result has `output_padding` more positions at the end of each dim.")]
             #[track_caller]
-            pub fn $transposed(&self, weight: &Tensor, bias: Option<&Tensor>, conv: &Conv) -> Tensor {
-                self.convolved($dims, weight, bias, conv, Some(conv.output_padding.clone()))
+            pub fn $transposed(&self, weight: &Tensor, bias: Option<&Tensor>, how: &Convolution, output_padding: &[i64]) -> Tensor {
+                self.convolved($dims, weight, bias, how, Some(output_padding.to_vec()))
             }
             )*
         }
@@ -394,10 +344,10 @@ impl Tensor {
         dims: usize,
         weight: &Tensor,
         bias: Option<&Tensor>,
-        conv: &Conv,
+        how: &Convolution,
         transposed: Option<Vec<i64>>,
     ) -> Tensor {
-        let how = conv.geometry();
+        let how = how.clone();
         let call = Composed::Convolution {
             dims,
             how,
@@ -413,10 +363,10 @@ impl Tensor {
 
     /// The gradients of a convolution with respect to its input (this tensor, with its batch), its weight and its bias, from that of its result.
     #[track_caller]
-    pub fn conv_backward(&self, weight: &Tensor, grad: &Tensor, conv: &Conv) -> [Tensor; 3] {
+    pub fn conv_backward(&self, weight: &Tensor, grad: &Tensor, how: &Convolution) -> [Tensor; 3] {
         let operands = [grad.into(), self.into(), weight.into()];
         [0, 1, 2].map(|which| {
-            let how = conv.geometry();
+            let how = how.clone();
             composed(Composed::ConvolutionBackward { how, which }, &operands)
         })
     }

@@ -26,6 +26,7 @@
 
 use crate::tensor::Tensor;
 use oxyfuel_base::{DType, Result};
+use oxyfuel_graph::convolution::Convolution;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -338,6 +339,26 @@ constants! {
     String: x => Constant::Text(x.into());
     &'static str: x => Constant::Text((*x).into());
     DType: x => Constant::Int(*x as i128);
+}
+
+/// How a kernel moves is plain data.
+impl Tensors for Convolution {
+    fn visit<'a>(&'a self, visitor: &mut dyn Visitor<'a>) {
+        let Self {
+            stride,
+            padding,
+            dilation,
+            groups,
+        } = self;
+        visit_field(Step::Field("stride"), stride, visitor);
+        visit_field(Step::Field("padding"), padding, visitor);
+        visit_field(Step::Field("dilation"), dilation, visitor);
+        visit_field(Step::Field("groups"), groups, visitor);
+    }
+
+    fn map(&self, _mapper: &mut dyn Mapper) -> Result<Self> {
+        Ok(self.clone())
+    }
 }
 
 impl<T> Tensors for std::marker::PhantomData<T> {

@@ -1,38 +1,12 @@
 //! Special functions, random numbers, convolutions and attention through the door: eager, compiled and interpreted results agree, and all of it is machine code.
 
-use oxyfuel::{CodeKind, Conv, DType, Options, Result, Tensor, compile};
-use oxyfuel_graph::HostTensor;
+mod agree;
 
-fn host(tensor: &Tensor) -> HostTensor {
-    HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes().unwrap()).unwrap()
-}
+use oxyfuel::{CodeKind, Convolution, DType, Options, Result, Tensor, compile};
 
-/// Runs `f` eagerly, compiled, and in the graph interpreter, and compares all three.
+/// The three agree, and all of it is machine code.
 fn check(name: &str, f: fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) {
-    let eager = f(inputs).unwrap_or_else(|error| panic!("{name}: eager: {error}"));
-    let compiled = compile(move |inputs: &[Tensor]| f(inputs), Options::default())
-        .unwrap()
-        .named(name);
-    let borrowed: Vec<&Tensor> = inputs.iter().collect();
-    let ours = compiled
-        .call(&borrowed)
-        .unwrap_or_else(|error| panic!("{name}: compiled: {error}"));
-    let (graph, captured) = compiled.graph(&borrowed).unwrap();
-    let hosts: Vec<HostTensor> = inputs.iter().chain(&captured).map(host).collect();
-    let expected = oxyfuel_graph::run(&graph, &hosts).unwrap();
-    assert_eq!(ours.len(), eager.len(), "{name}");
-    for (i, ((ours, eager), expected)) in ours.iter().zip(&eager).zip(&expected).enumerate() {
-        assert_eq!(ours.shape(), eager.shape(), "{name} {i}");
-        assert_eq!(ours.shape(), expected.shape, "{name} {i}");
-        let bytes = ours.to_bytes().unwrap();
-        let judge = |who: &str, other: &[u8]| {
-            oxyfuel_engine::agree(ours.dtype(), &bytes, other)
-                .unwrap_or_else(|why| panic!("{name}, output {i}, compiled and {who}: {why}"));
-        };
-        judge("interpreter", &expected.data);
-        judge("eager", &eager.to_bytes().unwrap());
-    }
-    for variant in &compiled.explain().variants {
+    for variant in &agree::check(name, f, inputs).explain().variants {
         for kernel in &variant.kernels {
             assert_eq!(kernel.code, CodeKind::Machine, "{name}: {}", kernel.name);
         }
@@ -128,11 +102,11 @@ fn convolutions() {
     check(
         "conv",
         |x| {
-            let conv = Conv {
+            let conv = Convolution {
                 stride: vec![2, 1],
                 padding: vec![1],
                 groups: 2,
-                ..Conv::default()
+                ..Convolution::default()
             };
             let y = x[0].conv2d(&x[1], Some(&x[2]), &conv);
             let [input, weight, bias] = x[0].conv_backward(&x[1], &y, &conv);
@@ -147,13 +121,13 @@ fn convolutions() {
     check(
         "conv1d and 3d",
         |x| {
-            let conv = Conv {
+            let conv = Convolution {
                 dilation: vec![2],
-                ..Conv::default()
+                ..Convolution::default()
             };
             Ok(vec![
                 x[0].conv1d(&x[1], None, &conv),
-                x[2].conv3d(&x[3], None, &Conv::default()),
+                x[2].conv3d(&x[3], None, &Convolution::default()),
             ])
         },
         &[
@@ -166,13 +140,17 @@ fn convolutions() {
     check(
         "conv_transpose",
         |x| {
-            let conv = Conv {
+            let conv = Convolution {
                 stride: vec![3, 2],
                 padding: vec![1],
-                output_padding: vec![2, 1],
-                ..Conv::default()
+                ..Convolution::default()
             };
-            Ok(vec![x[0].conv_transpose2d(&x[1], Some(&x[2]), &conv)])
+            Ok(vec![x[0].conv_transpose2d(
+                &x[1],
+                Some(&x[2]),
+                &conv,
+                &[2, 1],
+            )])
         },
         &[
             f32s(&[2, 4, 5, 3], 1),
@@ -186,7 +164,7 @@ fn convolutions() {
 fn a_convolution_that_does_not_fit() {
     let (x, w) = (f32s(&[1, 2, 4, 4], 1), f32s(&[3, 2, 5, 5], 2));
     let error = x
-        .conv2d(&w, None, &Conv::default())
+        .conv2d(&w, None, &Convolution::default())
         .to_vec::<f32>()
         .unwrap_err();
     let text = error.to_string();
@@ -195,7 +173,7 @@ fn a_convolution_that_does_not_fit() {
         "{text}"
     );
     let text = x
-        .conv1d(&w, None, &Conv::default())
+        .conv1d(&w, None, &Convolution::default())
         .to_vec::<f32>()
         .unwrap_err()
         .to_string();

@@ -294,3 +294,33 @@ proptest! {
         }
     }
 }
+
+/// A tensor is scattered into itself as it was before, and the result is a new tensor.
+#[test]
+fn a_slice_of_a_tensor_goes_into_the_tensor_itself() {
+    type Function = fn(&Tensor) -> Tensor;
+    let functions: [(Function, [i64; 4]); 4] = [
+        (|x| x.slice_scatter(x, 0, 0, 4, 1), [1, 2, 3, 4]),
+        (
+            |x| x.slice_scatter(&x.slice(0, 0, 2, 1), 0, 2, 4, 1),
+            [1, 2, 1, 2],
+        ),
+        (
+            |x| x.slice_scatter(&x.slice(0, 0, 3, 1), 0, 1, 4, 1),
+            [1, 1, 2, 3],
+        ),
+        (
+            |x| x.slice_scatter(&x.slice(0, 0, 0, 1), 0, 2, 2, 1),
+            [1, 2, 3, 4],
+        ),
+    ];
+    for (number, (f, expected)) in functions.into_iter().enumerate() {
+        let x = Tensor::from_slice(&[1i64, 2, 3, 4], &[4]);
+        let compiled = compile(move |x: &Tensor| f(x), Options::default()).unwrap();
+        for mut y in [f(&x), compiled.call_one(&[&x]).unwrap()] {
+            assert_eq!(y.to_vec::<i64>().unwrap(), expected, "{number}");
+            y.fill_(0).unwrap();
+            assert_eq!(x.to_vec::<i64>().unwrap(), [1, 2, 3, 4], "{number}");
+        }
+    }
+}

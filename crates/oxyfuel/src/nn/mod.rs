@@ -20,11 +20,13 @@
 //! Weights come from and go to safetensors files by [`load`] and [`save`]; names and shapes are those of PyTorch's layers, so that a checkpoint of a model with the same names of fields fits.
 
 mod attention;
+mod conv;
 mod layers;
 mod norm;
 mod weights;
 
 pub use attention::MultiHeadAttention;
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use layers::{Activation, Embedding, Linear, Sequential};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use weights::{Difference, difference, load, load_partial, save};
