@@ -21,7 +21,7 @@ use crate::define::{Bound, Place, Workload, workloads};
 use crate::eager::Eager;
 use crate::limit::{self, Limit};
 use crate::measure::{Effort, Times, measure, seconds_text};
-use crate::{Common, compare, env, overhead, steps};
+use crate::{Common, compare, env, modes, overhead, steps};
 
 /// Every result is checked against the interpreter before it is timed; a row whose check failed is not printed.
 #[derive(Args, Debug)]
@@ -30,7 +30,8 @@ use crate::{Common, compare, env, overhead, steps};
   oxyfuel bench --filter softmax --threads 1
   oxyfuel bench --json > old.json; …; oxyfuel bench --json > new.json; oxyfuel bench --compare old.json new.json
   oxyfuel bench --compile
-  oxyfuel bench --overhead --json")]
+  oxyfuel bench --overhead --json
+  oxyfuel bench --modes --filter softmax")]
 pub struct BenchArgs {
     #[command(flatten)]
     common: Common,
@@ -52,6 +53,9 @@ pub struct BenchArgs {
     /// Measure what a call costs beside its work, ordinary and bound, and nothing else
     #[arg(long)]
     overhead: bool,
+    /// A row for each compile mode
+    #[arg(long)]
+    modes: bool,
     /// List the workloads and measure nothing
     #[arg(long)]
     list: bool,
@@ -96,6 +100,15 @@ pub struct Row {
     pub compile_ms: f64,
 }
 
+impl BenchArgs {
+    fn effort(&self) -> Effort {
+        match self.quick {
+            true => Effort::QUICK,
+            false => Effort::FULL,
+        }
+    }
+}
+
 pub fn bench(args: &BenchArgs) -> Result<()> {
     if let Some(files) = &args.compare {
         return compare::compare(&files[0], &files[1], args.json);
@@ -116,6 +129,9 @@ pub fn bench(args: &BenchArgs) -> Result<()> {
             graphs.retain(|w| w.is_proof);
         }
         return steps::steps(&args.common, &graphs, args.json, args.quick);
+    }
+    if args.modes {
+        return modes::modes(&args.common, &chosen, args.json, args.effort());
     }
     let bench = Bench::new(args)?;
     let report = bench.all(&chosen);
@@ -205,11 +221,7 @@ impl Bench {
             target,
             options,
             cpu,
-            effort: if args.quick {
-                Effort::QUICK
-            } else {
-                Effort::FULL
-            },
+            effort: args.effort(),
         })
     }
 

@@ -16,7 +16,7 @@ mod fill;
 mod limit;
 mod measure;
 mod mixed;
-mod npy;
+mod modes;
 mod overhead;
 mod run;
 mod serve;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use oxyfuel::io::{read_npy_as, write_npy};
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::{Compiler, Target};
 use oxyfuel_graph::{Graph, HostTensor};
@@ -11,7 +12,7 @@ use oxyfuel_runtime::tensor::Tensor;
 use crate::bench::{json, to_device};
 use crate::define::{Input, workload};
 use crate::fill::Fill;
-use crate::{Common, Source, env, npy, show};
+use crate::{Common, Source, env, show};
 
 #[derive(Args, Debug)]
 #[command(
@@ -74,7 +75,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let Some(dir) = &args.save {
         std::fs::create_dir_all(dir).map_err(|error| crate::compare::file_error(dir, &error))?;
         for (number, output) in outputs.iter().enumerate() {
-            npy::write(&dir.join(format!("{number}.npy")), output)?;
+            let output = oxyfuel::Tensor::from_bytes(&output.data, output.dtype, &output.shape);
+            write_npy(dir.join(format!("{number}.npy")), &output)?;
         }
     }
     print(args.json, &outputs)
@@ -128,7 +130,12 @@ fn inputs(args: &RunArgs, graph: &Graph) -> Result<Vec<HostTensor>> {
     for (number, &value) in graph.inputs.iter().enumerate() {
         let ty = graph.ty(value);
         if let Some(path) = args.input.get(number) {
-            all.push(npy::read(path, ty.dtype)?);
+            let array = read_npy_as(path, ty.dtype)?;
+            all.push(HostTensor::new(
+                array.dtype(),
+                array.shape(),
+                array.to_bytes()?,
+            )?);
             continue;
         }
         let name = oxyfuel_graph::text::value_name(graph, value);

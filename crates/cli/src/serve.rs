@@ -19,7 +19,6 @@ use std::sync::Arc;
 use clap::Args;
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::{Options, Target};
-use oxyfuel_graph::HostTensor;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::tensor::Tensor;
 use serde_json::{Value, json};
@@ -28,7 +27,7 @@ use crate::bench::ready;
 use crate::check::Expected;
 use crate::define::workload;
 use crate::measure::timed;
-use crate::{Common, env, npy};
+use crate::{Common, env};
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {
@@ -145,10 +144,7 @@ impl Engine {
         let Some(output) = ready.outputs.get(at) else {
             return Err(err!(ArityMismatch, "the workload has no output {at}"));
         };
-        npy::write(
-            file,
-            &HostTensor::new(output.dtype(), output.shape(), output.to_bytes()?)?,
-        )?;
+        oxyfuel::io::write_npy(file, output)?;
         Ok(json!({"saved": 1}))
     }
 }

@@ -164,6 +164,22 @@ fn bench_measures_what_a_call_costs() {
 }
 
 #[test]
+fn bench_has_a_row_for_each_mode() {
+    let filter = ["bench", "--quick", "--filter", "add-relu-mul-1k", "--modes"];
+    let report = data(&[&filter[..], &["--json"]].concat());
+    let lines = report["lines"].as_array().unwrap();
+    let modes: Vec<&str> = lines.iter().filter_map(|l| l["mode"].as_str()).collect();
+    let expected = [
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+    ];
+    assert_eq!(modes, expected);
+    assert!(good(&filter).contains("max-autotune-no-cudagraphs"));
+}
+
+#[test]
 fn bench_says_what_it_cannot_find_or_do() {
     let text = refused(&["bench", "--filter", "frobnicate"], "E0202");
     assert!(text.contains("--list"), "{text}");
@@ -238,7 +254,7 @@ fn run_takes_and_gives_arrays() {
         good(&["run", &graph, "--seed", "3", "--target", "interpreter"])
     );
 
-    let text = refused(&["run", &graph, "--input", &graph], "E0201");
+    let text = refused(&["run", &graph, "--input", &graph], "E0508");
     assert!(text.contains(".npy"), "{text}");
     refused(
         &[
