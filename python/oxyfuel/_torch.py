@@ -50,7 +50,9 @@ from torch._inductor import codecache  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.output_code import OutputCode  # noqa: E402
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
+from torch._prims_common import suggest_memory_format  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # noqa: E402, F401
 from torch.utils._sympy.numbers import int_oo  # noqa: E402
 
 # Whether somebody records what runs.

@@ -80,4 +80,6 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
         if fill in parts:
             parts[fill] = functools.partial(layouts.as_a_copy, parts[fill])
     whole = torch.ops.aten.logsumexp.default
-    return parts | layouts.table() | {whole: functools.partial(logsumexp, parts[whole])}
+    parts[whole] = functools.partial(logsumexp, parts[whole])
+    parts = {op: layouts.in_parts(function) for op, function in parts.items()}
+    return parts | layouts.table(parts)

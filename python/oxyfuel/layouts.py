@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from . import _torch
 
 A = torch.ops.aten
 
@@ -30,32 +32,91 @@ ARITHMETIC = {
     A.fmod.Tensor,
 }
 SCALED = {A.add.Tensor, A.sub.Tensor}
+# Tracing orders dims otherwise where some are of size 1, or where one side is a number.
+WITH_SINGLE_ROWS = {
+    *(A.add.Tensor, A.sub.Tensor, A.mul.Tensor, A.div.Tensor, A.pow.Tensor_Tensor, A.remainder.Scalar, A.fmod.Scalar),
+    *(A.eq.Tensor, A.ne.Tensor, A.lt.Tensor, A.le.Tensor, A.gt.Tensor, A.ge.Tensor),
+    *(A.eq.Scalar, A.ne.Scalar, A.lt.Scalar, A.le.Scalar, A.gt.Scalar, A.ge.Scalar),
+    *(A.bitwise_and.Tensor, A.bitwise_or.Tensor, A.bitwise_xor.Tensor),
+}
+# They fill what `empty_like` gives, so that strides of single rows stay what they are; other arithmetic gives those anew.
+FILLED = {
+    A.hardtanh.default,
+    A.nan_to_num.default,
+    A._prelu_kernel.default,
+    A.deg2rad.default,
+    A.rad2deg.default,
+    A.fill.Scalar,
+    A.fill.Tensor,
+    A.flip.default,
+}
 # Row-major, whatever they read.
-ROW_MAJOR = {A.log_sigmoid_forward.default}
+ROW_MAJOR = {A.log_sigmoid_forward.default, A.pow.Scalar, A.rrelu_with_noise.default, A.rrelu_with_noise_functional.default}
+# Their first result: channels last where the input is, row-major otherwise.
+NORMALISED = {
+    A.native_batch_norm.default,
+    A._native_batch_norm_legit.default,
+    A._native_batch_norm_legit.no_stats,
+    A._native_batch_norm_legit_functional.default,
+    A._native_batch_norm_legit_no_training.default,
+}
 # As their input lies; torch 2.13 traces them row-major, 2.15 does not.
 CHANNELS_LAST = {A.max_unpool2d.default}
 # As the arithmetic of what they read and where: each index spread over the rest, and the rest over the indices.
 INDEXED = {A.index.Tensor}
-MISLAID = ARITHMETIC | SCALED | ROW_MAJOR | CHANNELS_LAST | INDEXED
+MISLAID = ARITHMETIC | SCALED | FILLED | ROW_MAJOR | NORMALISED | CHANNELS_LAST | INDEXED
 # Slices along a dim, found as rows: position of `dim` among the arguments. Tracing takes a negative one for another shape, too.
 SLICES = {A.unique_dim.default: 1, A.unique_consecutive.default: 3}
 
 
 def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
     """A traced value with the strides that it has when the operator runs."""
-    if op in ARITHMETIC and _known(value, *args[:2]):
-        common = torch.result_type(*args[:2])
-        common = value.dtype if value.is_floating_point() and not common.is_floating_point else common
-        return _iterated(value, *(_broadcast(x if x.dtype == common or _dense(x) else x.to(common), value.shape) for x in args[:2]))
+    if (op in ARITHMETIC and _known(value, *args[:2])) or (op in WITH_SINGLE_ROWS and not kwargs and _has_single_rows(args) and 1 in value.shape):
+        return _lying(value, _arithmetic(value, *args[:2]))
     if op in ARITHMETIC or (op in SCALED and "alpha" in kwargs):
         return torch.add(*args[:2]).to(value.dtype)
+    if op in FILLED and _known(value, args[0]) and value.stride() != args[0].stride():
+        return _lying(value, torch.clone(args[0]).stride())
+    if op in NORMALISED and _is_row_major(args[0]):
+        return (value[0].contiguous(), *value[1:])
     if op in INDEXED:
         return _picked(*args, value)
     if op in CHANNELS_LAST and not args[0].is_contiguous() and args[0].is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
     if op in ROW_MAJOR:
-        return [item.contiguous() for item in value]
+        return value.contiguous() if isinstance(value, torch.Tensor) else [item.contiguous() for item in value]
     return value
+
+
+def _is_row_major(x: torch.Tensor) -> bool:
+    """Whether what torch writes on a CPU for an image that lies so is row-major; of sizes that nobody knows it is as traced."""
+    if x.device.type != "cpu" or _torch.free_unbacked_symbols(x):
+        return False
+    return x.dim() < 4 or _torch.suggest_memory_format(x) is torch.contiguous_format
+
+
+def _lying(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return value if value.stride() == strides else value.new_empty_strided(value.shape, strides)
+
+
+def _has_single_rows(operands: tuple[Any, ...]) -> bool:
+    tensors = [x for x in operands[:2] if isinstance(x, torch.Tensor)]
+    return _known(*tensors) and any(1 in x.shape for x in tensors)
+
+
+def _arithmetic(value: torch.Tensor, *operands: Any) -> tuple[int, ...]:
+    """As torch's iterator lays out a result: where all are of one shape and one layout as they lie, otherwise in the order of their strides."""
+    common = torch.result_type(*operands)
+    common = value.dtype if value.is_floating_point() and not common.is_floating_point else common
+    tensors = [x if x.dtype == common or _dense(x) else x.to(common) for x in operands if isinstance(x, torch.Tensor)]
+    if len(tensors) == len(operands) and all(x.shape == value.shape for x in tensors):
+        if all(x.is_contiguous() for x in tensors):
+            return _strides(value.shape, range(value.dim())[::-1])
+        if value.dim() == 4 and all(x.is_contiguous(memory_format=torch.channels_last) for x in tensors):
+            return _strides(value.shape, (1, 3, 2, 0))
+        if all(_dense(x) and x.stride() == tensors[0].stride() for x in tensors):
+            return tensors[0].stride()
+    return _iterated(value.shape, *(_broadcast(x, value.shape) for x in tensors))
 
 
 def _picked(x: torch.Tensor, indices: Any, value: torch.Tensor) -> torch.Tensor:
@@ -66,7 +127,7 @@ def _picked(x: torch.Tensor, indices: Any, value: torch.Tensor) -> torch.Tensor:
     dim, index = at[0], indices[at[0]]
     before, behind = x.stride()[:dim], x.stride()[dim + 1 :]
     where = index.reshape([1] * dim + list(index.shape) + [1] * len(behind))
-    return _iterated(value, (*before, *[0] * index.dim(), *behind), _broadcast(where, value.shape))
+    return _lying(value, _iterated(value.shape, (*before, *[0] * index.dim(), *behind), _broadcast(where, value.shape)))
 
 
 def _known(*tensors: torch.Tensor) -> bool:
@@ -89,9 +150,8 @@ def _broadcast(x: torch.Tensor, shape: torch.Size) -> tuple[int, ...]:
     return (*[0] * missing, *(0 if extent == 1 != wide else stride for stride, extent, wide in kept))
 
 
-def _iterated(value: torch.Tensor, *operands: tuple[int, ...]) -> torch.Tensor:
+def _iterated(shape: torch.Size, *operands: tuple[int, ...]) -> tuple[int, ...]:
     """As torch's iterator lays out a result that reads operands with these strides: dims in the order of the first operand that tells two of them apart."""
-    shape = value.shape
 
     def order(a: int, b: int) -> int:
         for strides in operands:
@@ -112,34 +172,62 @@ def _iterated(value: torch.Tensor, *operands: tuple[int, ...]) -> torch.Tensor:
                 dims[other], dims[at], at = dims[at], dims[other], other
             elif wanted < 0:
                 break
+    return _strides(shape, dims)
+
+
+def _strides(shape: torch.Size, dims: Sequence[int]) -> tuple[int, ...]:
+    """Of memory without gaps; the first of `dims` is the innermost."""
     strides, step = [0] * len(dims), 1
     for dim in dims:
         strides[dim] = step
         step *= max(shape[dim], 1)
-    return value.new_empty_strided(shape, strides)
+    return tuple(strides)
 
 
-def table() -> dict[Any, Callable[..., Any]]:
-    """The operators as decompositions: themselves, laid out as they run."""
-    return {op: functools.partial(_relaid, op) for op in MISLAID} | {op: functools.partial(_sliced, op) for op in SLICES}
+def table(parts: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The operators as decompositions: themselves, or their parts, laid out as they run."""
+    relaid = {op: functools.partial(_relaid, op, parts.get(op)) for op in MISLAID | WITH_SINGLE_ROWS}
+    return relaid | {op: functools.partial(_sliced, op) for op in SLICES}
 
 
 # The operator that is being relaid: its own call inside is the plain one.
 _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("inside", default=None)
 
+# Whether what is traced are the parts of an operator that torch runs whole: strides of single rows inside are nobody's.
+_in_parts: contextvars.ContextVar[bool] = contextvars.ContextVar("in_parts", default=False)
 
-def _relaid(op: Any, *args: Any, **kwargs: Any) -> Any:
-    if _inside.get() is op or (op in SCALED and "alpha" not in kwargs):
-        return NotImplemented
+
+def in_parts(parts: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        token = _in_parts.set(True)
+        try:
+            return parts(*args, **kwargs)
+        finally:
+            _in_parts.reset(token)
+
+    return traced
+
+
+def _relaid(op: Any, parts: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+    if _inside.get() is op or not _may_differ(op, args, kwargs):
+        return NotImplemented if parts is None else parts(*args, **kwargs)
     token = _inside.set(op)
     try:
-        value = op(*args, **kwargs)
+        value = (parts or op)(*args, **kwargs)
         wanted = as_run(op, args, kwargs, value)
     finally:
         _inside.reset(token)
     if isinstance(value, torch.Tensor):
         return _laid_as(value, wanted)
     return type(value)(map(_laid_as, value, wanted))
+
+
+def _may_differ(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if op in SCALED and "alpha" in kwargs:
+        return True
+    if op in SCALED or op in WITH_SINGLE_ROWS:
+        return not _in_parts.get() and _has_single_rows(args)
+    return op not in FILLED or _has_single_rows(args[:1])
 
 
 def _slices_of(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -178,6 +266,8 @@ def as_a_copy(parts: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any, *
 def _laid_as(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     if value.stride() == wanted.stride():
         return value
+    if _known(value, wanted) and all(n == 1 or a == b for n, a, b in zip(value.shape, value.stride(), wanted.stride(), strict=True)):
+        return value.as_strided(value.shape, wanted.stride(), value.storage_offset())
     order = sorted(range(value.dim()), key=wanted.stride, reverse=True)
     back = sorted(range(value.dim()), key=order.__getitem__)
     return value.permute(order).contiguous().permute(back)

@@ -273,6 +273,38 @@ def test_what_is_picked_and_compared_lies_as_eagers(function: Any) -> None:
     same(function, torch.randn(1, 3).bfloat16().expand(4, 3), torch.randn(5, 6)[1:], i)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.hypot(nn.functional.hardtanh(x), y),
+        lambda x, y: torch.hypot(nn.functional.relu6(x), y),
+        lambda x, y: torch.hypot(nn.functional.prelu(x, torch.tensor([0.25])), y),
+        lambda x, y: torch.atan2(x.nan_to_num().flip(2), y),
+        lambda x, y: torch.maximum(x + 1, y),
+        lambda x, y: torch.maximum(x.isposinf(), y),
+        lambda x, y: x * 2 + y,
+        lambda x, y: x.sin() * y,
+    ],
+)
+def test_strides_of_single_rows_order_the_dims_that_follow_as_eagers(function: Any) -> None:
+    y = torch.randn(8, 6).double()[:, ::2]
+    for x in (torch.randn(3, 1).mT[None], torch.randn(1, 1, 3), torch.randn(1, 2, 3)[:, :1], torch.randn(40).as_strided((1, 1, 3), (2, 50, 1))):
+        same(function, x, y)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_torch_writes_row_major_whatever_it_reads(train: bool) -> None:
+    def normalised(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=train)
+
+    image = torch.randn(2, 6, 4, 5).contiguous(memory_format=torch.channels_last)
+    for x in (torch.randn(5, 3).mT, torch.randn(4, 3, 2).mT, image, image[:, :2], image.mT, image[:, :, :1]):
+        same(normalised, x)
+        same(lambda x: nn.functional.relu(normalised(x)).mT + 1, x)
+        same(lambda x: 2**x, x)
+        same(lambda x: nn.functional.rrelu(x, training=False) * 2, x)
+
+
 def test_a_row_of_equal_numbers_is_normalised_to_zero() -> None:
     x = torch.randn(100, 1).expand(100, 3)
     assert same(lambda x: nn.functional.layer_norm(x, (3,)), x).count_nonzero() == 0
