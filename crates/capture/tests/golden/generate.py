@@ -595,6 +595,25 @@ def orders():
                 case(A.sort.stable, x, stable=True, dim=dim, descending=descending)
     case(A.sort.stable, torch.tensor([NAN, 0.0, -0.0, INF, NAN, -INF, -0.0]), stable=True, dim=0, descending=True)
     case(A.sort.stable, torch.tensor(3.0), stable=True)
+    for dtype in (F32, BF16, I64):
+        rows = (normal(2, 9) * 4).to(dtype).sort(-1).values
+        values = torch.cat(((normal(2, 5) * 4).to(dtype), rows[:, ::3]), 1)
+        order = torch.randperm(9).expand(2, 9).contiguous()
+        shuffled = torch.empty_like(rows).scatter_(1, order, rows)
+        for right in (False, True):
+            case(A.searchsorted.Tensor, rows, values, right=right)
+            case(A.searchsorted.Tensor, rows[0], values, right=right, out_int32=True)
+            case(A.searchsorted.Tensor, shuffled, values, side="right" if right else "left", sorter=order)
+            case(A.searchsorted.Scalar, rows[1], 2, right=right)
+            case(A.bucketize.Tensor, values, rows[0], right=right)
+        case(A.searchsorted.Tensor, rows[0, :0], values)
+        case(A.searchsorted.Tensor, rows[0, :8], values)
+        case(A.searchsorted.Tensor, rows[0, :1], values)
+    case(A.searchsorted.Tensor, torch.tensor([-INF, 0.0, 1.0, INF, NAN]), torch.tensor([NAN, INF, -INF, 0.5]))
+    case(A.bucketize.Scalar, 2.5, torch.tensor([1, 2, 3]))
+    for p in (0.0, 0.5, 1.0, 2.0, 3.5, INF, -INF, -1.0):
+        case(A.dist.default, normal(3, 4), normal(4), p)
+        case(A.dist.default, normal(3, 4, dtype=BF16), normal(3, 1, dtype=BF16), p)
     a, b = normal(2, 4, 5), normal(2, 3, 5)
     for p in (0.0, 0.5, 1.0, 2.0, 3.5, INF):
         case(A._cdist_forward.default, a, b, p, None)

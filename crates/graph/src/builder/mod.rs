@@ -24,6 +24,7 @@ mod pool;
 mod promote;
 mod reduce;
 mod scatter;
+mod search;
 mod shape;
 mod source;
 mod spaced;
