@@ -56,6 +56,11 @@ impl Executable {
         self.program.call(inputs)
     }
 
+    /// Runs it; the memory of inputs that are `given` may become that of outputs. See [`Program::call_given`].
+    pub fn run_given(&self, inputs: &[&Tensor], given: &[bool]) -> Result<Vec<Tensor>> {
+        self.program.call_given(inputs, given)
+    }
+
     /// Runs it into tensors that the caller has.
     pub fn run_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
         self.program.call_into(inputs, outputs)

@@ -4,6 +4,7 @@ use crate::Options;
 use crate::bound::BoundCall;
 use crate::bucket::Bucket;
 use crate::core::{Core, Kind, Request, Returned, Source, short_name};
+use crate::donate::Argument;
 use crate::explain::Explanation;
 use crate::function::Function;
 use crate::tensor::{State, Tensor, located};
@@ -135,6 +136,24 @@ impl Compiled {
         }
         let run = |tensors: &[&rt::Tensor]| Ok(self.core.call(&self.request(tensors)?)?.tensors);
         with_concrete(inputs, caller, run).map_err(|error| located(error, caller))
+    }
+
+    /// Calls it with arguments of which some are given away: the memory of such a one may become that of a result, where its last reader runs before the result's first
+    /// writer and nobody else holds it. What was given is moved into the call, so nobody can look at it after.
+    #[track_caller]
+    pub fn call_donating(&self, arguments: Vec<Argument<'_>>) -> Result<Vec<Tensor>> {
+        let inputs: Vec<&Tensor> = arguments.iter().map(Argument::tensor).collect();
+        let traced = trace::is_tracing() || inputs.iter().any(|input| input.is_traced());
+        if traced || !self.core.buckets.is_empty() {
+            return self.call(&inputs);
+        }
+        let given: Vec<bool> = arguments.iter().map(Argument::is_given).collect();
+        let caller = Location::caller();
+        let run = |tensors: &[&rt::Tensor]| {
+            let returned = self.core.call_given(&self.request(tensors)?, &given)?;
+            Ok(returned.tensors)
+        };
+        with_concrete(&inputs, caller, run).map_err(|error| located(error, caller))
     }
 
     /// Calls a function that returns one tensor.

@@ -218,8 +218,13 @@ impl Core {
 
     /// Calls the function on these very arguments.
     pub fn call_as_is(&self, request: &Request<'_>) -> Result<Returned> {
+        self.call_given(request, &[])
+    }
+
+    /// Calls the function; the memory of arguments that are `given` may become that of results.
+    pub fn call_given(&self, request: &Request<'_>, given: &[bool]) -> Result<Returned> {
         let ready = self.ready(request, true)?;
-        self.complete(ready, request)
+        self.complete(ready, request, given)
     }
 
     /// Calls the function and puts the results into tensors of the caller; in place, where they are outputs of the plan and nothing else.
@@ -237,10 +242,11 @@ impl Core {
             check_count(&self.name, whole.results.len(), targets.len())?;
             return whole.executable.run_into(&tensors, targets);
         }
-        copy_all(&self.name, &self.complete(ready, request)?.tensors, targets)
+        let returned = self.complete(ready, request, &[])?;
+        copy_all(&self.name, &returned.tensors, targets)
     }
 
-    fn complete(&self, ready: Ready, request: &Request<'_>) -> Result<Returned> {
+    fn complete(&self, ready: Ready, request: &Request<'_>, given: &[bool]) -> Result<Returned> {
         let variant = match ready {
             Ready::Variant(variant) => variant,
             Ready::Done(returned) => return Ok(returned),
@@ -248,12 +254,18 @@ impl Core {
         let Kind::Whole(whole) = &variant.kind else {
             return self.run_cut(&variant, request);
         };
+        // A result that is a view of an argument keeps the argument's memory.
+        let viewed = |out: &Out| matches!(out, Out::ViewOfInput(..));
+        let given = match whole.results.iter().any(viewed) {
+            true => &[],
+            false => given,
+        };
         let ran = if whole.captured.is_empty() {
-            whole.executable.run(request.inputs)
+            whole.executable.run_given(request.inputs, given)
         } else {
             let mut tensors = request.inputs.to_vec();
             tensors.extend(&whole.captured);
-            whole.executable.run(&tensors)
+            whole.executable.run_given(&tensors, given)
         };
         match ran {
             Ok(outputs) => Ok(Returned {

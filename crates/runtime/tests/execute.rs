@@ -685,3 +685,37 @@ fn bound_tensors_are_checked_once_and_held_at_every_call() {
         assert_eq!(a.to_vec::<f32>().unwrap(), [0.0, 21.0, 42.0, 63.0]);
     }
 }
+
+#[test]
+fn an_output_takes_the_memory_of_an_input_that_was_given() {
+    for machine_code in kinds() {
+        let memory = HostAllocator::default();
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(
+            Arc::new(Pool::new(PoolOptions::with_threads(1))),
+            memory.clone(),
+            CodeOptions::default(),
+            Some(Arc::new(AddRunner)),
+        ));
+        let program = program(fixed(1000, machine_code), &device).unwrap();
+        let values = |step: f32| (0..1000).map(|i| i as f32 * step).collect::<Vec<_>>();
+        let new = |step: f32| Tensor::from_slice(&memory, &values(step), &[1000]).unwrap();
+        let (a, b) = (new(1.0), new(10.0));
+        drop(program.call(&[&a, &b]).unwrap());
+        let (live, place) = (memory.stats().live, b.address());
+        // The second step reads `a`, so only `b` is free when it writes.
+        let outputs = program.call_given(&[&a, &b], &[true, true]).unwrap();
+        drop(b);
+        assert_eq!(outputs[0].address(), place);
+        assert_eq!(memory.stats().live, live);
+        assert_eq!(outputs[0].to_vec::<f32>().unwrap(), expected(1000));
+        assert_eq!(a.to_vec::<f32>().unwrap(), values(1.0));
+        // Held by somebody else, or not given.
+        let b = new(10.0);
+        let held = b.clone();
+        for given in [&[false, true], &[true, false]] {
+            let outputs = program.call_given(&[&a, &b], given).unwrap();
+            assert_ne!(outputs[0].address(), b.address());
+        }
+        assert_eq!(held.to_vec::<f32>().unwrap(), values(10.0));
+    }
+}

@@ -15,14 +15,17 @@ pub(super) struct Targets<'a> {
     outputs: &'a [Tensor],
     /// Which of them are, as far as is decided.
     direct: Vec<bool>,
+    /// Inputs whose memory outputs without a tensor may take.
+    pub given: &'a [bool],
 }
 
 impl<'a> Targets<'a> {
-    /// All outputs get memory of their own.
-    pub fn none() -> Self {
+    /// All outputs get memory of their own, or that of inputs that are given away.
+    pub fn none(given: &'a [bool]) -> Self {
         Self {
             outputs: &[],
             direct: Vec::new(),
+            given,
         }
     }
 
@@ -31,6 +34,7 @@ impl<'a> Targets<'a> {
         let mut this = Self {
             outputs,
             direct: Vec::with_capacity(outputs.len()),
+            given: &[],
         };
         for (index, tensor) in outputs.iter().enumerate() {
             let storage = tensor.storage();

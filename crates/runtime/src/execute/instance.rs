@@ -2,6 +2,7 @@
 //!
 //! What is left for a call is to put the addresses of its inputs and outputs into the words of the launches.
 
+use super::donate;
 use super::hosted::{Segment, segments};
 use crate::device::{ArgKind, Grid, MapShape};
 use oxyfuel_base::dtype::Kind;
@@ -25,6 +26,8 @@ pub(super) struct Instance {
     pub pointers: Vec<Pointer>,
     /// The steps, cut where the host has something to do.
     pub segments: Vec<Segment>,
+    /// First and last step that touch each buffer; see [`donate::uses`].
+    pub uses: Vec<Option<(usize, usize)>>,
 }
 
 /// What an input must be.
@@ -228,6 +231,7 @@ impl Instance {
             kinds: vec![],
             pointers: vec![],
             segments: vec![],
+            uses: donate::uses(plan),
         };
         let mut bytes = vec![];
         for step in &plan.steps[..known] {

@@ -17,6 +17,7 @@
 
 mod border;
 mod bound;
+mod donate;
 mod hosted;
 mod instance;
 mod limit;
@@ -179,7 +180,13 @@ impl Program {
     /// Runs the plan on the device's default stream and returns its outputs. On a GPU the work may still be under way
     /// when this returns; reading an output waits for it.
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.call_with(inputs, &mut |_, _| Ok(()))
+        self.call_given(inputs, &[])
+    }
+
+    /// As [`Self::call`]. The memory of inputs that are `given` (one flag an input, or none) may become that of outputs, where nobody else holds it: the caller
+    /// looks at them no more.
+    pub fn call_given(&self, inputs: &[&Tensor], given: &[bool]) -> Result<Vec<Tensor>> {
+        self.call_with(inputs, given, &mut |_, _| Ok(()))
     }
 
     /// Runs the plan into tensors that the caller has. An output that is a window on an input or on another output, or
@@ -216,7 +223,7 @@ impl Program {
     /// Runs the plan and says how long each step took on the device.
     pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
         let mut marks = vec![];
-        let outputs = self.call_with(inputs, &mut |_, stream| {
+        let outputs = self.call_with(inputs, &[], &mut |_, stream| {
             marks.push(self.device.mark(stream)?);
             Ok(())
         })?;
@@ -236,13 +243,18 @@ impl Program {
     }
 
     /// `between` is called before the first step and after each.
-    fn call_with(&self, inputs: &[&Tensor], between: Between<'_>) -> Result<Vec<Tensor>> {
+    fn call_with(
+        &self,
+        inputs: &[&Tensor],
+        given: &[bool],
+        between: Between<'_>,
+    ) -> Result<Vec<Tensor>> {
         let ready = self.instance(inputs)?;
         let mut outputs = Vec::with_capacity(ready.instance.outputs.len());
         self.call_to(
             &ready,
             inputs,
-            &Targets::none(),
+            &Targets::none(given),
             between,
             &mut |_, tensor| outputs.push(tensor),
         )?;
@@ -299,7 +311,10 @@ impl Program {
                 Home::Output(output) => match targets.get(output) {
                     Some(tensor) => tensor.address(),
                     None => {
-                        let storage = self.device.allocate(buffer.bytes)?;
+                        let storage = match donate::donor(instance, inputs, targets.given, index) {
+                            Some(storage) => storage,
+                            None => self.device.allocate(buffer.bytes)?,
+                        };
                         workspace.fresh[index].insert(storage).address()
                     }
                 },
