@@ -1,6 +1,8 @@
 //! `bench --compile`: how long compiling takes, by step, and how it grows with the graph.
 
-use oxyfuel_base::Result;
+use std::time::Instant;
+
+use oxyfuel_base::{Result, err};
 use oxyfuel_engine::{Options, Target, compile};
 use oxyfuel_graph::Graph;
 use serde::Serialize;
@@ -34,6 +36,8 @@ struct Report {
     lines: Vec<Line>,
     /// How many times longer ten times the mixed nodes take, cold.
     growth: f64,
+    /// How many times longer two threads take that compile the mixed nodes at once, each on itself alone, than one of them.
+    pair: f64,
 }
 
 pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -> Result<()> {
@@ -60,6 +64,7 @@ pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -
         machine: machine(&target, &options),
         lines,
         growth,
+        pair: pair(&mixed(short, SEED)?, &target, &options, times)?,
     };
     if as_json {
         println!("{}", json(&report)?);
@@ -67,6 +72,35 @@ pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -
         print!("{}", text(&report));
     }
     Ok(())
+}
+
+/// The least time of two compiles at once over the least time of one.
+fn pair(graph: &Graph, target: &Target, options: &Options, times: usize) -> Result<f64> {
+    let options = Options {
+        threads: 1,
+        ..options.clone()
+    };
+    let run = || compile(graph, target, &options, false).map(drop);
+    let both = || {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(run);
+            let mine = run();
+            let lost = |_| Err(err!(Internal, "a compiling thread did not end"));
+            other.join().unwrap_or_else(lost).and(mine)
+        })
+    };
+    Ok(least(times, both)? / least(times, run)?)
+}
+
+/// The least seconds of several runs.
+fn least(times: usize, run: impl Fn() -> Result<()>) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for _ in 0..times {
+        let start = Instant::now();
+        run()?;
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    Ok(least)
 }
 
 fn one(
@@ -119,7 +153,7 @@ fn text(report: &Report) -> String {
         table.add_row(cells);
     }
     format!(
-        "{table}\nten times the mixed nodes take {:.1} times as long; {}, target {}; steps: medians in ms\n",
-        report.growth, report.machine.cpu, report.machine.target
+        "{table}\nten times the mixed nodes take {:.1} times as long; two threads that compile at once take {:.2} times as long as one; {}, target {}; steps: medians in ms\n",
+        report.growth, report.pair, report.machine.cpu, report.machine.target
     )
 }

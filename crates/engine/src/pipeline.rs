@@ -2,6 +2,7 @@
 
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Op};
+use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, schedule};
@@ -41,9 +42,13 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let schedule = record.step("schedule", || schedule(&graph, &target.desc))?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
-    let lowered = record.step("lower", || lower_all(&graph, &schedule, target, options))?;
+    let seen = record.keep_text;
+    let lowered = record.step("lower", || {
+        lower_all(&graph, &schedule, target, options, seen)
+    })?;
     record.reached(Stage::Logical, || {
-        programs(&lowered, |l| l.logical.to_string())
+        let logical = |l: &Lowered| l.logical.as_ref().map(Program::to_string);
+        programs(&lowered, |l| logical(l).unwrap_or_default())
     });
 
     record.step("map", || {
@@ -71,12 +76,13 @@ fn verified(graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The kernels of all groups, equal work lowered once.
+/// The kernels of all groups, equal work lowered once; the logical form stays where it will be `seen`.
 fn lower_all(
     graph: &Graph,
     schedule: &Schedule,
     target: &Target,
     options: &Options,
+    seen: bool,
 ) -> Result<Kernels<Lowered>> {
     let rounding = match options.numerics {
         Numerics::Eager => Rounding::Everywhere,
@@ -90,6 +96,8 @@ fn lower_all(
             // Slices in order, on one thread: of two for one place the later stays.
             lowered.min_chunk.fill(u64::MAX);
         }
+        // Given back here, where other kernels can use the memory.
+        lowered.logical = lowered.logical.filter(|_| seen);
         Ok(lowered)
     };
     let lowered = parallel::map(&shared.first, options.threads, lower);
@@ -154,7 +162,8 @@ fn emit_all(
             }
             Err(error) => return Err(error),
         };
-        Ok((lowered.mapped.to_string(), artefact, note))
+        let program = oxyfuel_kernel::text::text(&lowered.mapped);
+        Ok((program, artefact, note))
     };
     let emitted = parallel::map(&lowered.unique, options.threads, emit);
     let kernels = lowered.unique.into_iter().zip(emitted);

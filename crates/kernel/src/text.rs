@@ -23,26 +23,35 @@
 
 use std::collections::HashSet;
 use std::fmt::{self, Display, Write};
+use std::ops::Range;
 
 use oxyfuel_base::{Id, Scalar};
 
 use crate::ir::{
     Access, BarrierRef, Block, BufferMode, CacheHint, Form, Index, Inst, MemType, MmaDim,
     MmaOperand, Mode, Op, Order, Param, ParamKind, Phase, Program, Space, Swizzle, TileLayout,
-    Type, Val,
+    Type, Val, ValueData,
 };
 
 impl Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut printer = Printer {
-            program: self,
-            names: names(self),
-            out: String::new(),
-            indent: 0,
-        };
-        printer.program();
-        f.write_str(&printer.out)
+        f.write_str(&text(self))
     }
+}
+
+/// The text of a program; what `to_string` gives, without a copy.
+pub fn text(program: &Program) -> String {
+    let mut printer = Printer {
+        program,
+        terms: Terms {
+            names: Names::of(program),
+        },
+        out: String::with_capacity(64 * program.values.len()),
+        indent: 0,
+        last: None,
+    };
+    printer.program();
+    printer.out
 }
 
 /// Whether a name may stand in text.
@@ -54,37 +63,71 @@ pub(crate) fn is_identifier(name: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What each value is called, by its index.
-fn names(program: &Program) -> Vec<String> {
-    let mut names: Vec<String> = vec!["%?".to_string(); program.values.len()];
-    let mut taken = HashSet::new();
-    let mut count = 0usize;
-    let mut define = |v: Val, name: Option<&String>| {
-        let Some(slot) = names.get_mut(v.index()) else {
-            return;
-        };
-        *slot = match name.filter(|name| is_identifier(name)) {
-            Some(name) if taken.insert(name.clone()) => format!("%{name}"),
-            Some(name) => format!("%{name}.{count}"),
-            None => format!("%{count}"),
-        };
-        count += 1;
-    };
-    for param in &program.params {
-        define(param.value, Some(&param.name));
-    }
-    let name_of = |v: Val| program.values.get(v).and_then(|data| data.name.as_ref());
-    program.walk(|inst| {
-        // Results stand to the left of what the op's blocks receive.
-        for v in inst.results.iter().copied().chain(inst.op.block_params()) {
-            define(v, name_of(v));
-        }
-    });
-    names
+/// What each value is called: parts of one string, by the value's index.
+struct Names {
+    text: String,
+    at: Vec<Range<usize>>,
 }
 
-fn list<T>(items: impl IntoIterator<Item = T>, text: impl Fn(T) -> String) -> String {
-    items.into_iter().map(text).collect::<Vec<_>>().join(", ")
+impl Names {
+    fn of(program: &Program) -> Self {
+        let mut text = "%?".to_owned();
+        let mut at = vec![0..text.len(); program.values.len()];
+        let mut taken = HashSet::new();
+        let mut count = 0usize;
+        let mut define = |v: Val, name: Option<&'_ str>| {
+            let Some(slot) = at.get_mut(v.index()) else {
+                return;
+            };
+            let start = text.len();
+            // Writing into a string cannot fail.
+            let _ = match name.filter(|name| is_identifier(name)) {
+                Some(name) if taken.insert(name.to_owned()) => write!(text, "%{name}"),
+                Some(name) => write!(text, "%{name}.{count}"),
+                None => write!(text, "%{count}"),
+            };
+            *slot = start..text.len();
+            count += 1;
+        };
+        for param in &program.params {
+            define(param.value, Some(&param.name));
+        }
+        let name_of = |v: Val| program.values.get(v).and_then(|data| data.name.as_deref());
+        program.walk(|inst| {
+            // Results stand to the left of what the op's blocks receive.
+            for &v in &inst.results {
+                define(v, name_of(v));
+            }
+            for v in inst.op.block_params() {
+                define(v, name_of(v));
+            }
+        });
+        Self { text, at }
+    }
+}
+
+/// Items with commas between them.
+fn list<T, D: Display>(
+    items: impl IntoIterator<Item = T> + Clone,
+    text: impl Fn(T) -> D,
+) -> impl Display {
+    fmt::from_fn(move |f| {
+        for (i, item) in items.clone().into_iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            text(item).fmt(f)?;
+        }
+        Ok(())
+    })
+}
+
+/// A word before something that may be absent.
+fn maybe(word: &'static str, what: Option<impl Display>) -> impl Display {
+    fmt::from_fn(move |f| match &what {
+        Some(what) => write!(f, " {word} {what}"),
+        None => Ok(()),
+    })
 }
 
 impl Space {
@@ -126,23 +169,32 @@ impl Display for Swizzle {
 
 impl Display for TileLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = |name: &str, modes: &[Mode]| {
-            let text = list(modes, |m| format!("{}:{}*{}", m.dim, m.extent, m.stride));
-            (!modes.is_empty()).then(|| format!("{name}({text})"))
-        };
-        let mut parts: Vec<String> = [
+        let levels = [
             ("cluster", &self.cluster),
             ("warp", &self.warp),
             ("lane", &self.lane),
             ("reg", &self.reg),
-        ]
-        .into_iter()
-        .filter_map(|(name, modes)| level(name, modes))
-        .collect();
-        if self.matrix {
-            parts.push("matrix".to_string());
+        ];
+        f.write_str("{")?;
+        let mut between = "";
+        for (name, modes) in levels {
+            if !modes.is_empty() {
+                let mode = |m: &Mode| {
+                    let Mode {
+                        dim,
+                        extent,
+                        stride,
+                    } = *m;
+                    fmt::from_fn(move |f| write!(f, "{dim}:{extent}*{stride}"))
+                };
+                write!(f, "{between}{name}({})", list(modes, mode))?;
+                between = " ";
+            }
         }
-        write!(f, "{{{}}}", parts.join(" "))
+        if self.matrix {
+            write!(f, "{between}matrix")?;
+        }
+        f.write_str("}")
     }
 }
 
@@ -171,16 +223,29 @@ impl Display for Type {
 
 struct Printer<'p> {
     program: &'p Program,
-    names: Vec<String>,
+    terms: Terms,
     out: String,
     indent: usize,
+    /// The value defined last and where its type and layout stand: the next one often has the same.
+    last: Option<(&'p ValueData, Range<usize>)>,
 }
 
-impl Printer<'_> {
-    fn line(&mut self, text: impl Display) {
-        let indent = self.indent * 2;
+impl<'p> Printer<'p> {
+    fn begin(&mut self) {
+        for _ in 0..self.indent {
+            self.out.push_str("  ");
+        }
+    }
+
+    fn put(&mut self, text: impl Display) {
         // Writing into a string cannot fail.
-        let _ = writeln!(self.out, "{:indent$}{text}", "");
+        let _ = write!(self.out, "{text}");
+    }
+
+    fn line(&mut self, text: impl Display) {
+        self.begin();
+        self.put(text);
+        self.out.push('\n');
     }
 
     fn program(&mut self) {
@@ -193,15 +258,14 @@ impl Printer<'_> {
         self.indent += 1;
         if p.form == Form::Mapped {
             let g = &p.geometry;
-            let cluster = list(g.cluster, |c| c.to_string());
+            let cluster = list(g.cluster, |c| c);
             self.line(format_args!(
                 "geometry lanes {} warps {} cluster [{cluster}] registers {}",
                 g.lanes, g.warps, g.registers
             ));
         }
         for param in &p.params {
-            let text = self.param(param);
-            self.line(text);
+            self.param(param);
         }
         for phase in &p.phases {
             self.phase(phase);
@@ -210,42 +274,38 @@ impl Printer<'_> {
         self.line("}");
     }
 
-    fn param(&self, param: &Param) -> String {
-        let name = self.val(param.value);
-        match &param.kind {
+    fn param(&mut self, param: &Param) {
+        self.begin();
+        let (out, terms) = (&mut self.out, &self.terms);
+        let name = terms.val(param.value);
+        // Writing into a string cannot fail.
+        let _ = match &param.kind {
             ParamKind::Buffer(b) => {
-                let len = b
-                    .len
-                    .as_ref()
-                    .map_or(String::new(), |len| format!(" len {len}"));
-                format!(
-                    "param {name}: buffer {} {} align {}{len}",
-                    b.dtype,
-                    b.mode.name(),
-                    b.align
+                let (mode, len) = (b.mode.name(), maybe("len", b.len.as_ref()));
+                writeln!(
+                    out,
+                    "param {name}: buffer {} {mode} align {}{len}",
+                    b.dtype, b.align
                 )
             }
             ParamKind::Scalar { dtype, symbol } => {
-                let symbol = symbol.map_or(String::new(), |s| format!(" symbol {s}"));
-                format!("param {name}: {dtype}{symbol}")
+                writeln!(out, "param {name}: {dtype}{}", maybe("symbol", *symbol))
             }
             ParamKind::TensorMap(m) => {
                 let swizzle = m.swizzle.map_or(String::new(), |s| format!(" {s}"));
-                let (dims, strides) = (
-                    list(&m.dims, ToString::to_string),
-                    list(&m.strides, ToString::to_string),
-                );
-                format!(
+                let (dims, strides) = (list(&m.dims, |d| d), list(&m.strides, |s| s));
+                writeln!(
+                    out,
                     "param {name}: tensormap {} dims [{dims}] strides [{strides}] box {:?}{swizzle}",
-                    self.val(m.buffer),
+                    terms.val(m.buffer),
                     m.boxed
                 )
             }
-        }
+        };
     }
 
-    fn phase(&mut self, phase: &Phase) {
-        let grid = list(&phase.grid, ToString::to_string);
+    fn phase(&mut self, phase: &'p Phase) {
+        let grid = list(&phase.grid, |extent| extent);
         let order = match phase.order {
             Order::Plain => "plain".to_string(),
             Order::Grouped { group } => format!("grouped {group}"),
@@ -257,143 +317,238 @@ impl Printer<'_> {
     }
 
     /// The inside of a block.
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &'p Block) {
         self.indent += 1;
         for inst in &block.insts {
             self.inst(inst);
         }
         if !block.yields.is_empty() {
-            let text = list(&block.yields, |v| self.val(*v));
-            self.line(format_args!("yield {text}"));
+            self.begin();
+            let yields = list(&block.yields, |v| self.terms.val(*v));
+            // Writing into a string cannot fail.
+            let _ = writeln!(self.out, "yield {yields}");
         }
         self.indent -= 1;
     }
 
-    fn val(&self, v: Val) -> String {
-        self.names
-            .get(v.index())
-            .cloned()
-            .unwrap_or_else(|| "%?".to_string())
+    /// A value where it is defined: name, type and layout.
+    fn definition(&mut self, v: Val) {
+        self.out.push_str(self.terms.val(v));
+        let Some(data) = self.program.values.get(v) else {
+            return;
+        };
+        if let Some((last, at)) = &self.last
+            && last.ty == data.ty
+            && last.layout == data.layout
+        {
+            self.out.extend_from_within(at.clone());
+            return;
+        }
+        let start = self.out.len();
+        self.put(format_args!(": {}", data.ty));
+        if let Some(layout) = &data.layout
+            && !is_implied(data)
+        {
+            self.put(format_args!(" {layout}"));
+        }
+        self.last = Some((data, start..self.out.len()));
     }
 
-    /// A value where it is defined: name, type and layout.
-    fn definition(&self, v: Val) -> String {
-        match self.program.values.get(v) {
-            None => self.val(v),
-            Some(data) => {
-                let layout = data
-                    .layout
-                    .as_ref()
-                    .filter(|_| !is_implied(data))
-                    .map_or(String::new(), |layout| format!(" {layout}"));
-                format!("{}: {}{layout}", self.val(v), data.ty)
+    /// What an op defines and the sign after it.
+    fn results(&mut self, results: &[Val]) {
+        for (i, &v) in results.iter().enumerate() {
+            self.out.push_str(if i > 0 { ", " } else { "" });
+            self.definition(v);
+        }
+        self.out
+            .push_str(if results.is_empty() { "" } else { " = " });
+    }
+
+    fn for_head(&mut self, iv: Val, lo: &Index, hi: &Index, step: i64) {
+        let terms = &self.terms;
+        let (iv, lo, hi) = (terms.val(iv), terms.index(lo), terms.index(hi));
+        // Writing into a string cannot fail.
+        let _ = write!(self.out, "for {iv} = {lo} to {hi} step {step}");
+    }
+
+    fn inst(&mut self, inst: &'p Inst) {
+        self.begin();
+        if !matches!(inst.op, Op::Roles { .. }) {
+            self.results(&inst.results);
+        }
+        match &inst.op {
+            Op::For {
+                iv,
+                lo,
+                hi,
+                step,
+                inits,
+                carried,
+                body,
+                unroll,
+            } => {
+                self.for_head(*iv, lo, hi, *step);
+                if *unroll != 1 {
+                    self.put(format_args!(" unroll {unroll}"));
+                }
+                for (i, (c, init)) in carried.iter().zip(inits).enumerate() {
+                    self.out.push_str(if i > 0 { ", " } else { " (" });
+                    self.definition(*c);
+                    self.out.push_str(" = ");
+                    self.out.push_str(self.terms.val(*init));
+                }
+                let any = !carried.is_empty() && !inits.is_empty();
+                self.out.push_str(if any { ") {\n" } else { " {\n" });
+                self.block(body);
+                self.line("}");
+            }
+            Op::If {
+                cond,
+                on_true,
+                on_false,
+            } => {
+                let cond = self.terms.val(*cond);
+                // Writing into a string cannot fail.
+                let _ = writeln!(self.out, "if {cond} {{");
+                self.block(on_true);
+                if !(on_false.insts.is_empty() && on_false.yields.is_empty()) {
+                    self.line("} else {");
+                    self.block(on_false);
+                }
+                self.line("}");
+            }
+            Op::Roles { roles } => {
+                self.out.push_str("roles {\n");
+                self.indent += 1;
+                for role in roles {
+                    self.line(format_args!(
+                        "role {} warps {}+{} registers {} {{",
+                        role.name, role.first_warp, role.warps, role.registers
+                    ));
+                    self.block(&role.body);
+                    self.line("}");
+                }
+                self.indent -= 1;
+                self.line("}");
+            }
+            op => {
+                // Writing into a string cannot fail.
+                let _ = self.terms.op(&mut self.out, op);
+                self.out.push('\n');
             }
         }
     }
+}
 
-    fn index(&self, index: &Index) -> String {
-        match index {
-            Index::Const(n) => n.to_string(),
-            Index::Val(v) => self.val(*v),
-        }
+/// Ops without blocks, and what they are made of.
+struct Terms {
+    names: Names,
+}
+
+impl Terms {
+    fn val(&self, v: Val) -> &str {
+        let at = self.names.at.get(v.index()).cloned().unwrap_or(0..2);
+        &self.names.text[at]
     }
 
-    fn indices(&self, indices: &[Index]) -> String {
+    fn index(&self, index: &Index) -> impl Display {
+        fmt::from_fn(move |f| match *index {
+            Index::Const(n) => n.fmt(f),
+            Index::Val(v) => f.write_str(self.val(v)),
+        })
+    }
+
+    fn indices(&self, indices: &[Index]) -> impl Display {
         list(indices, |index| self.index(index))
     }
 
     /// `%x[%base; strides] valid [bounds]`; the shape is that of the tile beside it.
-    fn window(&self, access: &Access) -> String {
-        let strides = if access.strides.is_empty() {
-            String::new()
-        } else {
-            format!("; {}", self.indices(&access.strides))
-        };
-        let mut text = format!(
-            "{}[{}{strides}]",
-            self.val(access.mem),
-            self.index(&access.base)
-        );
-        if access.valid.iter().any(Option::is_some) {
-            let bounds = list(&access.valid, |bound| {
-                bound
-                    .as_ref()
-                    .map_or("_".to_string(), |index| self.index(index))
-            });
-            let _ = write!(text, " valid [{bounds}]");
-        }
-        text
+    fn window(&self, access: &Access) -> impl Display {
+        fmt::from_fn(move |f| {
+            let (mem, base) = (self.val(access.mem), self.index(&access.base));
+            write!(f, "{mem}[{base}")?;
+            if !access.strides.is_empty() {
+                write!(f, "; {}", self.indices(&access.strides))?;
+            }
+            f.write_str("]")?;
+            if access.valid.iter().any(Option::is_some) {
+                let bound = |bound: &Option<Index>| match bound {
+                    Some(Index::Const(n)) => n.to_string(),
+                    Some(Index::Val(v)) => self.val(*v).to_owned(),
+                    None => "_".to_owned(),
+                };
+                write!(f, " valid [{}]", list(&access.valid, bound))?;
+            }
+            Ok(())
+        })
     }
 
-    fn shaped_window(&self, access: &Access) -> String {
-        format!("{} shape {:?}", self.window(access), access.shape)
+    fn shaped_window(&self, access: &Access) -> impl Display {
+        fmt::from_fn(move |f| write!(f, "{} shape {:?}", self.window(access), access.shape))
     }
 
-    fn operand(&self, operand: &MmaOperand) -> String {
-        match operand {
-            MmaOperand::Tile(v) => self.val(*v),
+    fn operand(&self, operand: &MmaOperand) -> impl Display {
+        fmt::from_fn(move |f| match operand {
+            MmaOperand::Tile(v) => f.write_str(self.val(*v)),
             MmaOperand::Mem { access, dims } => {
                 let dims = list(dims, |dim| match dim {
-                    MmaDim::K => "k".to_string(),
-                    MmaDim::Side => "side".to_string(),
+                    MmaDim::K => "k",
+                    MmaDim::Side => "side",
                 });
-                format!("{} dims [{dims}]", self.shaped_window(access))
+                write!(f, "{} dims [{dims}]", self.shaped_window(access))
             }
-        }
+        })
     }
 
-    fn barrier(&self, barrier: &BarrierRef) -> String {
-        format!("{}[{}]", self.val(barrier.mem), self.index(&barrier.slot))
+    fn barrier(&self, barrier: &BarrierRef) -> impl Display {
+        fmt::from_fn(move |f| {
+            write!(
+                f,
+                "{}[{}]",
+                self.val(barrier.mem),
+                self.index(&barrier.slot)
+            )
+        })
     }
 
-    fn inst(&mut self, inst: &Inst) {
-        let results = list(&inst.results, |v| self.definition(*v));
-        let head = if results.is_empty() {
-            String::new()
-        } else {
-            format!("{results} = ")
-        };
+    fn op(&self, out: &mut String, op: &Op) -> fmt::Result {
         let v = |v: &Val| self.val(*v);
-        let mask =
-            |mask: &Option<Val>| mask.map_or(String::new(), |m| format!(" mask {}", self.val(m)));
+        let mask = |mask: &Option<Val>| maybe("mask", mask.map(|m| self.val(m)));
         let hint = |hint: CacheHint| match hint {
             CacheHint::Default => "",
             CacheHint::Streaming => " streaming",
         };
         let fill = |fill: &Scalar| {
             let zero = [Scalar::F(0.0), Scalar::I(0), Scalar::B(false)].contains(fill);
-            if zero {
-                String::new()
-            } else {
-                format!(" fill {fill}")
-            }
+            maybe("fill", (!zero).then_some(*fill))
         };
-        let text = match &inst.op {
-            Op::ProgramId { axis } => format!("program_id {axis}"),
-            Op::NumPrograms { axis } => format!("num_programs {axis}"),
-            Op::Const { value } => format!("const {value}"),
-            Op::Iota { dim } => format!("iota {dim}"),
-            Op::Splat { value } => format!("splat {}", v(value)),
-            Op::Broadcast { value } => format!("broadcast {}", v(value)),
-            Op::Reshape { value } => format!("reshape {}", v(value)),
-            Op::Permute { value, perm } => format!("permute {} {perm:?}", v(value)),
-            Op::Unary { op, value } => format!("{} {}", op.name(), v(value)),
-            Op::Binary { op, lhs, rhs } => format!("{} {}, {}", op.name(), v(lhs), v(rhs)),
-            Op::Compare { op, lhs, rhs } => format!("{} {}, {}", op.name(), v(lhs), v(rhs)),
+        match op {
+            Op::ProgramId { axis } => write!(out, "program_id {axis}"),
+            Op::NumPrograms { axis } => write!(out, "num_programs {axis}"),
+            Op::Const { value } => write!(out, "const {value}"),
+            Op::Iota { dim } => write!(out, "iota {dim}"),
+            Op::Splat { value } => write!(out, "splat {}", v(value)),
+            Op::Broadcast { value } => write!(out, "broadcast {}", v(value)),
+            Op::Reshape { value } => write!(out, "reshape {}", v(value)),
+            Op::Permute { value, perm } => write!(out, "permute {} {perm:?}", v(value)),
+            Op::Unary { op, value } => write!(out, "{} {}", op.name(), v(value)),
+            Op::Binary { op, lhs, rhs } => write!(out, "{} {}, {}", op.name(), v(lhs), v(rhs)),
+            Op::Compare { op, lhs, rhs } => write!(out, "{} {}, {}", op.name(), v(lhs), v(rhs)),
             Op::Select {
                 cond,
                 on_true,
                 on_false,
-            } => format!("select {}, {}, {}", v(cond), v(on_true), v(on_false)),
-            Op::Fma { a, b, c } => format!("fma {}, {}, {}", v(a), v(b), v(c)),
-            Op::Cast { value } => format!("cast {}", v(value)),
-            Op::Bitcast { value } => format!("bitcast {}", v(value)),
+            } => write!(out, "select {}, {}, {}", v(cond), v(on_true), v(on_false)),
+            Op::Fma { a, b, c } => write!(out, "fma {}, {}, {}", v(a), v(b), v(c)),
+            Op::Cast { value } => write!(out, "cast {}", v(value)),
+            Op::Bitcast { value } => write!(out, "bitcast {}", v(value)),
             Op::Load {
                 access,
                 mask: m,
                 fill: f,
                 hint: h,
-            } => format!(
+            } => write!(
+                out,
                 "load {}{}{}{}",
                 self.window(access),
                 mask(m),
@@ -405,7 +560,8 @@ impl Printer<'_> {
                 value,
                 mask: m,
                 hint: h,
-            } => format!(
+            } => write!(
+                out,
                 "store {}, {}{}{}",
                 self.window(access),
                 v(value),
@@ -417,20 +573,28 @@ impl Printer<'_> {
                 index,
                 mask: m,
                 fill: f,
-            } => format!("gather {}[{}]{}{}", v(mem), v(index), mask(m), fill(f)),
+            } => write!(out, "gather {}[{}]{}{}", v(mem), v(index), mask(m), fill(f)),
             Op::Scatter {
                 mem,
                 index,
                 value,
                 mask: m,
-            } => format!("scatter {}[{}], {}{}", v(mem), v(index), v(value), mask(m)),
+            } => write!(
+                out,
+                "scatter {}[{}], {}{}",
+                v(mem),
+                v(index),
+                v(value),
+                mask(m)
+            ),
             Op::Atomic {
                 op,
                 mem,
                 index,
                 value,
                 mask: m,
-            } => format!(
+            } => write!(
+                out,
                 "atomic.{} {}[{}], {}{}",
                 op.name(),
                 v(mem),
@@ -438,14 +602,17 @@ impl Printer<'_> {
                 v(value),
                 mask(m)
             ),
-            Op::Reduce { op, value, axes } => format!("reduce.{} {} {axes:?}", op.name(), v(value)),
-            Op::ArgReduce { op, value, axis } => format!("{} {} {axis}", op.name(), v(value)),
+            Op::Reduce { op, value, axes } => {
+                write!(out, "reduce.{} {} {axes:?}", op.name(), v(value))
+            }
+            Op::ArgReduce { op, value, axis } => write!(out, "{} {} {axis}", op.name(), v(value)),
             Op::Scan {
                 op,
                 value,
                 axis,
                 reverse,
-            } => format!(
+            } => write!(
+                out,
                 "scan.{} {} {axis}{}",
                 op.name(),
                 v(value),
@@ -455,67 +622,23 @@ impl Printer<'_> {
                 value,
                 axis,
                 descending,
-            } => format!(
+            } => write!(
+                out,
                 "sort {} {axis}{}",
                 v(value),
                 if *descending { " descending" } else { "" }
             ),
-            Op::Dot { a, b, acc } => format!("dot {}, {}, {}", v(a), v(b), v(acc)),
-            Op::For {
-                iv,
-                lo,
-                hi,
-                step,
-                inits,
-                carried,
-                body,
-                unroll,
-            } => {
-                let unroll = if *unroll == 1 {
-                    String::new()
-                } else {
-                    format!(" unroll {unroll}")
-                };
-                let carried = list(carried.iter().zip(inits), |(c, init)| {
-                    format!("{} = {}", self.definition(*c), self.val(*init))
-                });
-                let carried = if carried.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({carried})")
-                };
-                let (lo, hi) = (self.index(lo), self.index(hi));
-                self.line(format_args!(
-                    "{head}for {} = {lo} to {hi} step {step}{unroll}{carried} {{",
-                    self.val(*iv)
-                ));
-                self.block(body);
-                "}".to_string()
-            }
-            Op::If {
-                cond,
-                on_true,
-                on_false,
-            } => {
-                self.line(format_args!("{head}if {} {{", self.val(*cond)));
-                self.block(on_true);
-                if on_false.insts.is_empty() && on_false.yields.is_empty() {
-                    "}".to_string()
-                } else {
-                    self.line("} else {");
-                    self.block(on_false);
-                    "}".to_string()
-                }
-            }
-            Op::Alloc => "alloc".to_string(),
-            Op::ConvertLayout { value } => format!("convert_layout {}", v(value)),
+            Op::Dot { a, b, acc } => write!(out, "dot {}, {}, {}", v(a), v(b), v(acc)),
+            Op::Alloc => out.write_str("alloc"),
+            Op::ConvertLayout { value } => write!(out, "convert_layout {}", v(value)),
             Op::Mma {
                 a,
                 b,
                 acc,
                 asynchronous,
             } => {
-                format!(
+                write!(
+                    out,
                     "mma {}, {}, {}{}",
                     self.operand(a),
                     self.operand(b),
@@ -523,8 +646,8 @@ impl Printer<'_> {
                     if *asynchronous { " async" } else { "" }
                 )
             }
-            Op::MmaCommit => "mma_commit".to_string(),
-            Op::MmaWait { pending, accs } => format!("mma_wait {pending} ({})", list(accs, v)),
+            Op::MmaCommit => out.write_str("mma_commit"),
+            Op::MmaWait { pending, accs } => write!(out, "mma_wait {pending} ({})", list(accs, v)),
             Op::TensorLoad {
                 map,
                 coords,
@@ -532,7 +655,8 @@ impl Printer<'_> {
                 base,
                 barrier,
             } => {
-                format!(
+                write!(
+                    out,
                     "tensor_load {} [{}] to {}[{}] on {}",
                     v(map),
                     self.indices(coords),
@@ -546,66 +670,54 @@ impl Printer<'_> {
                 coords,
                 src,
                 base,
-            } => format!(
+            } => write!(
+                out,
                 "tensor_store {} [{}] from {}[{}]",
                 v(map),
                 self.indices(coords),
                 v(src),
                 self.index(base)
             ),
-            Op::CopyAsync { src, dst } => format!(
+            Op::CopyAsync { src, dst } => write!(
+                out,
                 "copy_async {} to {}",
                 self.shaped_window(src),
                 self.shaped_window(dst)
             ),
-            Op::CopyCommit => "copy_commit".to_string(),
-            Op::CopyWait { pending } => format!("copy_wait {pending}"),
+            Op::CopyCommit => out.write_str("copy_commit"),
+            Op::CopyWait { pending } => write!(out, "copy_wait {pending}"),
             Op::BarrierInit { barrier, count } => {
-                format!("barrier_init {} count {count}", self.barrier(barrier))
+                write!(out, "barrier_init {} count {count}", self.barrier(barrier))
             }
             Op::BarrierArrive {
                 barrier,
                 bytes,
                 per_warp,
             } => {
-                let bytes = bytes.map_or(String::new(), |bytes| format!(" bytes {bytes}"));
-                format!(
+                let bytes = maybe("bytes", *bytes);
+                write!(
+                    out,
                     "barrier_arrive {}{bytes}{}",
                     self.barrier(barrier),
                     if *per_warp { " per_warp" } else { "" }
                 )
             }
-            Op::BarrierWait { barrier, parity } => format!(
+            Op::BarrierWait { barrier, parity } => write!(
+                out,
                 "barrier_wait {} parity {}",
                 self.barrier(barrier),
                 v(parity)
             ),
-            Op::Sync => "sync".to_string(),
-            Op::FenceAsync => "fence_async".to_string(),
-            Op::Roles { roles } => {
-                self.line("roles {");
-                self.indent += 1;
-                for role in roles {
-                    self.line(format_args!(
-                        "role {} warps {}+{} registers {} {{",
-                        role.name, role.first_warp, role.warps, role.registers
-                    ));
-                    self.block(&role.body);
-                    self.line("}");
-                }
-                self.indent -= 1;
-                "}".to_string()
-            }
-        };
-        match inst.op {
-            Op::For { .. } | Op::If { .. } | Op::Roles { .. } => self.line(text),
-            _ => self.line(format_args!("{head}{text}")),
+            Op::Sync => out.write_str("sync"),
+            Op::FenceAsync => out.write_str("fence_async"),
+            // Written with their blocks.
+            Op::For { .. } | Op::If { .. } | Op::Roles { .. } => Ok(()),
         }
     }
 }
 
 /// A scalar that every lane holds is what a scalar of a mapped program is when nothing is said.
-fn is_implied(data: &crate::ir::ValueData) -> bool {
+fn is_implied(data: &ValueData) -> bool {
     data.layout.as_ref() == Some(&TileLayout::default())
         && data.ty.as_tile().is_some_and(|tile| tile.shape.is_empty())
 }

@@ -22,7 +22,7 @@ use oxyfuel_base::{DType, Expr, Id, Result, Symbol, ensure, err};
 
 use crate::ir::{
     Block, BufferMode, Form, Geometry, Index, Inst, Mode, Op, ParamKind, Program, Space,
-    TensorMapParam, Type, Val,
+    TensorMapParam, TileLayout, Type, Val,
 };
 
 /// The deepest nesting of blocks.
@@ -72,6 +72,7 @@ fn verify_inner(program: &Program) -> Result<()> {
         grid_rank: 0,
         warps: geometry.warps,
         in_roles: false,
+        covered: None,
     };
     verifier.params()?;
     verifier.use_counts()?;
@@ -116,6 +117,8 @@ struct Verifier<'p> {
     grid_rank: usize,
     warps: u32,
     in_roles: bool,
+    /// A layout and a shape that it covers.
+    covered: Option<(&'p TileLayout, &'p [i64])>,
 }
 
 impl Verifier<'_> {
@@ -286,8 +289,9 @@ impl Verifier<'_> {
     }
 
     /// What holds for a value by itself: shape and layout.
-    fn value(&self, v: Val) -> Result<()> {
-        let data = &self.program.values[v];
+    fn value(&mut self, v: Val) -> Result<()> {
+        let program = self.program;
+        let data = &program.values[v];
         match &data.ty {
             Type::Tile(tile) => {
                 crate::infer::check_shape(&tile.shape)?;
@@ -314,11 +318,16 @@ impl Verifier<'_> {
                                 "the layout of {v} needs {count} {what}, of which there are {most}"
                             );
                         }
-                        ensure!(
-                            layout.covers(&tile.shape),
-                            InvalidKernel,
-                            "the layout of {v} does not cover {tile}"
-                        );
+                        // Neighbours mostly share theirs.
+                        let fits = (layout, &tile.shape[..]);
+                        if self.covered != Some(fits) {
+                            ensure!(
+                                layout.covers(&tile.shape),
+                                InvalidKernel,
+                                "the layout of {v} does not cover {tile}"
+                            );
+                            self.covered = Some(fits);
+                        }
                         Ok(())
                     }
                 }
@@ -409,15 +418,24 @@ impl Verifier<'_> {
             "not an op of the {:?} form",
             self.program.form
         );
-        for v in op.args() {
-            self.used(v)?;
-        }
-        let claimed: Vec<Type> = inst
-            .results
-            .iter()
-            .map(|&v| self.program.ty(v).cloned())
-            .collect::<Result<_>>()?;
-        let types = op.infer(self.program, &claimed)?;
+        let mut used = Ok(());
+        op.for_each_arg(|v| {
+            if used.is_ok() {
+                used = self.used(v);
+            }
+        });
+        used?;
+        // Nearly every op has one result, whose type need not be copied.
+        let several: Vec<Type>;
+        let claimed = match inst.results[..] {
+            [v] => std::slice::from_ref(self.program.ty(v)?),
+            _ => {
+                let types = inst.results.iter().map(|&v| self.program.ty(v).cloned());
+                several = types.collect::<Result<_>>()?;
+                &several
+            }
+        };
+        let types = op.infer(self.program, claimed)?;
         ensure!(
             types.len() == claimed.len(),
             ArityMismatch,
@@ -425,7 +443,7 @@ impl Verifier<'_> {
             claimed.len(),
             types.len()
         );
-        for (v, (inferred, claimed)) in inst.results.iter().zip(types.iter().zip(&claimed)) {
+        for (v, (inferred, claimed)) in inst.results.iter().zip(types.iter().zip(claimed)) {
             ensure!(
                 inferred == claimed,
                 InvalidKernel,

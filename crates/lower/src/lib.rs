@@ -73,7 +73,8 @@ pub enum Argument {
 /// A group as programs of both forms.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    pub logical: Program,
+    /// Until nobody wants to see it any more.
+    pub logical: Option<Program>,
     pub mapped: Program,
     pub arguments: Vec<Argument>,
     /// Instances of each phase that one worker should take at least.
@@ -132,7 +133,7 @@ pub fn lower_group(
         .map(|phase| min_chunk(phase, elements, &known))
         .collect();
     Ok(Lowered {
-        logical,
+        logical: Some(logical),
         mapped,
         arguments,
         min_chunk,

@@ -45,9 +45,20 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     };
     program.form = Form::Mapped;
     program.geometry = geometry;
+    // There are few shapes in a program.
+    let mut known: Vec<(Vec<i64>, TileLayout)> = Vec::new();
     for data in program.values.values_mut() {
         if let Type::Tile(tile) = &data.ty {
-            data.layout = Some(spread.layout(&tile.shape, &largest));
+            let found = known.iter().find(|(shape, _)| *shape == tile.shape);
+            let layout = match found {
+                Some((_, layout)) => layout.clone(),
+                None => {
+                    let layout = spread.layout(&tile.shape, &largest);
+                    known.push((tile.shape.clone(), layout.clone()));
+                    layout
+                }
+            };
+            data.layout = Some(layout);
         }
     }
     Ok(program)

@@ -112,7 +112,7 @@ pub fn verify(plan: &Plan) -> Result<()> {
             ));
         }
     }
-    let arena: Vec<(BufferId, i64, i64, u32, u32)> = plan
+    let mut arena: Vec<(BufferId, i64, i64, u32, u32)> = plan
         .buffers
         .iter()
         .filter_map(|(id, buffer)| match &buffer.home {
@@ -129,16 +129,19 @@ pub fn verify(plan: &Plan) -> Result<()> {
             | BufferHome::Host => None,
         })
         .collect();
-    for (i, a) in arena.iter().enumerate() {
-        for b in &arena[..i] {
-            let together = a.3 <= b.4 && b.3 <= a.4;
-            if together && a.1 < b.1 + b.2 && b.1 < a.1 + a.2 {
-                return bad(format!(
-                    "buffers {} and {} live at once and overlap",
-                    a.0, b.0
-                ));
-            }
+    // In the order of their first steps, only those that live then can be in the way.
+    arena.sort_by_key(|buffer| buffer.3);
+    let mut alive: Vec<&(BufferId, i64, i64, u32, u32)> = Vec::new();
+    for a in &arena {
+        alive.retain(|b| a.3 <= b.4);
+        if let Some(b) = (alive.iter()).find(|b| b.3 <= a.4 && a.1 < b.1 + b.2 && b.1 < a.1 + a.2) {
+            return bad(format!(
+                "buffers {} and {} live at once and overlap",
+                a.0.max(b.0),
+                a.0.min(b.0)
+            ));
         }
+        alive.push(a);
     }
     Ok(())
 }

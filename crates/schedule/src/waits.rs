@@ -3,7 +3,9 @@
 //! Groups grow and merge while nodes are visited, so edges come at any time and no order of the groups is final before the end. Every group has a *level* above that of all groups that it waits
 //! for: whether one waits for another, even through others, is then a search among the few levels between them, however many groups there are.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
 
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
@@ -51,7 +53,7 @@ impl Waits {
     /// Whether `group` is `other` or needs it to have run before.
     pub(crate) fn depends(&self, group: usize, other: usize) -> bool {
         let floor = self.groups[other].level;
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let mut stack = vec![group];
         while let Some(g) = stack.pop() {
             if g == other {

@@ -313,12 +313,22 @@ impl Inst {
         }
     }
 
+    /// Calls `f` with every register and its role, in the order of [`Inst::map_regs`].
     pub fn for_each_reg(&self, mut f: impl FnMut(Reg, Role)) {
-        let mut copy = *self;
-        copy.map_regs(|r, role| {
-            f(r, role);
-            r
-        });
+        if let Base::Reg(r) = self.mem.base {
+            f(r, Role::Use);
+        }
+        if !self.mem.index.is_none() {
+            f(self.mem.index, Role::Use);
+        }
+        if !self.mask.is_none() {
+            f(self.mask, self.mask_role());
+        }
+        for (i, arg) in self.args.iter().enumerate() {
+            if let Arg::Reg(r) = arg {
+                f(*r, self.role(i));
+            }
+        }
     }
 }
 

@@ -43,6 +43,8 @@ use crate::ir::{
 use crate::op::Op;
 use crate::rules::{self, Scope};
 use oxyfuel_base::{Code, DType, Error, Expr, Location, Ranges, Result, Symbol};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic;
 use std::sync::Arc;
 
@@ -52,6 +54,9 @@ pub struct Builder {
     graph: Graph,
     ranges: Ranges,
     origin: Option<Origin>,
+    /// How many of the first `counted` values have each name.
+    names: HashMap<String, usize>,
+    counted: usize,
 }
 
 impl Builder {
@@ -64,6 +69,8 @@ impl Builder {
             graph,
             ranges: Ranges::default(),
             origin: None,
+            names: HashMap::new(),
+            counted: 0,
         }
     }
 
@@ -74,6 +81,8 @@ impl Builder {
             graph,
             ranges,
             origin: None,
+            names: HashMap::new(),
+            counted: 0,
         }
     }
 
@@ -180,8 +189,18 @@ impl Builder {
 
     /// Gives a value a name in the text, made a unique identifier.
     pub fn set_name(&mut self, value: ValueId, name: &str) {
-        self.graph.values[value].name = None;
-        self.graph.values[value].name = Some(self.unique_name(name));
+        self.count_names();
+        if let Some(old) = self.graph.values[value].name.take()
+            && let Entry::Occupied(mut count) = self.names.entry(old)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        let name = self.unique_name(name);
+        *self.names.entry(name.clone()).or_default() += 1;
+        self.graph.values[value].name = Some(name);
     }
 
     pub fn set_layout(&mut self, value: ValueId, layout: Layout) {
@@ -289,13 +308,18 @@ impl Builder {
         Ok(usize::try_from(if dim < 0 { dim + bound } else { dim }).unwrap_or(0))
     }
 
-    fn unique_name(&self, name: &str) -> String {
-        first_free(&identifier(name), |n| {
-            self.graph
-                .values
-                .values()
-                .any(|v| v.name.as_deref() == Some(n))
-        })
+    fn unique_name(&mut self, name: &str) -> String {
+        self.count_names();
+        first_free(&identifier(name), |n| self.names.contains_key(n))
+    }
+
+    /// Takes note of the names of values that came since the last time.
+    fn count_names(&mut self) {
+        let fresh = self.graph.values.values().skip(self.counted);
+        for name in fresh.filter_map(|value| value.name.as_ref()) {
+            *self.names.entry(name.clone()).or_default() += 1;
+        }
+        self.counted = self.graph.values.len();
     }
 }
 

@@ -607,7 +607,11 @@ impl KernelBuilder {
             state.errors.push(error.at(here(caller)));
             claimed.to_vec()
         });
-        let args = op.args();
+        // The operands say something of layouts alone.
+        let args = match state.program.form {
+            Form::Logical => Vec::new(),
+            Form::Mapped => op.args(),
+        };
         let results: Vec<Val> = types
             .into_iter()
             .map(|ty| {
@@ -630,7 +634,8 @@ impl KernelBuilder {
 
     /// Emits an op of one tile result; after a mistake the result is a stand-in, so that user code goes on to the next mistake.
     pub(crate) fn emit_one(&self, op: Op, claimed: Option<Type>, caller: &Caller<'_>) -> Tile {
-        let first = op.args().first().copied();
+        let mut first = None;
+        op.for_each_arg(|v| first = first.or(Some(v)));
         let results = self.emit(op, claimed.as_slice(), caller);
         match results.first() {
             Some(&val) => self.tile(val),

@@ -9,6 +9,7 @@ use oxyfuel_kernel::ir::{Block, CompareOp, Op, Program, Val};
 use rustc_hash::FxHashMap;
 
 use super::reduce::identity;
+use super::values::Values;
 use crate::emit::lane_bits;
 
 /// Of a reduction: the dim that is limited, and the scalar that limits it.
@@ -16,36 +17,37 @@ pub type Limits = FxHashMap<Val, (u8, Val)>;
 
 /// The program with such reductions bare, and their limits.
 pub fn bounded(program: Cow<'_, Program>) -> (Cow<'_, Program>, Limits) {
-    let mut ops: FxHashMap<Val, Op> = FxHashMap::default();
-    let mut reduces = false;
-    program.walk(|inst| match &inst.op {
-        Op::Select { .. }
-        | Op::Compare { .. }
-        | Op::Iota { .. }
-        | Op::Broadcast { .. }
-        | Op::Splat { .. }
-        | Op::ConvertLayout { .. }
-        | Op::Const { .. } => {
-            ops.extend(inst.results.first().map(|&r| (r, inst.op.clone())));
-        }
-        Op::Reduce { .. } => reduces = true,
-        _ => {}
-    });
     let mut limits = Limits::default();
-    if !reduces || !ops.values().any(|op| matches!(op, Op::Select { .. })) {
+    let (mut reduces, mut selects) = (false, false);
+    program.walk(|inst| {
+        reduces |= matches!(inst.op, Op::Reduce { .. });
+        selects |= matches!(inst.op, Op::Select { .. });
+    });
+    if !reduces || !selects {
         return (program, limits);
     }
-    let mut out = program.clone().into_owned();
+    let mut ops: Ops<'_> = Values::new(program.values.len());
+    program.walk(|inst| {
+        if let Some(&result) = inst.results.first() {
+            ops.insert(result, &inst.op);
+        }
+    });
+    let mut any = false;
+    program.walk(|inst| any |= limited(&inst.op, &program, &ops).is_some());
+    if !any {
+        return (program, limits);
+    }
+    let mut out = Program::clone(&program);
     for phase in &mut out.phases {
         rewrite(&mut phase.body, &program, &ops, &mut limits);
-    }
-    if limits.is_empty() {
-        return (program, limits);
     }
     (Cow::Owned(out), limits)
 }
 
-fn rewrite(block: &mut Block, program: &Program, ops: &FxHashMap<Val, Op>, limits: &mut Limits) {
+/// The op that defines each value.
+type Ops<'p> = Values<&'p Op>;
+
+fn rewrite(block: &mut Block, program: &Program, ops: &Ops<'_>, limits: &mut Limits) {
     for inst in &mut block.insts {
         for inner in inst.op.blocks_mut() {
             rewrite(inner, program, ops, limits);
@@ -61,7 +63,7 @@ fn rewrite(block: &mut Block, program: &Program, ops: &FxHashMap<Val, Op>, limit
 }
 
 /// What a limited reduction reduces, the limited dim and the limit.
-fn limited(op: &Op, program: &Program, ops: &FxHashMap<Val, Op>) -> Option<(Val, u8, Val)> {
+fn limited(op: &Op, program: &Program, ops: &Ops<'_>) -> Option<(Val, u8, Val)> {
     let Op::Reduce { op, value, axes } = op else {
         return None;
     };
@@ -101,7 +103,7 @@ fn limited(op: &Op, program: &Program, ops: &FxHashMap<Val, Op>) -> Option<(Val,
 }
 
 /// What a value repeats.
-fn strip(v: Val, ops: &FxHashMap<Val, Op>) -> Val {
+fn strip(v: Val, ops: &Ops<'_>) -> Val {
     match ops.get(&v) {
         Some(Op::Broadcast { value } | Op::Splat { value } | Op::ConvertLayout { value }) => {
             strip(*value, ops)

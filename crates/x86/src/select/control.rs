@@ -49,15 +49,10 @@ impl<'p> Select<'p, '_> {
 
     /// Executes what waits and keeps the tile values that later code reads.
     pub fn settle(&mut self) -> Result<()> {
-        let mut keep: Vec<Val> = self
-            .defs
-            .iter()
-            .filter(|(v, d)| {
-                matches!(d, Def::Lazy(_)) && self.uses[slot(**v)] > 0 && !self.trivial(**v)
-            })
-            .map(|(v, _)| *v)
+        let lazy = |v: &Val| matches!(self.defs.get(v), Some(Def::Lazy(_)));
+        let keep: Vec<Val> = (self.defs.keys())
+            .filter(|v| self.uses[slot(*v)] > 0 && lazy(v) && !self.trivial(*v))
             .collect();
-        keep.sort_unstable();
         self.flush(&keep)
     }
 

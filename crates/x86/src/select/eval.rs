@@ -21,9 +21,7 @@ pub fn raw(dtype: DType) -> DType {
 
 impl<'p> Select<'p, '_> {
     fn is_vector(&self, c: &Ctx<'_, 'p>, v: Val) -> bool {
-        c.nest
-            .vector
-            .is_some_and(|a| c.nest.varies.get(&v).is_some_and(|axes| axes.contains(&a)))
+        c.nest.vector.is_some_and(|a| c.nest.varies(v, a))
     }
 
     /// Lanes that a value is computed with: the loop's, or a whole register for a uniform value.
@@ -37,17 +35,12 @@ impl<'p> Select<'p, '_> {
 
     /// The outermost level at which a value is known.
     fn level_of(&self, c: &Ctx<'_, 'p>, v: Val) -> usize {
-        let varies = c.nest.varies.get(&v);
         let deepest = (0..c.levels.len())
             .rev()
-            .find(|&n| {
-                c.levels[n]
-                    .axis
-                    .is_some_and(|a| varies.is_some_and(|axes| axes.contains(&a)))
-            })
+            .find(|&n| c.levels[n].axis.is_some_and(|a| c.nest.varies(v, a)))
             .unwrap_or(0);
         // Results of reductions exist only where the stages run.
-        if c.nest.stage.get(&v).is_some_and(|s| *s > 0) {
+        if c.nest.stage(v).is_some_and(|s| s > 0) {
             deepest.max(c.inner)
         } else {
             deepest
@@ -109,8 +102,7 @@ impl<'p> Select<'p, '_> {
         let uniform = !self.is_vector(c, v);
         // A uniform mask is all ones or zeros whatever its lanes are.
         let mask_bytes = self.e.mask_bytes;
-        let operand = |i: usize| inst.op.args().get(i).copied();
-        if uniform && let Some(first) = operand(0) {
+        if uniform && let Some(&first) = inst.op.args().first() {
             let from = self.dtype(first).unwrap_or(dtype);
             self.e.mask_bytes = if from.is_bool() {
                 lane_bytes(dtype)

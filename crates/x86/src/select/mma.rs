@@ -6,9 +6,8 @@
 
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
-use rustc_hash::FxHashSet;
 
-use super::run::operands;
+use super::values::operands;
 use super::{Def, Select};
 use crate::emit::lane_bytes;
 use crate::mir::{A, Cond, Item, Mem, Op as X, Reg, Width};
@@ -614,7 +613,7 @@ impl<'p> Select<'p, '_> {
 
     /// Accumulators that sinks read leave the registers first.
     pub fn settle_products(&mut self, roots: &[Val]) -> Result<()> {
-        let mut seen = FxHashSet::default();
+        let mut seen = self.marks();
         let mut stack = roots.to_vec();
         while let Some(v) = stack.pop() {
             if !seen.insert(v) {

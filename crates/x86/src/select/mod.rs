@@ -21,6 +21,7 @@ mod reduce;
 mod run;
 mod scalar;
 mod turn;
+mod values;
 
 use oxyfuel_base::{Code, DType, Id, Result, ensure, err};
 use oxyfuel_kernel::ir::{
@@ -34,6 +35,7 @@ use crate::emit::Emit;
 use crate::level::Level;
 use crate::mir::{A, Cond, Mem, Op as X, Reg};
 use crate::rewrite;
+use values::Values;
 
 /// Machine code of a whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,9 +130,9 @@ pub(crate) struct Select<'p, 'a> {
     /// Reductions that end before their tile does.
     pub limits: &'p bounded::Limits,
     pub e: Emit<'a>,
-    pub defs: FxHashMap<Val, Def<'p>>,
+    pub defs: Values<Def<'p>>,
     /// The op that defines each scalar, for what can be proved of it.
-    pub origin: FxHashMap<Val, &'p Op>,
+    pub origin: Values<&'p Op>,
     pub scratch: Reg,
     pub scratch_bytes: u32,
     /// Effects that wait for their loops, in program order.
@@ -167,8 +169,8 @@ impl<'p, 'a> Select<'p, 'a> {
             p,
             limits,
             e,
-            defs: FxHashMap::default(),
-            origin: FxHashMap::default(),
+            defs: Values::new(p.values.len()),
+            origin: Values::new(p.values.len()),
             scratch,
             scratch_bytes: 0,
             pending: Vec::new(),

@@ -170,7 +170,7 @@ impl<'p> Select<'p, '_> {
 
     /// Whether an effect stops at a bound of an axis, or does not run along it.
     fn ends_at(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>, axis: Axis, bound: Index) -> bool {
-        if !self.sink_axes(c.axes, sink).contains(&axis) {
+        if !self.sink_axes(c.axes, sink).any(|a| a == axis) {
             return true;
         }
         let Sink::Effect(
@@ -196,13 +196,13 @@ impl<'p> Select<'p, '_> {
                 }
             }
         };
-        for v in c.nest.stage.keys() {
+        for v in c.nest.facts.keys() {
             if let Some(Def::Lazy(Inst {
                 op: Op::Load { access, .. },
                 ..
-            })) = self.defs.get(v)
+            })) = self.defs.get(&v)
             {
-                note(Key::Val(super::slot(*v)), access);
+                note(Key::Val(super::slot(v)), access);
             }
         }
         for sink in &c.nest.sinks {
@@ -508,22 +508,12 @@ impl<'p> Select<'p, '_> {
     }
 
     fn sink_stage(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>) -> usize {
-        let roots = match sink {
-            Sink::Keep(v) => vec![*v],
-            Sink::Effect(inst) => super::run::operands(&inst.op),
-        };
-        roots
-            .iter()
-            .filter_map(|v| c.nest.stage.get(v))
-            .copied()
-            .max()
-            .unwrap_or(0)
+        c.nest.sink_stage(sink)
     }
 
     fn is_inside(&self, c: &Ctx<'_, 'p>, sink: &Sink<'p>) -> bool {
         self.sink_axes(c.axes, sink)
-            .iter()
-            .any(|a| c.nest.staged.contains(a))
+            .any(|a| c.nest.staged.contains(&a))
     }
 
     fn staged_sinks(&self, c: &Ctx<'_, 'p>, stage: usize) -> Vec<Sink<'p>> {

@@ -223,11 +223,7 @@ impl<'p> Select<'p, '_> {
             results.push(r);
         }
         if !across {
-            let varies = c
-                .nest
-                .varies
-                .get(&v)
-                .is_some_and(|a| c.nest.vector.is_some_and(|n| a.contains(&n)));
+            let varies = c.nest.vector.is_some_and(|a| c.nest.varies(v, a));
             let level = c.inner;
             for (copy, r) in
                 results

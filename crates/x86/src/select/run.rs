@@ -10,6 +10,7 @@ use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, Index, Inst, Op, UnaryOp, Val};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::values::{Marks, Operands, Values, operands};
 use super::{Def, Select, slot};
 use crate::emit::lane_bytes;
 
@@ -23,6 +24,24 @@ pub enum Sink<'p> {
     Keep(Val),
 }
 
+impl Sink<'_> {
+    /// The tiles whose elements it wants.
+    pub fn roots(&self) -> Operands {
+        match self {
+            Sink::Keep(v) => Operands::one(*v),
+            Sink::Effect(inst) => operands(&inst.op),
+        }
+    }
+}
+
+/// What a nest knows of a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Fact {
+    stage: usize,
+    /// The axes along which the value really changes, as bits by their place in the nest's list.
+    varies: u64,
+}
+
 /// The loops for some sinks.
 #[derive(Debug)]
 pub struct Nest<'p> {
@@ -32,10 +51,10 @@ pub struct Nest<'p> {
     pub vector: Option<Axis>,
     pub lanes: u32,
     pub stages: usize,
-    /// Stage of every reachable value.
-    pub stage: FxHashMap<Val, usize>,
-    /// The axes along which a value really changes.
-    pub varies: FxHashMap<Val, Vec<Axis>>,
+    /// Of every reachable value.
+    pub facts: Values<Fact>,
+    /// The parallel axes, then the staged ones.
+    axes: Vec<Axis>,
     /// Reductions by the stage that accumulates them.
     pub reductions: Vec<Vec<Val>>,
     /// Values kept in scratch between stages, by the stage that computes them.
@@ -46,11 +65,45 @@ pub struct Nest<'p> {
     pub updated: Vec<Val>,
 }
 
+impl Nest<'_> {
+    /// The stage of a value, where the nest reaches it.
+    pub fn stage(&self, v: Val) -> Option<usize> {
+        self.facts.get(&v).map(|fact| fact.stage)
+    }
+
+    /// Whether a value really changes along an axis.
+    pub fn varies(&self, v: Val, axis: Axis) -> bool {
+        let bits = self.facts.get(&v).map_or(0, |fact| fact.varies);
+        bits & self.bit(axis) != 0
+    }
+
+    /// The stage in which a sink's values are all there.
+    pub fn sink_stage(&self, sink: &Sink<'_>) -> usize {
+        let stages = sink.roots().into_iter().filter_map(|v| self.stage(v));
+        stages.max().unwrap_or(0)
+    }
+
+    fn bit(&self, axis: Axis) -> u64 {
+        let at = self.axes.iter().position(|a| *a == axis);
+        at.map_or(0, |at| 1 << at)
+    }
+
+    fn bits(&self, axes: impl IntoIterator<Item = Axis>) -> u64 {
+        axes.into_iter().fold(0, |bits, a| bits | self.bit(a))
+    }
+}
+
+/// Most axes of one nest: they are bits of a word.
+const MOST_AXES: usize = 64;
+
 /// Axes of every dim of every tile in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
+    /// Of every dim an earlier one of the same axis, or itself.
     parent: Vec<usize>,
-    first: FxHashMap<Key, (usize, usize)>,
+    /// First dim and rank of values, by their number, and of effects.
+    values: Vec<Option<(usize, usize)>>,
+    effects: FxHashMap<usize, (usize, usize)>,
     pub extent: Vec<i64>,
 }
 
@@ -70,15 +123,43 @@ pub fn effect_key(inst: &Inst) -> Key {
 }
 
 impl Axes {
+    fn place(&self, key: Key) -> Option<(usize, usize)> {
+        match key {
+            Key::Val(at) => self.values.get(at).copied().flatten(),
+            Key::Effect(at) => self.effects.get(&at).copied(),
+            Key::Scratch(_) | Key::Kept(_) => None,
+        }
+    }
+
     fn dims(&mut self, key: Key, shape: &[i64]) -> usize {
-        if let Some(&(at, _)) = self.first.get(&key) {
+        if let Some((at, _)) = self.place(key) {
             return at;
         }
         let at = self.parent.len();
         self.parent.extend(at..at + shape.len());
         self.extent.extend_from_slice(shape);
-        self.first.insert(key, (at, shape.len()));
+        let place = (at, shape.len());
+        match key {
+            Key::Val(v) => {
+                if self.values.len() <= v {
+                    self.values.resize(v + 1, None);
+                }
+                self.values[v] = Some(place);
+            }
+            Key::Effect(e) => {
+                self.effects.insert(e, place);
+            }
+            // Windows in scratch follow the values in them.
+            Key::Scratch(_) | Key::Kept(_) => {}
+        }
         at
+    }
+
+    /// Every dim right below the first of its axis, once all are joined: parents stand before their children.
+    fn flatten(&mut self) {
+        for n in 0..self.parent.len() {
+            self.parent[n] = self.parent[self.parent[n]];
+        }
     }
 
     fn find(&self, mut n: usize) -> usize {
@@ -99,7 +180,8 @@ impl Axes {
     /// meet only through a reduction share their loops. `None` where that would give one tile an axis twice.
     fn aligned(&self) -> Option<Axes> {
         let mut out = self.clone();
-        let mut keys: Vec<(usize, usize)> = self.first.values().copied().collect();
+        let values = self.values.iter().flatten();
+        let mut keys: Vec<(usize, usize)> = values.chain(self.effects.values()).copied().collect();
         keys.sort_unstable();
         let mut seen: FxHashMap<(usize, usize, i64), usize> = FxHashMap::default();
         for &(at, rank) in &keys {
@@ -108,16 +190,17 @@ impl Axes {
                 out.join(first, at + d);
             }
         }
+        out.flatten();
+        let mut mine: Vec<usize> = Vec::new();
         for (at, rank) in keys {
-            let mut mine: Vec<usize> = (0..rank)
-                .map(|d| out.find(at + d))
-                .filter(|r| out.extent[*r] > 1)
-                .collect();
-            let count = mine.len();
-            mine.sort_unstable();
-            mine.dedup();
-            if mine.len() != count {
-                return None;
+            mine.clear();
+            for root in (at..at + rank).map(|dim| out.parent[dim]) {
+                if out.extent[root] > 1 {
+                    if mine.contains(&root) {
+                        return None;
+                    }
+                    mine.push(root);
+                }
             }
         }
         Some(out)
@@ -125,29 +208,12 @@ impl Axes {
 
     /// The axis of a dim; `None` where its extent is 1.
     pub fn of(&self, key: Key, dim: usize) -> Option<Axis> {
-        let root = self.find(self.first.get(&key)?.0 + dim);
+        let root = self.find(self.place(key)?.0 + dim);
         (self.extent[root] > 1).then_some(root)
     }
 
-    pub fn all(&self, key: Key, rank: usize) -> Vec<Axis> {
-        (0..rank).filter_map(|d| self.of(key, d)).collect()
-    }
-}
-
-/// The operands of a tile op that are themselves evaluated element by element.
-pub fn operands(op: &Op) -> Vec<Val> {
-    match op {
-        Op::Load { mask, .. } => mask.iter().copied().collect(),
-        Op::Store { value, mask, .. } => std::iter::once(*value).chain(*mask).collect(),
-        Op::Gather { index, mask, .. } => std::iter::once(*index).chain(*mask).collect(),
-        Op::Scatter {
-            index, value, mask, ..
-        }
-        | Op::Atomic {
-            index, value, mask, ..
-        } => [*index, *value].into_iter().chain(*mask).collect(),
-        Op::Splat { .. } | Op::Iota { .. } => Vec::new(),
-        other => other.args(),
+    pub fn all(&self, key: Key, rank: usize) -> impl Iterator<Item = Axis> {
+        (0..rank).filter_map(move |d| self.of(key, d))
     }
 }
 
@@ -164,37 +230,38 @@ impl<'p> Select<'p, '_> {
         if sinks.is_empty() {
             return Ok(());
         }
-        let roots: Vec<Val> = sinks.iter().flat_map(|s| self.sink_roots(s)).collect();
+        let roots: Vec<Val> = sinks.iter().flat_map(Sink::roots).collect();
         self.settle_products(&roots)?;
         let mut axes = Axes::default();
-        let mut seen = FxHashSet::default();
+        let mut seen = self.marks();
         for sink in &sinks {
             self.unify_sink(&mut axes, &mut seen, sink)?;
         }
         let aligned = axes.aligned();
+        axes.flatten();
         let axes = aligned.as_ref().unwrap_or(&axes);
-        for nest in self.nests(axes, sinks)? {
+        for nest in self.nests(axes, &sinks)? {
             self.turn(axes, &nest)?;
             self.emit_nest(axes, nest)?;
         }
         Ok(())
     }
 
-    fn unify_sink(
-        &self,
-        axes: &mut Axes,
-        seen: &mut FxHashSet<Val>,
-        sink: &Sink<'p>,
-    ) -> Result<()> {
+    /// An empty set for the values of the program.
+    pub fn marks(&self) -> Marks {
+        Marks::new(self.p.values.len())
+    }
+
+    fn unify_sink(&self, axes: &mut Axes, seen: &mut Marks, sink: &Sink<'p>) -> Result<()> {
         match sink {
             Sink::Keep(v) => self.unify(axes, seen, *v),
             Sink::Effect(inst) => {
                 let args = operands(&inst.op);
                 let shape = match &inst.op {
-                    Op::Store { access, .. } => access.shape.clone(),
-                    _ => self.tile_of(args[0])?.shape.clone(),
+                    Op::Store { access, .. } => &access.shape,
+                    _ => &self.tile_of(args[0])?.shape,
                 };
-                let me = axes.dims(effect_key(inst), &shape);
+                let me = axes.dims(effect_key(inst), shape);
                 for v in args {
                     self.unify(axes, seen, v)?;
                     self.unify_same(axes, me, v, shape.len())?;
@@ -213,7 +280,7 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    fn unify(&self, axes: &mut Axes, seen: &mut FxHashSet<Val>, v: Val) -> Result<()> {
+    fn unify(&self, axes: &mut Axes, seen: &mut Marks, v: Val) -> Result<()> {
         if !seen.insert(v) {
             return Ok(());
         }
@@ -224,7 +291,7 @@ impl<'p> Select<'p, '_> {
             return Ok(());
         };
         let args = operands(&inst.op);
-        for &a in &args {
+        for a in args {
             self.unify(axes, seen, a)?;
         }
         match &inst.op {
@@ -287,7 +354,7 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    fn reach(&self, v: Val, seen: &mut FxHashSet<Val>, order: &mut Vec<Val>) {
+    fn reach(&self, v: Val, seen: &mut Marks, order: &mut Vec<Val>) {
         if !seen.insert(v) {
             return;
         }
@@ -299,69 +366,95 @@ impl<'p> Select<'p, '_> {
         order.push(v);
     }
 
-    fn sink_roots(&self, sink: &Sink<'p>) -> Vec<Val> {
+    pub fn sink_axes<'x>(
+        &self,
+        axes: &'x Axes,
+        sink: &Sink<'p>,
+    ) -> impl Iterator<Item = Axis> + use<'x, 'p> {
+        let rank = |v: Val| self.tile_of(v).map_or(0, |t| t.shape.len());
         match sink {
-            Sink::Keep(v) => vec![*v],
-            Sink::Effect(inst) => operands(&inst.op),
-        }
-    }
-
-    pub fn sink_axes(&self, axes: &Axes, sink: &Sink<'p>) -> Vec<Axis> {
-        match sink {
-            Sink::Keep(v) => axes.all(
-                Key::Val(slot(*v)),
-                self.tile_of(*v).map_or(0, |t| t.shape.len()),
-            ),
+            Sink::Keep(v) => axes.all(Key::Val(slot(*v)), rank(*v)),
             Sink::Effect(inst) => {
                 let rank = match &inst.op {
                     Op::Store { access, .. } => access.shape.len(),
-                    other => operands(other)
-                        .first()
-                        .and_then(|v| self.tile_of(*v).ok())
-                        .map_or(0, |t| t.shape.len()),
+                    other => operands(other).first().map_or(0, |&v| rank(v)),
                 };
                 axes.all(effect_key(inst), rank)
             }
         }
     }
 
-    /// Groups sinks, in order, into nests of equal parallel axes, as far as loops over those serve all of them.
-    fn nests(&self, axes: &Axes, sinks: Vec<Sink<'p>>) -> Result<Vec<Nest<'p>>> {
-        let mut nests: Vec<Nest<'p>> = Vec::new();
-        for sink in sinks {
+    /// The axes of a sink that no reduction below it folds.
+    fn sink_parallel(&self, axes: &Axes, sink: &Sink<'p>, folds: bool) -> Vec<Axis> {
+        let mut folded = Vec::new();
+        if folds {
             let mut order = Vec::new();
-            let mut seen = FxHashSet::default();
-            for v in self.sink_roots(&sink) {
+            let mut seen = self.marks();
+            for v in sink.roots() {
                 self.reach(v, &mut seen, &mut order);
             }
-            let folded: FxHashSet<Axis> =
-                order.iter().flat_map(|v| self.folded(axes, *v)).collect();
-            let mine: Vec<Axis> = self
-                .sink_axes(axes, &sink)
-                .into_iter()
-                .filter(|a| !folded.contains(a))
-                .collect();
-            let joined = nests.last().and_then(|nest| {
-                let within = |x: &Axis| mine.contains(x);
-                let joins = nest.parallel == mine
-                    || (!nest.parallel.is_empty() && nest.parallel.iter().all(within));
-                let all = nest.sinks.iter().copied().chain([sink]).collect();
-                joins.then(|| self.plan(axes, all, nest.parallel.clone()).ok())?
-            });
-            match (nests.last_mut(), joined) {
-                (Some(last), Some(joined)) => *last = joined,
-                _ => nests.push(self.plan(axes, vec![sink], mine)?),
-            }
+            folded.extend(order.iter().flat_map(|v| self.folded(axes, *v)));
+        }
+        self.sink_axes(axes, sink)
+            .filter(|a| !folded.contains(a))
+            .collect()
+    }
+
+    /// Groups sinks, in order, into nests of equal parallel axes, as far as loops over those serve all of them.
+    fn nests(&self, axes: &Axes, sinks: &[Sink<'p>]) -> Result<Vec<Nest<'p>>> {
+        let mut order = Vec::new();
+        let mut seen = self.marks();
+        for v in sinks.iter().flat_map(Sink::roots) {
+            self.reach(v, &mut seen, &mut order);
+        }
+        let folds = order.iter().any(|v| !self.folded(axes, *v).is_empty());
+        let parallel: Vec<Vec<Axis>> = (sinks.iter())
+            .map(|sink| self.sink_parallel(axes, sink, folds))
+            .collect();
+        let mut nests: Vec<Nest<'p>> = Vec::new();
+        let mut at = 0;
+        while at < sinks.len() {
+            let first = &parallel[at];
+            let joins = |mine: &Vec<Axis>| {
+                first == mine || (!first.is_empty() && first.iter().all(|x| mine.contains(x)))
+            };
+            let more = parallel[at + 1..].iter().take_while(|mine| joins(mine));
+            let end = at + 1 + more.count();
+            // Mostly one nest serves all that may join; where it does not, they join one by one as long as they fit.
+            let (nest, taken) = match self.plan(axes, &sinks[at..end], first) {
+                Ok(nest) => (nest, end - at),
+                Err(_) => self.plan_longest(axes, &sinks[at..end], first)?,
+            };
+            nests.push(nest);
+            at += taken;
         }
         self.check_order(&nests)?;
         Ok(nests)
+    }
+
+    /// The nest of the first sinks that fit together, and how many they are.
+    fn plan_longest(
+        &self,
+        axes: &Axes,
+        sinks: &[Sink<'p>],
+        parallel: &[Axis],
+    ) -> Result<(Nest<'p>, usize)> {
+        let mut nest = self.plan(axes, &sinks[..1], parallel)?;
+        let mut taken = 1;
+        while taken < sinks.len()
+            && let Ok(joined) = self.plan(axes, &sinks[..=taken], parallel)
+        {
+            nest = joined;
+            taken += 1;
+        }
+        Ok((nest, taken))
     }
 
     /// What one nest reads must not have been written by a nest before it: values are computed where they are wanted, and would see it.
     fn check_order(&self, nests: &[Nest<'p>]) -> Result<()> {
         let mut written: FxHashSet<Val> = FxHashSet::default();
         for nest in nests {
-            let reads = nest.stage.keys().filter_map(|v| match self.defs.get(v) {
+            let reads = nest.facts.keys().filter_map(|v| match self.defs.get(&v) {
                 Some(Def::Lazy(inst)) => match &inst.op {
                     Op::Load { access, .. } => Some(access.mem),
                     Op::Gather { mem, .. } => Some(*mem),
@@ -381,13 +474,11 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    fn plan(&self, axes: &Axes, sinks: Vec<Sink<'p>>, parallel: Vec<Axis>) -> Result<Nest<'p>> {
+    fn plan(&self, axes: &Axes, sinks: &[Sink<'p>], parallel: &[Axis]) -> Result<Nest<'p>> {
         let mut order = Vec::new();
-        let mut seen = FxHashSet::default();
-        for sink in &sinks {
-            for v in self.sink_roots(sink) {
-                self.reach(v, &mut seen, &mut order);
-            }
+        let mut seen = self.marks();
+        for v in sinks.iter().flat_map(Sink::roots) {
+            self.reach(v, &mut seen, &mut order);
         }
         let written: FxHashSet<Val> = sinks.iter().filter_map(written_memory).collect();
         let mut staged: Vec<Axis> = Vec::new();
@@ -398,15 +489,22 @@ impl<'p> Select<'p, '_> {
             }
         }
         staged.sort_unstable();
+        let both = [parallel, &staged].concat();
+        ensure!(
+            both.len() <= MOST_AXES,
+            NoLowering,
+            "x86 has no code for loops over {} axes",
+            both.len()
+        );
         let mut nest = Nest {
-            sinks,
-            parallel,
+            sinks: sinks.to_vec(),
+            parallel: parallel.to_vec(),
             staged,
             vector: None,
             lanes: 0,
             stages: 1,
-            stage: FxHashMap::default(),
-            varies: FxHashMap::default(),
+            facts: Values::new(self.p.values.len()),
+            axes: both,
             reductions: Vec::new(),
             saved: Vec::new(),
             cost: Vec::new(),
@@ -418,22 +516,16 @@ impl<'p> Select<'p, '_> {
                 if self.check_hazard(&nest, &written, inst)? {
                     nest.updated.push(v);
                 }
-                at = operands(&inst.op)
-                    .iter()
-                    .filter_map(|a| nest.stage.get(a))
-                    .copied()
-                    .max()
-                    .unwrap_or(0);
+                let before = operands(&inst.op).into_iter();
+                at = before.filter_map(|a| nest.stage(a)).max().unwrap_or(0);
                 let folded = self.folded(axes, v);
                 if !folded.is_empty() {
                     let Some(&operand) = operands(&inst.op).first() else {
                         continue;
                     };
-                    let inner = self.value_axes(axes, operand);
+                    let mut inner = self.value_axes(axes, operand);
                     ensure!(
-                        inner
-                            .iter()
-                            .all(|a| folded.contains(a) || nest.parallel.contains(a)),
+                        inner.all(|a| folded.contains(&a) || nest.parallel.contains(&a)),
                         NoLowering,
                         "x86 has no code for a reduction that keeps an axis which another one folds"
                     );
@@ -444,11 +536,10 @@ impl<'p> Select<'p, '_> {
                     at += 1;
                 }
             }
-            nest.stage.insert(v, at);
+            nest.stages = nest.stages.max(at + 1);
             let varies = self.variation(axes, &nest, v);
-            nest.varies.insert(v, varies);
+            nest.facts.insert(v, Fact { stage: at, varies });
         }
-        nest.stages = 1 + nest.stage.values().copied().max().unwrap_or(0);
         // The loops of a stage run over all staged axes: whatever happens in them must want all.
         for v in nest.reductions.iter().flatten() {
             let folded = self.folded(axes, *v);
@@ -459,10 +550,11 @@ impl<'p> Select<'p, '_> {
             );
         }
         for sink in &nest.sinks {
-            let mine = self.sink_axes(axes, sink);
-            let some = nest.staged.iter().any(|a| mine.contains(a));
+            let mine = nest.bits(self.sink_axes(axes, sink));
+            let mut staged = nest.staged.iter().map(|a| nest.bit(*a) & mine != 0);
+            let first = staged.next().unwrap_or(false);
             ensure!(
-                !some || nest.staged.iter().all(|a| mine.contains(a)),
+                staged.all(|one| one == first),
                 NoLowering,
                 "x86 has no code for an effect along some of the folded axes"
             );
@@ -475,43 +567,34 @@ impl<'p> Select<'p, '_> {
         Ok(nest)
     }
 
-    fn variation(&self, axes: &Axes, nest: &Nest<'p>, v: Val) -> Vec<Axis> {
-        let Some(Def::Lazy(inst)) = self.defs.get(&v) else {
-            return match self.defs.get(&v) {
-                Some(Def::Saved { .. }) => self.value_axes(axes, v),
-                _ => Vec::new(),
-            };
+    fn variation(&self, axes: &Axes, nest: &Nest<'p>, v: Val) -> u64 {
+        let inst = match self.defs.get(&v) {
+            Some(Def::Lazy(inst)) => *inst,
+            Some(Def::Saved { .. }) => return nest.bits(self.value_axes(axes, v)),
+            _ => return 0,
         };
-        let mut out: Vec<Axis> = Vec::new();
-        for a in operands(&inst.op) {
-            out.extend(nest.varies.get(&a).into_iter().flatten());
-        }
-        let folded = self.folded(axes, v);
-        out.retain(|a| !folded.contains(a));
+        let of = |a: Val| nest.facts.get(&a).map_or(0, |fact| fact.varies);
+        let from = operands(&inst.op)
+            .into_iter()
+            .fold(0, |bits, a| bits | of(a));
+        let from = from & !nest.bits(self.folded(axes, v));
         let key = Key::Val(slot(v));
-        match &inst.op {
-            Op::Iota { dim } => out.extend(axes.of(key, *dim as usize)),
+        let own = match &inst.op {
+            Op::Iota { dim } => nest.bits(axes.of(key, *dim as usize)),
             Op::Load { access, .. } => {
                 let moving =
                     |d: &usize| access.strides[*d] != Index::Const(0) || access.valid[*d].is_some();
-                out.extend(
-                    (0..access.shape.len())
-                        .filter(moving)
-                        .filter_map(|d| axes.of(key, d)),
-                );
+                let dims = (0..access.shape.len()).filter(moving);
+                nest.bits(dims.filter_map(|d| axes.of(key, d)))
             }
-            _ => {}
-        }
-        out.sort_unstable();
-        out.dedup();
-        out
+            _ => 0,
+        };
+        from | own
     }
 
-    pub fn value_axes(&self, axes: &Axes, v: Val) -> Vec<Axis> {
-        axes.all(
-            Key::Val(slot(v)),
-            self.tile_of(v).map_or(0, |t| t.shape.len()),
-        )
+    fn value_axes<'x>(&self, axes: &'x Axes, v: Val) -> impl Iterator<Item = Axis> + use<'x, 'p> {
+        let rank = self.tile_of(v).map_or(0, |t| t.shape.len());
+        axes.all(Key::Val(slot(v)), rank)
     }
 
     /// A nest may read what it writes only where each element is read by the iteration that writes it.
@@ -588,18 +671,22 @@ impl<'p> Select<'p, '_> {
             (points, axes.extent[*a].min(lanes), *a)
         });
         // What is stored or folded is handled in the loop's vectors even where it does not vary along them.
-        let mut handled: FxHashSet<Val> =
-            nest.sinks.iter().flat_map(|s| self.sink_roots(s)).collect();
+        let mut handled = self.marks();
+        for v in nest.sinks.iter().flat_map(Sink::roots) {
+            handled.insert(v);
+        }
         for v in nest.reductions.iter().flatten() {
             if let Some(Def::Lazy(inst)) = self.defs.get(v) {
-                handled.extend(operands(&inst.op));
+                for a in operands(&inst.op) {
+                    handled.insert(a);
+                }
             }
         }
         let mut widest = 4;
         for &v in order {
             let dtype = self.dtype(v)?;
-            let varies = nest.vector.is_some_and(|a| nest.varies[&v].contains(&a));
-            if (varies || handled.contains(&v)) && !dtype.is_bool() {
+            let varies = nest.vector.is_some_and(|a| nest.varies(v, a));
+            if (varies || handled.contains(v)) && !dtype.is_bool() {
                 widest = widest.max(lane_bytes(dtype));
             }
         }
@@ -616,7 +703,8 @@ impl<'p> Select<'p, '_> {
         written: &FxHashSet<Val>,
     ) -> Result<()> {
         const CHEAP: usize = 4;
-        let mut weight: FxHashMap<Val, usize> = FxHashMap::default();
+        let staged = nest.bits(nest.staged.iter().copied());
+        let mut weight = vec![0usize; self.p.values.len()];
         for &v in order {
             let w = match self.defs.get(&v) {
                 Some(Def::Lazy(inst)) => match &inst.op {
@@ -624,53 +712,42 @@ impl<'p> Select<'p, '_> {
                     Op::Load { access, .. } if written.contains(&access.mem) => 1000,
                     Op::Reduce { .. } | Op::ArgReduce { .. } => 0,
                     op => {
-                        own_cost(op)
-                            + operands(op)
-                                .iter()
-                                .filter_map(|a| weight.get(a))
-                                .sum::<usize>()
+                        let before = operands(op).into_iter();
+                        own_cost(op) + before.map(|a| weight[slot(a)]).sum::<usize>()
                     }
                 },
                 _ => 1,
             };
-            let varies = nest.varies[&v].iter().any(|a| nest.staged.contains(a));
-            weight.insert(v, if varies { w.min(1000) } else { 0 });
+            let varies = nest.facts.get(&v).is_some_and(|f| f.varies & staged != 0);
+            weight[slot(v)] = if varies { w.min(1000) } else { 0 };
         }
         // Last stage in which each value is wanted, found from users to operands.
-        let mut wanted: FxHashMap<Val, usize> = FxHashMap::default();
+        let mut wanted: Vec<Option<usize>> = vec![None; self.p.values.len()];
         for sink in &nest.sinks {
-            let roots = self.sink_roots(sink);
-            let at = roots
-                .iter()
-                .filter_map(|v| nest.stage.get(v))
-                .copied()
-                .max()
-                .unwrap_or(0);
-            for v in roots {
-                let w = wanted.entry(v).or_default();
-                *w = (*w).max(at);
+            let at = nest.sink_stage(sink);
+            for v in sink.roots() {
+                wanted[slot(v)] = wanted[slot(v)].max(Some(at));
             }
         }
         for &v in order.iter().rev() {
-            let own = nest.stage[&v];
-            let mut until = wanted.get(&v).copied().unwrap_or(own);
+            let own = nest.stage(v).unwrap_or(0);
+            let mut until = wanted[slot(v)].unwrap_or(own);
             let dtype_ok = self.dtype(v).is_ok_and(|d| !d.is_bool())
-                && nest.vector.is_some_and(|a| nest.varies[&v].contains(&a));
+                && nest.vector.is_some_and(|a| nest.varies(v, a));
             let fold = !self.folded(axes, v).is_empty();
             if fold {
                 until = own - 1;
-            } else if until > own && weight[&v] > CHEAP && dtype_ok {
+            } else if until > own && weight[slot(v)] > CHEAP && dtype_ok {
                 nest.saved[own].push(v);
                 until = own;
             }
             if until > own && nest.updated.contains(&v) {
                 self.check_again(nest, v, until)?;
             }
-            nest.cost[own.min(until)] += usize::from(weight[&v] > 0);
+            nest.cost[own.min(until)] += usize::from(weight[slot(v)] > 0);
             if let Some(Def::Lazy(inst)) = self.defs.get(&v) {
                 for a in operands(&inst.op) {
-                    let w = wanted.entry(a).or_default();
-                    *w = (*w).max(until);
+                    wanted[slot(a)] = wanted[slot(a)].max(Some(until));
                 }
             }
         }
@@ -686,11 +763,10 @@ impl<'p> Select<'p, '_> {
         else {
             return Ok(());
         };
-        let gone = nest.sinks.iter().any(|sink| {
-            let roots = self.sink_roots(sink);
-            let at = roots.iter().filter_map(|v| nest.stage.get(v)).max();
-            written_memory(sink) == Some(access.mem) && at.copied().unwrap_or(0) < until
-        });
+        let gone = nest
+            .sinks
+            .iter()
+            .any(|sink| written_memory(sink) == Some(access.mem) && nest.sink_stage(sink) < until);
         ensure!(
             !gone,
             NoLowering,
@@ -705,10 +781,8 @@ impl<'p> Select<'p, '_> {
         if nest.updated.is_empty() {
             return ahead;
         }
-        let mut seen = FxHashSet::default();
-        let mut open: Vec<Val> = (sinks.iter().skip(1))
-            .flat_map(|sink| self.sink_roots(sink))
-            .collect();
+        let mut seen = self.marks();
+        let mut open: Vec<Val> = sinks.iter().skip(1).flat_map(Sink::roots).collect();
         while let Some(v) = open.pop() {
             // What an earlier stage made is not loaded in this one.
             let earlier = |lists: &[Vec<Val>]| lists[..stage].iter().any(|list| list.contains(&v));

@@ -24,9 +24,7 @@ struct Across {
 impl<'p> Select<'p, '_> {
     /// Turns every window of the nest that runs across its vectors.
     pub fn turn(&mut self, axes: &Axes, nest: &Nest<'p>) -> Result<()> {
-        let mut values: Vec<Val> = nest.stage.keys().copied().collect();
-        values.sort_unstable_by_key(|v| slot(*v));
-        for v in values {
+        for v in nest.facts.keys() {
             if let Some(Def::Lazy(Inst {
                 op: Op::Load {
                     access, mask: None, ..
