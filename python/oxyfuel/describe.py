@@ -240,6 +240,9 @@ class _Describer:
             value = layouts.as_run(node.target, operands, node.kwargs, value)
         sequence = isinstance(value, (list, tuple))
         results = [self.result(item) for item in value] if sequence else [self.result(value)]
+        if value is None and node.users:
+            # The partitioner's own calls (random state that is saved and set again) are not traced: what is read of them is known when they have run.
+            results = [{"kind": "object"}]
         if node.target is _torch.with_effects:
             results[0] = {"kind": "object"}
         target = known.name

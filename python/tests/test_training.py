@@ -113,3 +113,15 @@ def test_a_graph_that_is_kept(retain: bool) -> None:
     if retain:
         y.backward()
         torch.testing.assert_close(x.grad, 4 * x.detach())
+
+
+@pytest.mark.parametrize("fallback_random", [False, True])
+def test_a_checkpoint_drops_again_what_it_dropped(fallback_random: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: nn.functional.dropout(x * 2, 0.5), x, use_reentrant=False, preserve_rng_state=True)
+
+    x = torch.ones(1000, requires_grad=True)
+    y = torch.compile(f, backend="oxyfuel", options={"fallback": "error", "fallback_random": fallback_random})(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert 0 < y.count_nonzero() < 1000
