@@ -39,7 +39,7 @@ class Options:
 
     def native(self, external: list[str], threads: int) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now."""
-        names = ("mode", "numerics", "deterministic", "target", "output_pool", "verify", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "deterministic", "fallback_random", "target", "output_pool", "verify", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
         return json.dumps({**settings, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 

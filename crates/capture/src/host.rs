@@ -4,7 +4,9 @@ use crate::call::{Env, Slot};
 use crate::description::{Item, Node, Value};
 use crate::import::tensor_type;
 use oxyfuel_base::external::Bind;
-use oxyfuel_base::{Arg, Expr, External, ExternalResult, Result, Scalar, Symbol, ensure, err};
+use oxyfuel_base::{
+    Arg, DType, Expr, External, ExternalResult, Result, Scalar, Symbol, ensure, err,
+};
 use oxyfuel_graph::{Builder, Op, ValueId};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -64,6 +66,29 @@ pub(crate) fn call(
         reason,
     };
     Ok((call, operands.values))
+}
+
+/// A number from the host's generator, from which a graph draws all of its own.
+pub(crate) fn seed() -> External {
+    External {
+        name: "aten.randint.low".to_owned(),
+        args: vec![
+            Arg::Int(Expr::ZERO),
+            Arg::Int(Expr::constant(i64::MAX)),
+            Arg::List(vec![]),
+        ],
+        kwargs: vec![],
+        operand_strides: vec![],
+        results: vec![ExternalResult::Tensor {
+            dtype: DType::I64,
+            shape: vec![],
+            strides: vec![],
+        }],
+        sequence: false,
+        binds: vec![],
+        ordered: true,
+        reason: "the seed of the graph's random numbers".to_owned(),
+    }
 }
 
 fn result(item: &Item) -> ExternalResult {

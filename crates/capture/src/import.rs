@@ -13,6 +13,7 @@ use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Valu
 use crate::host;
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
 use oxyfuel_graph::same_strides;
+use oxyfuel_graph::sample::Stream;
 use oxyfuel_graph::{
     Builder, Category, Device, Graph, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
     TensorType, Value, ValueId,
@@ -36,6 +37,17 @@ pub struct ImportOptions {
     /// Names of nodes that shall be external whatever their row says.
     pub external: BTreeSet<String>,
     pub products: Products,
+    pub random: Random,
+}
+
+/// Who draws random numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Random {
+    /// The host's own operators: the numbers are those that it would draw.
+    #[default]
+    Host,
+    /// Kernels, from a seed that the host draws once a call.
+    Own,
 }
 
 /// What came of a description.
@@ -141,6 +153,8 @@ impl<'d> Importer<'d> {
             signature: Signature::default(),
             input_positions: vec![],
             bound: HashSet::new(),
+            seed: None,
+            streams: 0,
         };
         importer.symbols(description)?;
         for input in &description.inputs {
@@ -184,6 +198,13 @@ fn located(node: &Node, error: Error) -> Error {
     }
 }
 
+/// How a node is built.
+#[derive(Clone, Copy)]
+enum Build {
+    Row(aten::Build),
+    Draw(aten::random::Draw),
+}
+
 struct Importer<'d> {
     b: Builder,
     env: Env<'d>,
@@ -194,6 +215,9 @@ struct Importer<'d> {
     input_positions: Vec<Option<usize>>,
     /// Symbols that have a number by now.
     bound: HashSet<Symbol>,
+    /// Where random numbers of ours come from, and how many operators have drawn from it.
+    seed: Option<ValueId>,
+    streams: u32,
 }
 
 impl<'d> Importer<'d> {
@@ -314,22 +338,36 @@ impl<'d> Importer<'d> {
         if self.options.external.contains(&node.name) {
             return Ok(Err("no machine code for its kernel".to_owned()));
         }
-        if node.ordered {
+        let draw = match self.options.random {
+            Random::Own => aten::random::find(&node.target),
+            Random::Host => None,
+        };
+        if node.ordered && draw.is_none() {
             return Ok(Err("has effects".to_owned()));
         }
-        let (build, view) = match aten::find(&node.target) {
-            Some(Import::Compiled(build)) => (build, false),
-            Some(Import::View(build)) => (build, true),
-            Some(Import::External(reason)) => return Ok(Err(reason.to_owned())),
-            None => return Ok(Err("not in the table".to_owned())),
+        let (build, view) = match (draw, aten::find(&node.target)) {
+            (Some(draw), _) => (Build::Draw(draw), false),
+            (None, Some(Import::Compiled(build))) => (Build::Row(build), false),
+            (None, Some(Import::View(build))) => (Build::Row(build), true),
+            (None, Some(Import::External(reason))) => return Ok(Err(reason.to_owned())),
+            (None, None) => return Ok(Err("not in the table".to_owned())),
         };
         if node.results.iter().any(|result| self.is_news(result)) {
             return Ok(Err("only its result tells how large it is".to_owned()));
         }
+        let stream = match build {
+            Build::Draw(_) => Some(self.stream()?),
+            Build::Row(_) => None,
+        };
         let first_new = self.b.graph().values.next_id();
         let first_node = self.b.graph().nodes.len();
         let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
-        let built = build(&mut call).and_then(|mut values| {
+        let built = match (build, stream) {
+            (Build::Draw(draw), Some(stream)) => draw(&mut call, stream),
+            (Build::Draw(_), None) => Err(err!(Internal, "random numbers without a seed")),
+            (Build::Row(build), _) => build(&mut call),
+        };
+        let built = built.and_then(|mut values| {
             call.check(&values)?;
             // A new tensor in the host is a new tensor here: nobody may see a later write through the other.
             if !view {
@@ -362,6 +400,31 @@ impl<'d> Importer<'d> {
                 Item::Int { .. } | Item::Object | Item::None => Slot::Nothing,
             });
         Ok(Ok(slots.collect()))
+    }
+
+    /// Numbers that nobody else draws. The seed is asked of the host where the first are needed.
+    fn stream(&mut self) -> Result<Stream> {
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => {
+                let value = self.b.node(
+                    Op::External {
+                        call: std::sync::Arc::new(host::seed()),
+                    },
+                    &[],
+                )?;
+                let seed = *value
+                    .first()
+                    .ok_or_else(|| err!(Internal, "a seed without a value"))?;
+                self.seed = Some(seed);
+                seed
+            }
+        };
+        self.streams += 1;
+        Ok(Stream {
+            seed,
+            number: self.streams - 1,
+        })
     }
 
     /// Whether a tensor has a size that nothing before it tells.

@@ -20,6 +20,6 @@ pub mod import;
 pub use description::{Description, read};
 pub use export::{Edits, export};
 pub use import::{
-    External, ImportOptions, Imported, InputKind, OutputKind, Products, Signature, Values, import,
-    import_values,
+    External, ImportOptions, Imported, InputKind, OutputKind, Products, Random, Signature, Values,
+    import, import_values,
 };

@@ -4,7 +4,7 @@
 //! are given to the host, and the graph is compiled again.
 
 use oxyfuel_base::{Code, Error, Result, err};
-use oxyfuel_capture::{Description, ImportOptions, Imported, Signature};
+use oxyfuel_capture::{Description, ImportOptions, Imported, Random, Signature};
 use oxyfuel_engine::cache::BUILD;
 use oxyfuel_engine::{Compiler, Executable, Options, Record};
 use oxyfuel_plan::{Artefact, Plan};
@@ -26,6 +26,9 @@ pub struct Settings {
     numerics: String,
     #[serde(default)]
     deterministic: bool,
+    /// Random numbers are those that the host's operators draw.
+    #[serde(default)]
+    fallback_random: bool,
     target: String,
     threads: usize,
     /// Calls use as many threads as torch does at that time; `threads` is what that was when the graph was compiled.
@@ -44,6 +47,18 @@ pub struct Settings {
 impl Settings {
     pub fn read(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|e| Error::new(Code::InvalidOption, e.to_string()))
+    }
+
+    /// How descriptions are read.
+    pub fn import(&self) -> ImportOptions {
+        ImportOptions {
+            random: if self.fallback_random {
+                Random::Host
+            } else {
+                Random::Own
+            },
+            ..ImportOptions::default()
+        }
     }
 
     fn options(&self) -> Result<Options> {
@@ -122,7 +137,7 @@ impl Compiled {
 pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
     let description: Description = oxyfuel_capture::read(text)?;
     let compiler = compiler(settings)?;
-    let mut options = ImportOptions::default();
+    let mut options = settings.import();
     options.external.extend(settings.external.iter().cloned());
     for _ in 0..ROUNDS {
         let Imported {

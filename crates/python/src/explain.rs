@@ -5,7 +5,6 @@
 
 use crate::compile::{Compiled, compiler};
 use oxyfuel_base::{Code, Error, Result, err};
-use oxyfuel_capture::ImportOptions;
 use oxyfuel_engine::cost::operators;
 use oxyfuel_engine::explain::CodeKind;
 use oxyfuel_engine::{Basis, HostFigures};
@@ -33,7 +32,7 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
             let request: Request = serde_json::from_str(text)
                 .map_err(|e| Error::new(Code::InvalidArgument, e.to_string()))?;
             let description = oxyfuel_capture::read(&request.description)?;
-            let graph = oxyfuel_capture::import(&description, &ImportOptions::default())?.graph;
+            let graph = oxyfuel_capture::import(&description, &compiled.settings.import())?.graph;
             let label = |node: &oxyfuel_graph::Node| {
                 let source = node.origin.source.as_ref()?;
                 Some(request.operators.get(source).unwrap_or(source).clone())

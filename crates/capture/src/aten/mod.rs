@@ -17,6 +17,7 @@ mod pad;
 mod pointwise;
 mod pool;
 mod product;
+pub mod random;
 mod reduce;
 mod resample;
 mod scatter;
