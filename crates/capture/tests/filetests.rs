@@ -1,8 +1,8 @@
 //! `tests/filetests/capture`: a description in, the graph's text out, then what stays with the host and why.
 //!
-//! `products=own` compiles matrix products; `external=a,b` names nodes that shall stay with the host.
+//! `products=own` compiles matrix products; `random=own` draws random numbers in kernels; `external=a,b` names nodes that shall stay with the host.
 
-use oxyfuel_capture::{ImportOptions, Imported, Products, import, read};
+use oxyfuel_capture::{ImportOptions, Imported, Products, Random, import, read};
 use oxyfuel_testkit::{Case, run_folder};
 
 #[test]
@@ -23,9 +23,15 @@ fn options(case: &Case) -> Result<ImportOptions, String> {
         Some("own") => Products::Own,
         Some(other) => return Err(format!("unknown products `{other}`")),
     };
+    let random = match case.arg("random") {
+        None | Some("host") => Random::Host,
+        Some("own") => Random::Own,
+        Some(other) => return Err(format!("unknown random `{other}`")),
+    };
     let names = case.arg("external").unwrap_or_default().split(',');
     Ok(ImportOptions {
         products,
+        random,
         external: names.filter(|n| !n.is_empty()).map(str::to_owned).collect(),
     })
 }
