@@ -106,10 +106,12 @@ def is_plain(value: Any) -> bool:
     )
 
 
-# Results that have the element type of an argument, and which: where tracing says another, the host's own calls alone may look at them.
-MISTOLD = {
+# Results that have the element type of an argument, and which, or one of their own: where tracing says another, the host's own calls alone may look at them.
+MISTOLD: dict[str, dict[int, int | torch.dtype]] = {
     "aten._batch_norm_with_update_functional.default": {4: 3, 5: 4},
     "aten._native_batch_norm_legit_functional.default": {3: 3, 4: 4},
+    "aten.unique_dim.default": {1: torch.int64, 2: torch.int64},
+    "aten.unique_consecutive.default": {1: torch.int64, 2: torch.int64},
 }
 
 
@@ -247,7 +249,8 @@ class _Describer:
             results[0] = {"kind": "object"}
         target = known.name
         for index, source in MISTOLD.get(target, {}).items() if target else ():
-            if value[index].dtype != node.args[source].meta["val"].dtype:
+            dtype = source if isinstance(source, torch.dtype) else node.args[source].meta["val"].dtype
+            if value[index].dtype != dtype:
                 results[index] = {"kind": "object"}
         try:
             if target is None:
