@@ -6,7 +6,7 @@ use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, schedule};
-use oxyfuel_transform::{borders, decompose, recurrences, simplify};
+use oxyfuel_transform::{borders, decompose, lookups, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::{Numerics, Options};
@@ -34,6 +34,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 
     let graph = record.step("recurrences", || verified(recurrences(&graph)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
+    let graph = record.step("lookups", || verified(lookups(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 
     let graph = record.step("borders", || verified(borders(&graph)?))?;

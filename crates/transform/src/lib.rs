@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
+//! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
 //!
@@ -12,10 +13,12 @@
 
 mod borders;
 mod decompose;
+mod lookups;
 mod recurrences;
 mod simplify;
 
 pub use borders::borders;
 pub use decompose::decompose;
+pub use lookups::lookups;
 pub use recurrences::recurrences;
 pub use simplify::{RULES, Rule, same_values, simplify};
