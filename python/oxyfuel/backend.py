@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _native, _torch, config, decompositions
+from . import _native, _torch, config, decompositions, errors
 from .compiled import OutputCode, compile_graph
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import report
@@ -73,7 +73,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
     try:
         code = compile_graph(gm, options, role)
     except Exception as error:
-        if options.fallback == "error" or isinstance(error, MemoryError):
+        if options.fallback == "error" or _is_final(error):
             raise
         cause = _warn(role, error)
         code = OutputCode.eager(gm, role)
@@ -83,6 +83,11 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
     report(gm, role, seconds, None if cause else code.run, cause)
     log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds, extra={"compiling": seconds})
     return code
+
+
+def _is_final(error: Exception) -> bool:
+    """The graph as it is would not help: there is no memory, or more would be taken than the user allows."""
+    return isinstance(error, MemoryError) or (isinstance(error, OxyfuelError) and error.code == errors.MEMORY_LIMIT)
 
 
 def _strides(gm: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:

@@ -31,6 +31,7 @@ class Options:
     threads: int = 0
     target: str = ""
     output_pool: bool = True
+    memory_limit: int = 0
     verify: bool = False
     disable: bool = False
     cache_dir: str | None = None
@@ -39,7 +40,7 @@ class Options:
 
     def native(self, external: list[str], threads: int) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now."""
-        names = ("mode", "numerics", "deterministic", "fallback_random", "target", "output_pool", "verify", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
         return json.dumps({**settings, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
@@ -113,6 +114,7 @@ KEYS: dict[str, Key] = {
     "threads": Key(_count, "a number; 0 for as many as torch uses", "OXYFUEL_NUM_THREADS"),
     "target": Key(_text, "a target's name, such as avx2; empty for the best of this machine"),
     "output_pool": Key(_bool, "true (large outputs come from a pool that keeps their pages) or false"),
+    "memory_limit": Key(_count, "the most bytes that a call may take for intermediates and results; 0 for no limit", "OXYFUEL_MEMORY_LIMIT"),
     "verify": Key(_bool, "true (check every kernel against the interpreter) or false", "OXYFUEL_VERIFY"),
     "disable": Key(_bool, "true (run graphs as they are) or false", "OXYFUEL_DISABLE"),
     "cache_dir": Key(_path, "a directory for compiled plans, or None", "OXYFUEL_CACHE_DIR"),

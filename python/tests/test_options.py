@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import oxyfuel
 import pytest
@@ -18,8 +19,12 @@ def one(x: torch.Tensor) -> torch.Tensor:
 
 
 def compile_error(**kwargs: object) -> OxyfuelError:
+    return error_of(torch.compile(one, backend="oxyfuel", **kwargs), torch.ones(3))
+
+
+def error_of(function: Callable[..., object], *args: object) -> OxyfuelError:
     with pytest.raises(Exception) as raised:
-        torch.compile(one, backend="oxyfuel", **kwargs)(torch.ones(3))
+        function(*args)
     error = raised.value
     while not isinstance(error, OxyfuelError):
         assert error.__cause__ is not None or error.__context__ is not None, repr(error)
@@ -74,6 +79,63 @@ def test_config_refuses_what_it_does_not_know() -> None:
         oxyfuel.config.threads = -1
     with pytest.raises(OxyfuelError, match="E0401"), oxyfuel.config.patch(speed=1):
         pass
+
+
+def between_products(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ x + 1) @ x
+
+
+def test_a_memory_limit_is_an_error_that_names_the_largest_buffers() -> None:
+    x = torch.randn(64, 64)
+    # At most a product and what is made of it, or the result and what it was made of, live at once.
+    needed = 2 * x.nbytes
+    for limit in (needed - 1, 1):
+        torch._dynamo.reset()
+        error = error_of(torch.compile(between_products, backend="oxyfuel", options={"memory_limit": limit}), x)
+        assert error.code == "E0605"
+        assert f"needs {needed} bytes" in error.message and str(limit) in error.message
+        assert error.help is not None and f"{x.nbytes} bytes" in error.help
+    torch._dynamo.reset()
+    enough = torch.compile(between_products, backend="oxyfuel", options={"memory_limit": needed})
+    torch.testing.assert_close(enough(x), between_products(x))
+
+
+def test_a_memory_limit_is_kept_by_plans_from_the_cache_and_with_other_threads() -> None:
+    x = torch.randn(64, 64)
+    limited = torch.compile(between_products, backend="oxyfuel", dynamic=True, options={"memory_limit": 2 * x.nbytes})
+    torch.testing.assert_close(limited(x), between_products(x))
+    torch._dynamo.reset()
+    limited(x)
+    larger = torch.randn(65, 65)
+    before = torch.get_num_threads()
+    assert error_of(limited, larger).code == "E0605"
+    try:
+        torch.set_num_threads(before + 1)
+        assert error_of(limited, larger).code == "E0605"
+        limited(x)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_memory_limit_of_symbolic_sizes_refuses_the_call() -> None:
+    f = torch.compile(lambda x: (x.sin() + 1).sum(0) * x, backend="oxyfuel", dynamic=True, options={"memory_limit": 4 * (40 + 1) * 30})
+    for n in (20, 30, 40):
+        x = torch.randn(n, 30)
+        torch.testing.assert_close(f(x), (x.sin() + 1).sum(0) * x)
+    error = error_of(f, torch.randn(50, 30))
+    assert error.code == "E0605" and "result" in str(error.help)
+    x = torch.randn(10, 30)
+    torch.testing.assert_close(f(x), (x.sin() + 1).sum(0) * x)
+
+
+def test_a_memory_limit_of_the_process() -> None:
+    with oxyfuel.config.patch(memory_limit=8):
+        assert compile_error().code == "E0605"
+    code = "import oxyfuel; print(oxyfuel.config.memory_limit)"
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OXYFUEL_MEMORY_LIMIT": "4096"}, capture_output=True, text=True)
+    assert run.stdout.strip() == "4096"
+    with pytest.raises(OxyfuelError, match="E0402"):
+        resolve(Options(), None, {"memory_limit": "much"})
 
 
 def test_disabled_runs_the_graph_as_it_is() -> None:

@@ -82,7 +82,7 @@ codes! {
     UnsupportedDType   "E0111" User     "An element type that the operation or target cannot compute with.";
     TraceLeak          "E0112" User     "A traced tensor was used outside the trace that made it.";
     DataDependent      "E0113" User     "The captured program needs the value of a tensor to go on.";
-    AliasedInputs      "E0114" User     "Two inputs overlap in memory where one of them is written.";
+    AliasedInputs      "E0114" User     "A tensor that a call writes overlaps another one of the call.";
     GuardFailed        "E0115" User     "The inputs are not those the program was compiled for, and recompiling is off or its limit reached.";
     UnboundSymbol      "E0116" User     "A symbolic dim has no value.";
     PaddingMatters     "E0117" User     "A dim is declared as a bucket, and padding it would change results.";

@@ -14,12 +14,17 @@ struct Vectors<'a> {
     plan: &'a Plan,
     inputs: Vec<Vec<f32>>,
     held: BTreeMap<usize, Vec<f32>>,
-    /// Buffers that are held at once, at most.
+    /// Bytes that are held at once, at most.
     most: usize,
     calls: Vec<String>,
 }
 
 impl Vectors<'_> {
+    fn count(&mut self) {
+        let held: usize = self.held.values().map(|memory| memory.len() * 4).sum();
+        self.most = self.most.max(held);
+    }
+
     fn read(&self, buffer: usize) -> Vec<f32> {
         match self.plan.buffers.values().nth(buffer).map(|b| &b.home) {
             Some(oxyfuel_plan::BufferHome::Input(i)) => self.inputs[*i as usize].clone(),
@@ -35,7 +40,7 @@ impl Host for Vectors<'_> {
             .entry(buffer)
             .or_insert_with(|| vec![f32::NAN; bytes / 4]);
         let address = memory.as_ptr() as u64;
-        self.most = self.most.max(self.held.len());
+        self.count();
         Ok(address)
     }
 
@@ -61,7 +66,7 @@ impl Host for Vectors<'_> {
         let result = step.results[0].index();
         addresses[result] = y.as_ptr() as u64;
         self.held.insert(result, y);
-        self.most = self.most.max(self.held.len());
+        self.count();
         Ok(())
     }
 
@@ -93,7 +98,12 @@ fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
     // SAFETY: the inputs are vectors of the sizes in the text and live until the end; the processor is done when the call returns.
     unsafe { program.call_hosted(&mut numbers, &addresses, &mut host, Stream::default()) }.unwrap();
     let outputs = plan.outputs.iter().map(|out| host.read(out.buffer.index()));
-    (outputs.collect(), host.most, host.calls)
+    let outputs = outputs.collect();
+    if let Some(planned) = program.planned_bytes() {
+        let arena = usize::try_from(plan.arena_bytes.as_const().unwrap()).unwrap();
+        assert_eq!(planned, arena + host.most, "the planned peak");
+    }
+    (outputs, host.most, host.calls)
 }
 
 #[test]
@@ -110,7 +120,7 @@ fn kernels_and_calls_of_the_host_alternate() {
     assert_eq!(outputs[0], [-1.0, -6.0, -3.0, -12.0]);
     assert_eq!(outputs[1], [0.0, 4.0, 0.0, 8.0]);
     assert_eq!(calls, ["double", "double"]);
-    assert!(most <= 3, "{most} buffers at once");
+    assert!(most <= 3 * 16, "{most} bytes at once");
 }
 
 #[test]

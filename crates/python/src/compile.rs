@@ -39,6 +39,9 @@ pub struct Settings {
     trace_dir: Option<PathBuf>,
     #[serde(default)]
     output_pool: bool,
+    /// The most bytes that a call may take; 0: no limit.
+    #[serde(default)]
+    memory_limit: usize,
     /// FX nodes that the host shall run.
     #[serde(default)]
     external: Vec<String>,
@@ -74,6 +77,7 @@ impl Settings {
         options.verify = self.verify;
         options.cache_dir.clone_from(&self.cache_dir);
         options.trace_dir.clone_from(&self.trace_dir);
+        options.memory_limit = self.memory_limit;
         Ok(options)
     }
 }
@@ -125,11 +129,8 @@ impl Compiled {
         };
         let device = compiler(&settings)?.device().clone();
         let (plan, record) = (self.executable.plan(), self.executable.record());
-        Ok(Arc::new(Executable::load(
-            plan.clone(),
-            record.clone(),
-            device,
-        )?))
+        let executable = Executable::load(plan.clone(), record.clone(), device)?;
+        Ok(Arc::new(executable.limited(self.settings.memory_limit)?))
     }
 }
 
@@ -198,8 +199,9 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
         ));
     }
     let device = compiler.device().clone();
+    let executable = Executable::load(stored.plan, Record::from_disk(), device)?;
     Ok(Compiled {
-        executable: Arc::new(Executable::load(stored.plan, Record::from_disk(), device)?),
+        executable: Arc::new(executable.limited(settings.memory_limit)?),
         signature: stored.signature,
         externals: stored.externals,
         settings: settings.clone(),

@@ -198,6 +198,17 @@ pub(super) fn check_target(index: usize, tensor: &Tensor, instance: &Instance) -
     Ok(())
 }
 
+/// A tensor, or the lack of one, for each output.
+pub(super) fn check_output_count(count: usize, instance: &Instance) -> Result<()> {
+    ensure!(
+        count == instance.outputs.len(),
+        ArityMismatch,
+        "{count} outputs for a plan with {}",
+        instance.outputs.len()
+    );
+    Ok(())
+}
+
 pub(super) fn check_output(
     index: usize,
     tensor: &Tensor,

@@ -8,7 +8,7 @@
 //! A call checks no guard, asks for no memory, takes no lock and makes no system call. The borrows stay, because safe code
 //! may hold the same tensors elsewhere: a conflict with another thread is an error, never a race.
 
-use super::border::{Held, check_input, check_output, check_target};
+use super::border::{Held, check_input, check_output, check_output_count, check_target};
 use super::instance::{Home, Instance};
 use super::{Program, Ready, Workspace};
 use crate::device::Stream;
@@ -55,13 +55,7 @@ impl Program {
         for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
             check_input(tensor, spec, &*self.device)?;
         }
-        ensure!(
-            outputs.len() == instance.outputs.len(),
-            ArityMismatch,
-            "{} outputs for a plan with {}",
-            outputs.len(),
-            instance.outputs.len()
-        );
+        check_output_count(outputs.len(), instance)?;
         for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
             let Some(tensor) = tensor else {
                 ensure!(

@@ -39,6 +39,8 @@ pub(super) struct Segment {
     pub external: bool,
     /// Buffers the host makes before.
     pub allocate: Vec<usize>,
+    /// Buffers that the host's own call returns.
+    pub returned: Vec<usize>,
     /// Buffers the host forgets after.
     pub release: Vec<usize>,
     /// What the kernels move.
@@ -59,6 +61,7 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
                 steps: number..number + 1,
                 external,
                 allocate: vec![],
+                returned: vec![],
                 release: vec![],
                 bytes: bytes[number],
             }),
@@ -66,15 +69,17 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
     }
     let at = |step: usize| segments.partition_point(|s| s.steps.end <= step);
     let mut allocate: Vec<(usize, usize)> = vec![];
+    let mut returned: Vec<(usize, usize)> = vec![];
     let mut release: Vec<(usize, usize)> = vec![];
     for (id, spec) in plan.buffers.values().enumerate() {
         let (first, last) = (spec.first_step as usize, spec.last_step as usize);
         let (first_segment, last_segment) = (at(first), at(last));
         match instance.buffers[id].home {
-            // What the host's own call returns is there already.
             Home::Host | Home::Output(_) => {
-                if segments.get(first_segment).is_some_and(|s| !s.external) {
-                    allocate.push((first_segment, id));
+                match segments.get(first_segment) {
+                    Some(segment) if segment.external => returned.push((first_segment, id)),
+                    Some(_) => allocate.push((first_segment, id)),
+                    None => {}
                 }
                 if instance.buffers[id].home == Home::Host {
                     release.push((last_segment, id));
@@ -85,6 +90,9 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
     }
     for (segment, id) in allocate {
         segments[segment].allocate.push(id);
+    }
+    for (segment, id) in returned {
+        segments[segment].returned.push(id);
     }
     for (segment, id) in release {
         // A buffer that lives to the end is the caller's.

@@ -1,6 +1,7 @@
 //! How much memory a call will ask for, known before anything runs.
 //!
-//! A call takes one arena and its results; inputs are the caller's, and constants were there before. Scratch of the worker threads belongs to the device and is not counted.
+//! A call takes one arena for as long as it runs, its results from the segment on that first writes them, and what the host holds between its own operators; inputs are the caller's, and constants were
+//! there before. Scratch of the worker threads belongs to the device, and what an operator of the host needs inside belongs to the host: neither is counted.
 
 use super::Program;
 use super::instance::{Home, Instance};
@@ -20,7 +21,7 @@ impl Program {
         }
     }
 
-    /// Bytes that a call takes for its arena and its results; `None` where symbols have no numbers yet.
+    /// The most bytes that a call holds at once for intermediates and results; `None` where symbols have no numbers yet.
     pub fn planned_bytes(&self) -> Option<usize> {
         let only = self.only.as_ref()?;
         Some(planned(&only.instance))
@@ -35,12 +36,24 @@ impl Program {
     }
 }
 
+/// The most bytes that live at once.
 fn planned(instance: &Instance) -> usize {
-    let results = instance.buffers.iter().map(|buffer| match buffer.home {
-        Home::Output(_) => buffer.bytes,
-        Home::Input(_) | Home::Constant | Home::Arena { .. } | Home::Host | Home::Later => 0,
-    });
-    results.fold(instance.arena_bytes, usize::saturating_add)
+    let bytes = |buffer: &usize| instance.buffers[*buffer].bytes;
+    let sum = |buffers: &[usize]| buffers.iter().map(bytes).fold(0, usize::saturating_add);
+    let (mut live, mut most) = (0usize, 0usize);
+    for segment in &instance.segments {
+        live = live.saturating_add(sum(&segment.allocate));
+        live = live.saturating_add(sum(&segment.returned));
+        most = most.max(live);
+        live = live.saturating_sub(sum(&segment.release));
+    }
+    // The caller may write what it is given, so a constant that is a result is copied at the end.
+    for output in &instance.outputs {
+        if instance.buffers[output.buffer].home == Home::Constant {
+            live = live.saturating_add(bytes(&output.buffer));
+        }
+    }
+    instance.arena_bytes.saturating_add(most.max(live))
 }
 
 fn refusal(plan: &Plan, instance: &Instance, needed: usize, limit: usize) -> Error {
@@ -51,8 +64,9 @@ fn refusal(plan: &Plan, instance: &Instance, needed: usize, limit: usize) -> Err
             let placed = instance.buffers.get(id.index())?;
             let what = match placed.home {
                 Home::Output(_) => "result",
-                Home::Arena { .. } => "intermediate",
-                Home::Input(_) | Home::Constant | Home::Host | Home::Later => return None,
+                Home::Host if plan.outputs.iter().any(|output| output.buffer == id) => "result",
+                Home::Arena { .. } | Home::Host => "intermediate",
+                Home::Input(_) | Home::Constant | Home::Later => return None,
             };
             let (first, last) = (buffer.first_step, buffer.last_step);
             let line = format!(

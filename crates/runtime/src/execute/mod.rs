@@ -29,7 +29,7 @@ use crate::device::{Device, Launch, LoadedKernel, Stream};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
-use border::{Borrowed, Targets, check_input, check_output};
+use border::{Borrowed, Targets, check_input, check_output, check_output_count};
 use instance::{Home, Instance, ReadyStep};
 use oxyfuel_base::{Result, Symbol, ensure, err};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
@@ -194,13 +194,7 @@ impl Program {
     pub fn call_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
         let ready = self.instance(inputs)?;
         let instance = &ready.instance;
-        ensure!(
-            outputs.len() == instance.outputs.len(),
-            ArityMismatch,
-            "{} outputs for a plan with {}",
-            outputs.len(),
-            instance.outputs.len()
-        );
+        check_output_count(outputs.len(), instance)?;
         for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
             check_output(index, tensor, output, &*self.device)?;
         }
