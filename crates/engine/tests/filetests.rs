@@ -30,6 +30,7 @@ fn memory(plan: &Plan) -> String {
             BufferHome::Arena { offset } => format!("arena at {offset}"),
             BufferHome::Constant(bytes) => format!("constant of {} bytes", bytes.len()),
             BufferHome::Host => "host".to_owned(),
+            BufferHome::Within { buffer, offset } => format!("within {buffer} at {offset}"),
         };
         text += &format!(
             "{id} {}: {home}, {} bytes, steps {}..={}\n",

@@ -120,7 +120,7 @@ impl VariantReport {
                 BufferHome::Input(_) => memory.inputs += number(&buffer.bytes),
                 BufferHome::Output(_) => memory.outputs += number(&buffer.bytes),
                 BufferHome::Constant(bytes) => memory.constants += bytes.len() as i64,
-                BufferHome::Arena { .. } | BufferHome::Host => {}
+                BufferHome::Arena { .. } | BufferHome::Host | BufferHome::Within { .. } => {}
             }
         }
         let record = executable.record();

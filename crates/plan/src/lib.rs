@@ -10,7 +10,7 @@ mod plan;
 mod target;
 mod verify;
 
-pub use memory::{Lifetime, MemoryPlan, plan_memory};
+pub use memory::{Lent, Lifetime, MemoryPlan, Place, plan_memory};
 pub use plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, HostOperand, InputSpec,
     Kernel, KernelId, KernelPhase, MachineCode, OutputSpec, Plan, Provenance, PtxModule, SizeLimit,

@@ -28,8 +28,21 @@ pub fn verify(plan: &Plan) -> Result<()> {
                     "buffer {id} names output {i}, which does not exist"
                 ));
             }
+            BufferHome::Within { buffer, .. }
+                if !matches!(
+                    plan.buffers.get(buffer).map(|owner| &owner.home),
+                    Some(BufferHome::Output(_))
+                ) =>
+            {
+                return bad(format!(
+                    "buffer {id} lies within {buffer}, which is no output"
+                ));
+            }
             BufferHome::Input(_) | BufferHome::Constant(_) => written[id.index()] = true,
-            BufferHome::Output(_) | BufferHome::Arena { .. } | BufferHome::Host => {}
+            BufferHome::Output(_)
+            | BufferHome::Arena { .. }
+            | BufferHome::Host
+            | BufferHome::Within { .. } => {}
         }
     }
     for (number, step) in plan.steps.iter().enumerate() {
@@ -112,36 +125,114 @@ pub fn verify(plan: &Plan) -> Result<()> {
             ));
         }
     }
-    let mut arena: Vec<(BufferId, i64, i64, u32, u32)> = plan
+    let mut placed: Vec<Placed> = plan
         .buffers
         .iter()
-        .filter_map(|(id, buffer)| match &buffer.home {
-            BufferHome::Arena { offset } => Some((
+        .filter_map(|(id, buffer)| {
+            let (owner, offset) = match &buffer.home {
+                BufferHome::Arena { offset } => (None, offset),
+                BufferHome::Within { buffer, offset } => (Some(*buffer), offset),
+                BufferHome::Input(_)
+                | BufferHome::Output(_)
+                | BufferHome::Constant(_)
+                | BufferHome::Host => return None,
+            };
+            let begin = offset.as_const()?;
+            Some(Placed {
                 id,
-                offset.as_const()?,
-                buffer.bytes.as_const()?,
-                buffer.first_step,
-                buffer.last_step,
-            )),
-            BufferHome::Input(_)
-            | BufferHome::Output(_)
-            | BufferHome::Constant(_)
-            | BufferHome::Host => None,
+                owner,
+                begin,
+                end: begin.checked_add(buffer.bytes.as_const()?)?,
+                first: buffer.first_step,
+                last: buffer.last_step,
+            })
         })
         .collect();
     // In the order of their first steps, only those that live then can be in the way.
-    arena.sort_by_key(|buffer| buffer.3);
-    let mut alive: Vec<&(BufferId, i64, i64, u32, u32)> = Vec::new();
-    for a in &arena {
-        alive.retain(|b| a.3 <= b.4);
-        if let Some(b) = (alive.iter()).find(|b| b.3 <= a.4 && a.1 < b.1 + b.2 && b.1 < a.1 + a.2) {
+    placed.sort_by_key(|buffer| buffer.first);
+    let mut alive: Vec<&Placed> = Vec::new();
+    for a in &placed {
+        alive.retain(|b| a.first <= b.last);
+        if let Some(b) = alive.iter().find(|b| a.is_in_the_way_of(b)) {
             return bad(format!(
                 "buffers {} and {} live at once and overlap",
-                a.0.max(b.0),
-                a.0.min(b.0)
+                a.id.max(b.id),
+                a.id.min(b.id)
             ));
         }
+        let room = a
+            .owner
+            .and_then(|owner| plan.buffers[owner].bytes.as_const());
+        if a.begin < 0 || room.is_some_and(|room| a.end > room) {
+            return bad(format!("buffer {} reaches beyond its owner", a.id));
+        }
         alive.push(a);
+    }
+    verify_tenants(plan)
+}
+
+/// A buffer with a place that is known.
+struct Placed {
+    id: BufferId,
+    /// The output that it lies within; `None`: it lies in the arena.
+    owner: Option<BufferId>,
+    begin: i64,
+    end: i64,
+    first: u32,
+    last: u32,
+}
+
+impl Placed {
+    fn is_in_the_way_of(&self, other: &Placed) -> bool {
+        self.owner == other.owner
+            && other.first <= self.last
+            && self.begin < other.end
+            && other.begin < self.end
+    }
+}
+
+/// What lies within an output is touched while it lives, and no step touches the output before all of it is dead.
+fn verify_tenants(plan: &Plan) -> Result<()> {
+    // By output, the first step that may touch it.
+    let mut free = vec![0u32; plan.buffers.len()];
+    for buffer in plan.buffers.values() {
+        if let BufferHome::Within { buffer: owner, .. } = buffer.home {
+            let free = &mut free[owner.index()];
+            *free = (*free).max(buffer.last_step.saturating_add(1));
+        }
+    }
+    let check = |number: usize, id: BufferId| {
+        let step = u32::try_from(number).unwrap_or(u32::MAX);
+        let buffer = &plan.buffers[id];
+        let alive = buffer.first_step <= step && step <= buffer.last_step;
+        let tenant = matches!(buffer.home, BufferHome::Within { .. });
+        if step < free[id.index()] || (tenant && !alive) {
+            return Err(Error::new(
+                Code::InvalidPlan,
+                format!("step {number} touches buffer {id} while its memory is another's"),
+            ));
+        }
+        Ok(())
+    };
+    for (number, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Launch { args, .. } => {
+                for arg in args {
+                    if let ArgRef::Buffer { buffer, .. } = arg {
+                        check(number, *buffer)?;
+                    }
+                }
+            }
+            Step::Copy { src, dst, .. } => {
+                check(number, *src)?;
+                check(number, *dst)?;
+            }
+            Step::External(step) => {
+                for operand in &step.operands {
+                    check(number, operand.buffer)?;
+                }
+            }
+        }
     }
     Ok(())
 }

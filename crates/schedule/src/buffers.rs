@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use oxyfuel_base::{Arena, Expr, Id, Ranges, Result};
 use oxyfuel_graph::{Device, Graph, Op, ValueId};
-use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lifetime, TensorSpec, plan_memory};
+use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lent, Lifetime, Place, TensorSpec, plan_memory};
 
 use crate::group::{GroupKind, Schedule};
 
@@ -30,6 +30,8 @@ pub struct BufferPlan {
 struct Uses {
     last: Vec<u32>,
     binding: Vec<u32>,
+    /// Steps of the host.
+    external: Vec<u32>,
     /// Roots that an external call makes.
     made_by_host: BTreeSet<ValueId>,
     /// Roots that an external call reads.
@@ -41,6 +43,7 @@ impl Uses {
         let mut this = Self {
             last: vec![0; graph.values.len()],
             binding: Vec::new(),
+            external: Vec::new(),
             made_by_host: BTreeSet::new(),
             read_by_host: BTreeSet::new(),
         };
@@ -52,6 +55,7 @@ impl Uses {
             let GroupKind::External(node) = group.kind else {
                 continue;
             };
+            this.external.push(step);
             this.made_by_host.extend(&group.outputs);
             this.read_by_host.extend(&group.inputs);
             if matches!(&graph.nodes[node].op, Op::External { call } if !call.binds.is_empty()) {
@@ -69,6 +73,28 @@ impl Uses {
     fn epoch(&self, first: u32) -> u32 {
         let before = self.binding.iter().filter(|&&step| step < first).count();
         u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
+    /// Outputs of ours, whose memory is free until the first step that writes them. Where the host runs steps it makes an output just before the segment that writes it, so it is free from
+    /// there on; and where a step gives a symbol its number, memory behind it is not known before.
+    fn lenders(&self, buffers: &Arena<BufferId, Buffer>) -> Vec<(BufferId, Lent)> {
+        if !self.binding.is_empty() {
+            return Vec::new();
+        }
+        let lender = |(id, buffer): (BufferId, &Buffer)| {
+            let (BufferHome::Output(_), Some(tensor)) = (&buffer.home, &buffer.tensor) else {
+                return None;
+            };
+            // What lies between the elements of a tensor that the caller brings is not ours.
+            let elements: Expr = tensor.shape.iter().cloned().product();
+            let dense = elements * tensor.dtype.size() == buffer.bytes;
+            let until = buffer.first_step;
+            let before = self.external.iter().filter(|&&step| step < until).max();
+            let from = before.map_or(0, |step| step + 1);
+            let bytes = buffer.bytes.clone();
+            (dense && from < until).then_some((id, Lent { bytes, from, until }))
+        };
+        buffers.iter().filter_map(lender).collect()
     }
 
     /// Lives while an external call gives a symbol its number.
@@ -109,7 +135,8 @@ pub fn plan_buffers(
             BufferHome::Output(_)
             | BufferHome::Arena { .. }
             | BufferHome::Constant(_)
-            | BufferHome::Host => ALIGN,
+            | BufferHome::Host
+            | BufferHome::Within { .. } => ALIGN,
         };
         Buffer {
             name: name(value),
@@ -208,9 +235,17 @@ pub fn plan_buffers(
         placed.push(id);
         scratch.push(id);
     }
-    let plan = plan_memory(&requests, &ranges)?;
-    for (&id, offset) in placed.iter().zip(plan.offsets) {
-        buffers[id].home = BufferHome::Arena { offset };
+    let lenders = uses.lenders(&buffers);
+    let lent: Vec<Lent> = lenders.iter().map(|(_, lent)| lent.clone()).collect();
+    let plan = plan_memory(&requests, &lent, &ranges)?;
+    for (&id, place) in placed.iter().zip(plan.places) {
+        buffers[id].home = match place {
+            Place::Arena(offset) => BufferHome::Arena { offset },
+            Place::Lent(number, offset) => BufferHome::Within {
+                buffer: lenders[number].0,
+                offset,
+            },
+        };
     }
     Ok((
         BufferPlan {

@@ -322,6 +322,9 @@ fn memory(plan: &Plan, basis: &Basis<'_>) -> MemoryReport {
             BufferHome::Arena { offset } => format!("arena + {offset}"),
             BufferHome::Constant(_) => "constant".to_owned(),
             BufferHome::Host => "host".to_owned(),
+            BufferHome::Within { buffer, offset } => {
+                format!("{} + {offset}", plan.buffers[*buffer].name)
+            }
         },
         bytes: basis.number(&buffer.bytes),
         first_step: buffer.first_step,

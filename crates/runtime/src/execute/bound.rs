@@ -94,7 +94,7 @@ impl Program {
                 Home::Output(output) => {
                     *address = outputs[output].map_or(0, Tensor::address);
                 }
-                Home::Arena { .. } | Home::Constant => {}
+                Home::Arena { .. } | Home::Constant | Home::Within { .. } => {}
                 Home::Host | Home::Later => {
                     return Err(err!(
                         HostCall,

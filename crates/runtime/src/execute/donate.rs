@@ -8,7 +8,7 @@ use crate::memory::ALIGN;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use oxyfuel_base::Id;
-use oxyfuel_plan::{ArgRef, Plan, Step};
+use oxyfuel_plan::{ArgRef, BufferHome, Plan, Step};
 
 /// First and last step that touch each buffer; `None` for a buffer that no step touches. Empty where steps touch buffers without saying so.
 pub(super) fn uses(plan: &Plan) -> Vec<Option<(usize, usize)>> {
@@ -33,6 +33,15 @@ pub(super) fn uses(plan: &Plan) -> Vec<Option<(usize, usize)>> {
                 touch(dst.index());
             }
             Step::External(_) => return Vec::new(),
+        }
+    }
+    // What lies within an output uses its memory too.
+    for (id, buffer) in plan.buffers.iter() {
+        if let BufferHome::Within { buffer: owner, .. } = buffer.home
+            && let Some((first, last)) = uses[id.index()]
+        {
+            let (before, after) = uses[owner.index()].unwrap_or((first, last));
+            uses[owner.index()] = Some((first.min(before), last.max(after)));
         }
     }
     uses

@@ -85,7 +85,11 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
                     release.push((last_segment, id));
                 }
             }
-            Home::Input(_) | Home::Arena { .. } | Home::Constant | Home::Later => {}
+            Home::Input(_)
+            | Home::Arena { .. }
+            | Home::Constant
+            | Home::Later
+            | Home::Within { .. } => {}
         }
     }
     for (segment, id) in allocate {

@@ -80,6 +80,13 @@ pub(super) enum Home {
     Host,
     /// Its size is not known yet: a step of the plan will say it.
     Later,
+    /// In the memory of an output, before any step touches that.
+    Within {
+        /// The output's buffer.
+        buffer: usize,
+        /// From its start.
+        offset: usize,
+    },
 }
 
 /// A word that is a pointer: `buffer`'s address plus `offset` bytes.
@@ -213,6 +220,31 @@ impl Instance {
                     );
                     Home::Arena { offset }
                 }
+                BufferHome::Within {
+                    buffer: owner,
+                    offset,
+                } => {
+                    let offset = numbers.count(offset, "the place of a buffer")?;
+                    let room = buffers.get(owner.index()).and_then(|owner: &Buffer| {
+                        matches!(owner.home, Home::Output(_)).then_some(owner.bytes)
+                    });
+                    let end = offset.checked_add(bytes);
+                    ensure!(
+                        room.is_some_and(|room| end.is_some_and(|end| end <= room)),
+                        InvalidPlan,
+                        "buffer {id} reaches beyond the output that it lies within"
+                    );
+                    ensure!(
+                        offset.is_multiple_of(buffer.align.max(1) as usize),
+                        InvalidPlan,
+                        "buffer {id} is not aligned to {}",
+                        buffer.align
+                    );
+                    Home::Within {
+                        buffer: owner.index(),
+                        offset,
+                    }
+                }
             };
             buffers.push(Buffer { home, bytes });
         }
@@ -258,6 +290,13 @@ impl Instance {
                     src.index(),
                     dst.index(),
                     numbers.count(bytes, "the size of a copy")?,
+                );
+                let within =
+                    |buffer: usize| matches!(self.buffers[buffer].home, Home::Within { .. });
+                ensure!(
+                    !within(src) && !within(dst),
+                    InvalidPlan,
+                    "a copy of what lies within an output"
                 );
                 ensure!(
                     bytes <= self.buffers[src].bytes && bytes <= self.buffers[dst].bytes,
@@ -305,10 +344,19 @@ impl Instance {
                     err!(InvalidPlan, "an argument points beyond buffer {buffer}")
                 })?;
                 let word = self.words.len();
+                let (buffer, start) = match self.buffers[buffer.index()].home {
+                    Home::Within { buffer, offset } => (buffer, offset as u64),
+                    Home::Input(_)
+                    | Home::Output(_)
+                    | Home::Arena { .. }
+                    | Home::Constant
+                    | Home::Host
+                    | Home::Later => (buffer.index(), 0),
+                };
                 self.pointers.push(Pointer {
                     word,
-                    buffer: buffer.index(),
-                    offset: offset as u64,
+                    buffer,
+                    offset: start + offset as u64,
                 });
                 (0, ArgKind::Buffer { bytes })
             }
@@ -365,10 +413,10 @@ fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec
         let buffer = buffers.get(spec.buffer.index());
         let buffer = buffer.ok_or_else(|| err!(InvalidPlan, "output {index} has no buffer"))?;
         match buffer.home {
-            Home::Arena { .. } => {
+            Home::Arena { .. } | Home::Within { .. } => {
                 return Err(err!(
                     InvalidPlan,
-                    "output {index} lives in the arena, which is reused"
+                    "output {index} lives in memory that is reused"
                 ));
             }
             Home::Input(input) => {
@@ -393,19 +441,25 @@ fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec
     outputs.collect()
 }
 
-/// Buffers of the arena that live at once must not overlap; with symbols this is known only now.
+/// Buffers of the arena, or within one output, that live at once must not overlap; with symbols this is known only now.
 fn check_overlap(plan: &Plan, buffers: &[Buffer]) -> Result<()> {
-    let mut placed: Vec<(usize, usize, u32, u32)> = vec![];
+    let mut placed: Vec<(Option<usize>, Range<usize>, u32, u32)> = vec![];
     for (buffer, spec) in buffers.iter().zip(plan.buffers.values()) {
-        if let Home::Arena { offset } = buffer.home
-            && buffer.bytes > 0
-        {
-            let (begin, end) = (offset, offset + buffer.bytes);
-            let clash = placed.iter().any(|&(other_begin, other_end, first, last)| {
-                begin < other_end
-                    && other_begin < end
-                    && spec.first_step <= last
-                    && first <= spec.last_step
+        let (owner, offset) = match buffer.home {
+            Home::Arena { offset } => (None, offset),
+            Home::Within { buffer, offset } => (Some(buffer), offset),
+            Home::Input(_) | Home::Output(_) | Home::Constant | Home::Host | Home::Later => {
+                continue;
+            }
+        };
+        if buffer.bytes > 0 {
+            let range = offset..offset + buffer.bytes;
+            let clash = placed.iter().any(|(other, theirs, first, last)| {
+                *other == owner
+                    && range.start < theirs.end
+                    && theirs.start < range.end
+                    && spec.first_step <= *last
+                    && *first <= spec.last_step
             });
             ensure!(
                 !clash,
@@ -413,7 +467,7 @@ fn check_overlap(plan: &Plan, buffers: &[Buffer]) -> Result<()> {
                 "buffer {} overlaps another that lives at the same time",
                 spec.name
             );
-            placed.push((begin, end, spec.first_step, spec.last_step));
+            placed.push((owner, range, spec.first_step, spec.last_step));
         }
     }
     Ok(())

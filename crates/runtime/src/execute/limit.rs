@@ -66,7 +66,7 @@ fn refusal(plan: &Plan, instance: &Instance, needed: usize, limit: usize) -> Err
                 Home::Output(_) => "result",
                 Home::Host if plan.outputs.iter().any(|output| output.buffer == id) => "result",
                 Home::Arena { .. } | Home::Host => "intermediate",
-                Home::Input(_) | Home::Constant | Home::Later => return None,
+                Home::Input(_) | Home::Constant | Home::Later | Home::Within { .. } => return None,
             };
             let (first, last) = (buffer.first_step, buffer.last_step);
             let line = format!(

@@ -148,7 +148,8 @@ impl Program {
             BufferHome::Input(_)
             | BufferHome::Output(_)
             | BufferHome::Arena { .. }
-            | BufferHome::Host => Ok(None),
+            | BufferHome::Host
+            | BufferHome::Within { .. } => Ok(None),
         });
         let constants = constants.collect::<Result<Vec<_>>>()?;
         let only = if plan.symbols.is_empty() {
@@ -312,7 +313,11 @@ impl Program {
                         workspace.fresh[index].insert(storage).address()
                     }
                 },
-                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => continue,
+                Home::Arena { .. }
+                | Home::Constant
+                | Home::Host
+                | Home::Later
+                | Home::Within { .. } => continue,
             };
         }
         Ok(())
@@ -347,7 +352,11 @@ impl Program {
             match buffer.home {
                 Home::Input(input) => *address = inputs[input],
                 Home::Output(output) => *address = outputs[output],
-                Home::Arena { .. } | Home::Constant | Home::Host | Home::Later => {}
+                Home::Arena { .. }
+                | Home::Constant
+                | Home::Host
+                | Home::Later
+                | Home::Within { .. } => {}
             }
         }
         // SAFETY: promised by the caller.
@@ -383,7 +392,8 @@ impl Program {
                     | Home::Input(_)
                     | Home::Arena { .. }
                     | Home::Host
-                    | Home::Later => 0,
+                    | Home::Later
+                    | Home::Within { .. } => 0,
                 }
             });
         Ok(bytes.collect())
@@ -550,7 +560,11 @@ impl Program {
             .map(|(buffer, constant)| match buffer.home {
                 Home::Arena { offset } => arena.address() + offset as u64,
                 Home::Constant => constant.as_ref().map_or(0, |storage| storage.address()),
-                Home::Input(_) | Home::Output(_) | Home::Host | Home::Later => 0,
+                Home::Input(_)
+                | Home::Output(_)
+                | Home::Host
+                | Home::Later
+                | Home::Within { .. } => 0,
             });
         let addresses = addresses.collect();
         Ok(Box::new(Workspace {
@@ -586,7 +600,11 @@ impl Program {
                 (inputs[input].storage().clone(), start / to)
             }
             Home::Constant => (self.copy_of_constant(output.buffer)?, 0),
-            Home::Output(_) | Home::Arena { .. } | Home::Host | Home::Later => {
+            Home::Output(_)
+            | Home::Arena { .. }
+            | Home::Host
+            | Home::Later
+            | Home::Within { .. } => {
                 let storage = fresh[output.buffer].clone();
                 (
                     storage.ok_or_else(|| err!(InvalidPlan, "an output without memory"))?,
