@@ -71,6 +71,48 @@ fn every_cpu_target_of_this_machine_runs() {
     }
 }
 
+/// Functions and casts for which levels of the machine have instructions of their own.
+const TO_THE_BIT: &str = "graph @f(%x: f32[32, 2048] cpu) {
+  %e: f32[32, 2048] = exp %x
+  %f: f32[32, 2048] = exp2 %x
+  %s: f32[32, 2048] = sigmoid %x
+  %b: bf16[32, 2048] = _to_copy %x
+  %m: f32[32, 1] = amax %x, dims=[1], keepdim=true
+  %c: f32[32, 2048] = sub %x, %m
+  %p: f32[32, 2048] = exp %c
+  %t: f32[32, 1] = sum %p, dims=[1], keepdim=true
+  %y: f32[32, 2048] = div %p, %t
+  return %e, %f, %s, %b, %y
+}";
+
+#[test]
+fn every_level_gives_the_same_bits() {
+    let device = cpu_device(&options());
+    // A walk over all floats, and one over the arguments whose exponentials are denormal or just above.
+    let x = tensor(&device, &[32, 2048], |i| match i % 2 {
+        0 => f32::from_bits((i as u32).wrapping_mul(65_521)),
+        _ => -150.0 + i as f32 / 1024.0,
+    });
+    let machine = Target::all().filter(|target| target.supported_here());
+    // What kind of NaN it is means nothing.
+    let bits = |y: &Tensor| -> Vec<u32> {
+        let number = |v: &f32| if v.is_nan() { u32::MAX } else { v.to_bits() };
+        y.to_vec::<f32>().unwrap().iter().map(number).collect()
+    };
+    let mut first = None;
+    for target in machine.filter(|target| target.name().starts_with("avx")) {
+        let outputs = load(TO_THE_BIT, &target, &device).run(&[&x]).unwrap();
+        // The order of the sum of the last one is a level's own.
+        let floats: Vec<Vec<u32>> = outputs[..3].iter().map(bits).collect();
+        let all = (floats, outputs[3].to_bytes().unwrap());
+        assert!(
+            *first.get_or_insert_with(|| all.clone()) == all,
+            "{}",
+            target.name()
+        );
+    }
+}
+
 #[test]
 fn guards_give_every_reason() {
     let device = cpu_device(&options());

@@ -53,10 +53,7 @@ impl Emit<'_> {
         };
         let w = Width::of_bytes(lanes * 4);
         Ok(match to {
-            DType::BF16 => {
-                let bits = self.bf16_bits(single, lanes);
-                self.vec(Op::VPSllDI, w, &[bits.into(), A::I(16)])
-            }
+            DType::BF16 => self.round_to_bf16(single, lanes),
             DType::F16 => {
                 let half = self.vec(Op::VCvtPs2Ph, w, &[single.into(), A::I(0)]);
                 self.vec(Op::VCvtPh2Ps, w, &[half.into()])

@@ -26,10 +26,7 @@ impl Emit<'_> {
     fn normal(&mut self, dtype: DType, v: Reg, lanes: u32) -> Result<Reg> {
         let w = self.width(dtype, lanes);
         Ok(match dtype {
-            DType::BF16 => {
-                let bits = self.bf16_bits(v, lanes);
-                self.vec(Op::VPSllDI, w, &[bits.into(), A::I(16)])
-            }
+            DType::BF16 => self.round_to_bf16(v, lanes),
             DType::F16 => {
                 let half = self.vec(Op::VCvtPs2Ph, w, &[v.into(), A::I(0)]);
                 self.vec(Op::VCvtPh2Ps, w, &[half.into()])
@@ -56,29 +53,29 @@ impl Emit<'_> {
         })
     }
 
-    /// f32 lanes to bf16 bits in the low half of each lane, to nearest even; NaN becomes a quiet NaN.
-    pub fn bf16_bits(&mut self, v: Reg, lanes: u32) -> Reg {
+    /// f32 lanes to the nearest bf16, ties to even, as f32 lanes whose lower half is zero; NaN becomes a quiet NaN.
+    pub fn round_to_bf16(&mut self, v: Reg, lanes: u32) -> Reg {
         let w = Width::of_bytes(lanes * 4);
         let one = self.int(1, 4);
         let half = self.int(0x7fff, 4);
-        let quiet = self.int(0x7fc0, 4);
-        let high = self.vec(Op::VPSrlDI, w, &[v.into(), A::I(16)]);
-        let odd = self.vec(Op::VPAnd, w, &[high.into(), one.into()]);
+        let upper = self.int(i64::from(0xffff_0000_u32 as i32), 4);
+        let quiet = self.int(0x7fc0_0000, 4);
         let sum = self.vec(Op::VPAddD, w, &[v.into(), half.into()]);
-        let sum = self.vec(Op::VPAddD, w, &[sum.into(), odd.into()]);
-        let rounded = self.vec(Op::VPSrlDI, w, &[sum.into(), A::I(16)]);
         if self.avx512() {
-            let nan = self.kmask(Op::VCmpPsK, w, &[v.into(), v.into(), A::I(3)]);
-            let d = self.f.vec();
-            self.masked(
-                Op::VBlendMPs,
-                w,
-                &[d.into(), rounded.into(), quiet.into()],
-                nan,
-                false,
-            );
+            let last = self.int(0x1_0000, 4);
+            let odd = self.kmask(Op::VPTestMD, w, &[v.into(), last.into()]);
+            let up = [sum.into(), sum.into(), one.into()];
+            self.masked(Op::VPAddD, w, &up, odd, false);
+            let number = self.kmask(Op::VCmpPsK, w, &[v.into(), v.into(), A::I(7)]);
+            let d = self.copy_vec(quiet);
+            let cut = [d.into(), sum.into(), upper.into()];
+            self.masked(Op::VPAnd, w, &cut, number, false);
             return d;
         }
+        let high = self.vec(Op::VPSrlDI, w, &[v.into(), A::I(16)]);
+        let odd = self.vec(Op::VPAnd, w, &[high.into(), one.into()]);
+        let sum = self.vec(Op::VPAddD, w, &[sum.into(), odd.into()]);
+        let rounded = self.vec(Op::VPAnd, w, &[sum.into(), upper.into()]);
         let nan = self.vec(Op::VCmpPsV, w, &[v.into(), v.into(), A::I(3)]);
         self.vec(
             Op::VBlendVPs,

@@ -318,6 +318,7 @@ rows! {
     VPMovM2Q "vpmovm2q" [dV uK] 0 { _ _ EVEX_Vpmovm2q_xmm_kr EVEX_Vpmovm2q_ymm_kr EVEX_Vpmovm2q_zmm_kr };
     VPMovD2M "vpmovd2m" [dK uV] 0 { _ _ EVEX_Vpmovd2m_kr_xmm EVEX_Vpmovd2m_kr_ymm EVEX_Vpmovd2m_kr_zmm };
     VPMovB2M "vpmovb2m" [dK uV] 0 { _ _ EVEX_Vpmovb2m_kr_xmm EVEX_Vpmovb2m_kr_ymm EVEX_Vpmovb2m_kr_zmm };
+    VScaleFPs "vscalefps" [dV uV uW] 4 { _ _ EVEX_Vscalefps_xmm_k1z_xmm_xmmm128b32 EVEX_Vscalefps_ymm_k1z_ymm_ymmm256b32 EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er };
     VRangePs "vrangeps" [dV uV uW I8] 4 { _ _ EVEX_Vrangeps_xmm_k1z_xmm_xmmm128b32_imm8 EVEX_Vrangeps_ymm_k1z_ymm_ymmm256b32_imm8 EVEX_Vrangeps_zmm_k1z_zmm_zmmm512b32_imm8_sae };
     VRangePd "vrangepd" [dV uV uW I8] 8 { _ _ EVEX_Vrangepd_xmm_k1z_xmm_xmmm128b64_imm8 EVEX_Vrangepd_ymm_k1z_ymm_ymmm256b64_imm8 EVEX_Vrangepd_zmm_k1z_zmm_zmmm512b64_imm8_sae };
     VBlendMPs "vblendmps" [dV uV uW] 4 { _ _ EVEX_Vblendmps_xmm_k1z_xmm_xmmm128b32 EVEX_Vblendmps_ymm_k1z_ymm_ymmm256b32 EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32 };

@@ -152,6 +152,17 @@ impl<'p> Select<'p, '_> {
                 })
             }
             Op::Binary { op, lhs, rhs } => {
+                if *op == BinaryOp::Mul
+                    && dtype == DType::F32
+                    && self.e.avx512()
+                    && c.nest.saved[..c.stage].iter().all(Vec::is_empty)
+                    && let Some((p, k)) = self.scaled(v, *lhs, *rhs)
+                    && c.nest.stage(k).is_some()
+                {
+                    let (p, k) = (self.eval(c, p, copy)?, self.eval(c, k, copy)?);
+                    let w = Width::of_bytes(lanes * 4);
+                    return Ok(self.e.vec(X::VScaleFPs, w, &[p.into(), k.into()]));
+                }
                 let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
                 if self.needs_lanes(*op, dtype, b) {
                     return self.binary_by_lanes(*op, dtype, a, b, lanes);
@@ -339,6 +350,9 @@ impl<'p> Select<'p, '_> {
             (a, b) => a.or(b),
         };
         let w = self.window(c, key, access)?;
+        if !uniform {
+            self.ask_ahead(c, v, &w, copy)?;
+        }
         let r = self.read(c, &w, dtype, v, mask, copy)?;
         let lanes = self.lanes(c, v, dtype);
         if uniform {

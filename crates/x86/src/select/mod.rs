@@ -8,6 +8,7 @@
 //! Layouts of the mapped form say which elements share a vector. On this target the same follows from the accesses (the
 //! axis that is contiguous in memory is the vector axis), so that logical programs without `dot` compile too.
 
+mod ahead;
 mod amx;
 mod bounded;
 mod control;
@@ -20,6 +21,7 @@ mod prepare;
 mod reduce;
 mod run;
 mod scalar;
+mod scale;
 mod turn;
 mod values;
 
