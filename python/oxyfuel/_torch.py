@@ -43,7 +43,7 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
 from torch._dynamo.utils import counters, get_compilation_metrics  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler  # noqa: E402
-from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: E402, F401
+from torch._functorch import partitioners  # noqa: E402
 from torch._guards import TracingContext  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402, F401
 from torch._inductor import codecache  # noqa: E402
@@ -97,12 +97,53 @@ def is_impure(node: torch.fx.Node) -> bool:
     return bool(node.is_impure()) or torch.Tag.nondeterministic_seeded in tags
 
 
+def min_cut(joint: torch.fx.GraphModule, inputs: Any, *, repeatable: list[Any], **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """PyTorch's cut of a joint graph: what is cheap to compute again is not kept for the backward. `repeatable` are operators of ours that are."""
+    _may_repeat(tuple(repeatable))
+    return partitioners.min_cut_rematerialization_partition(joint, inputs, **kwargs)
+
+
+@functools.cache
+def _may_repeat(packets: tuple[Any, ...]) -> None:
+    """Adds operators to those that the cut may compute again. Nobody else's graph has them, so they may stay there."""
+    theirs = partitioners.get_default_op_list
+
+    @functools.wraps(theirs)
+    def with_ours() -> Any:
+        known = theirs()
+        known.recomputable_ops.update(packets)
+        known.fusible_ops.update(packets)
+        return known
+
+    partitioners.get_default_op_list = with_ours
+
+
+def overload(name: str) -> Any:
+    """An operator by its whole name: `aten.add.Tensor`."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The mode in which a traced value was made; nothing where it is a real one."""
+    return value.fake_mode if isinstance(value, FakeTensor) else contextlib.nullcontext()
+
+
 def report_output_strides(strides: list[tuple[Any, ...] | None]) -> None:
     """Tells AOTAutograd how the outputs of a forward graph are laid out, before it compiles the backward."""
     context = TracingContext.try_get()
     if context is not None and context.output_strides is not None:
         context.output_strides.clear()
         context.output_strides.extend(strides)
+
+
+def donate_nothing() -> None:
+    """Tells AOTAutograd that a backward leaves what the forward kept for it as it is: it may be run again (`retain_graph=True`), as in eager."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def serialisable(compiler: Any) -> Any:
@@ -226,9 +267,7 @@ def resolve(name: str, objects: list[Any]) -> Any:
         return objects[int(rest)]
     if space == "operator":
         return getattr(operator, rest)
-    found: Any = getattr(torch.ops, space)
-    for part in rest.split("."):
-        found = getattr(found, part)
+    found = overload(name)
     # What an overload calls when it is called.
     return found._op if isinstance(found, OpOverload) else found
 

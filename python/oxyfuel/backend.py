@@ -79,6 +79,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
         code = OutputCode.eager(gm, role)
     if role == "forward":
         _torch.report_output_strides(_strides(gm))
+        _torch.donate_nothing()
     seconds = time.perf_counter() - started
     report(gm, role, seconds, None if cause else code.run, cause)
     log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds, extra={"compiling": seconds})

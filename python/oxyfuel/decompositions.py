@@ -66,6 +66,14 @@ def logsumexp(parts: Callable[..., torch.Tensor], x: torch.Tensor, dim: Any, kee
     return torch.log(total) + (largest if keepdim else torch.squeeze(largest, dims))
 
 
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As torch runs it: what is dropped is multiplied by 0, so that what is no number stays none. The draw stands alone: our rules know it."""
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    kept = torch.rand_like(x, dtype=torch.float32) >= p
+    return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
+
+
 @functools.lru_cache(maxsize=None)
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
@@ -79,6 +87,8 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
         fill = getattr(torch.ops.aten.index_fill, overload)
         if fill in parts:
             parts[fill] = functools.partial(layouts.as_a_copy, parts[fill])
+    if not fallback_random:
+        parts[torch.ops.aten.native_dropout.default] = native_dropout
     whole = torch.ops.aten.logsumexp.default
     parts[whole] = functools.partial(logsumexp, parts[whole])
     parts = {op: layouts.in_parts(function) for op, function in parts.items()}

@@ -1,6 +1,6 @@
 """How a joint graph of forward and backward is cut in two: our rules first, then PyTorch's min-cut.
 
-The rules come first because the cut decides what is kept for the backward: it should see no work twice.
+The rules come first because the cut decides what is kept for the backward: it should see no work twice, and random numbers that can be drawn again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _torch
+from . import _torch, ops
 from .options import Options
 from .rewrite import rewrite
 
@@ -24,7 +24,7 @@ def partition(
     """PyTorch's min-cut: what is cheap to compute again is not kept for the backward."""
     started = time.perf_counter()
     try:
-        less = rewrite(joint)
+        less = rewrite(joint, kwargs["num_fwd_outputs"], own_random=not options.fallback_random)
         seconds = time.perf_counter() - started
         log.debug("joint graph: %d nodes less in %.1f ms", less, 1e3 * seconds, extra={"compiling": seconds})
     except Exception as error:
@@ -32,4 +32,4 @@ def partition(
         if options.fallback == "error":
             raise
         log.info("no rules on the joint graph: %s", error)
-    return _torch.min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+    return _torch.min_cut(joint, joint_inputs, repeatable=[getattr(torch.ops.oxyfuel, name) for name in ops.DRAWS], **kwargs)

@@ -23,11 +23,13 @@ def counted(*args):
 door.compile_graph = counted
 torch.manual_seed(0)
 options = json.loads(sys.argv[1])
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+layers = options.pop("layers", "torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)")
+model = torch.nn.Sequential(*eval(layers))
 x = torch.randn(3, 8)
 fast = torch.compile(model, backend=options.pop("backend", "oxyfuel"), **options)
 y = fast(x)
-y.sum().backward()
+y.sum().backward(retain_graph=True)
+model.eval()
 with torch.no_grad():
     z = fast(x)
 torch.testing.assert_close(z, model(x))

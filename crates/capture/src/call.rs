@@ -111,6 +111,11 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// What is called.
+    pub(crate) fn target(&self) -> &'a str {
+        &self.node.target
+    }
+
     /// The argument at a position or under a name; `None` when it is left out.
     pub(crate) fn arg(&self, position: usize, name: &str) -> &'a Value {
         static LEFT_OUT: Value = Value::None;

@@ -6,24 +6,30 @@
 //!
 //! ```text
 //! {"version": 1,
-//!  "new":     [{"name": "oxyfuel_0", "target": "aten.add.Tensor", "args": [A..], "kwargs": {..}, "results": [R..], "before": "mul_3"}],
+//!  "new":     [{"name": "oxyfuel_seed", "target": "oxyfuel.seed.default", "args": [], "kwargs": {}, "before": "rand_like"},
+//!              {"name": "oxyfuel_uniform_0", "target": "oxyfuel.uniform.default", "args": [{"node": "oxyfuel_seed"}, 0, 0.0, 1.0],
+//!               "kwargs": {"size": {"sizes": "rand_like"}, "stride": null, "dtype": {"dtype": "float32"}}, "before": "rand_like"}],
 //!  "replace": [{"value": {"node": "mul_3"}, "with": {"node": "mul_1"}}],
 //!  "remove":  ["mul_3"]}
 //! ```
 //!
-//! `new` nodes (an operator of the host or `oxyfuel.*`, described as in [`crate::description`]) come first, each before the node it names. Then every use of `value`
-//! becomes a use of `with`, which the host's graph defines earlier; `{"node": n, "index": i}` is a part of a sequence. Then the nodes of `remove` go, in the
-//! order given: each is unused when its turn comes. No rule of today makes new nodes.
+//! `new` nodes come first, each before the node it names; their arguments are written as in [`crate::description`], and `{"sizes": n}` and `{"strides": n}` stand for
+//! those of the host's value n. Then every use of `value` becomes a use of `with`, which the host's graph defines earlier; `{"node": n, "index": i}` is a part of a
+//! sequence. Then the nodes of `remove` go, in the order given: each is unused when its turn comes.
+//!
+//! New nodes are operators of ours ([`crate::ours`]). A node that draws random numbers in the forward half becomes a draw under a seed: the cut may then keep the seed and
+//! draw again in the backward, where it had to keep every number. What the backward half alone draws stays, since each run of it must draw anew.
 //!
 //! A value is replaced only by one of the same dtype, shape and strides, and never where it is a result of the graph or written over an input: those are tensors of their own.
 
 use crate::description::{Description, Item, Node, Type, Value};
-use crate::import::Values;
-use oxyfuel_base::{Expr, Id, Result, Symbol, ensure};
-use oxyfuel_graph::ValueId;
+use crate::import::{Drawn, Values, tensor_type};
+use crate::ours;
+use oxyfuel_base::{Expr, Id, Result, Scalar, Symbol, ensure};
+use oxyfuel_graph::{ValueId, same_strides};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Edits of the host's graph. See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,10 +44,32 @@ pub struct Edits {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NewNode {
     pub name: String,
-    pub target: String,
+    pub target: &'static str,
     pub args: Vec<Value>,
+    pub kwargs: BTreeMap<&'static str, Argument>,
     /// The node it comes before.
     pub before: String,
+}
+
+/// An argument of a new node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Argument {
+    /// The sizes of this node's value.
+    Sizes(String),
+    /// Its strides.
+    Strides(String),
+    #[serde(untagged)]
+    Value(Value),
+}
+
+/// What rules found in a joint graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'f> {
+    /// For each value the first one that holds what it holds.
+    pub same: &'f [ValueId],
+    /// How many results are the forward's: the first ones.
+    pub forward: usize,
 }
 
 /// A value that another one holds too.
@@ -54,8 +82,9 @@ pub struct Replace {
 /// A result of the description: name and index.
 type Name<'d> = (&'d str, usize);
 
-/// The edits that follow from equal values: `same[v]` is the first value that holds what `v` holds.
-pub fn export(description: &Description, values: &Values, same: &[ValueId]) -> Result<Edits> {
+/// The edits that follow from what was found.
+pub fn export(description: &Description, values: &Values, found: Found<'_>) -> Result<Edits> {
+    let Found { same, forward } = found;
     ensure!(
         same.len() == values.graph.values.len(),
         InvalidArgument,
@@ -65,6 +94,7 @@ pub fn export(description: &Description, values: &Values, same: &[ValueId]) -> R
     );
     let types = types(description);
     let kept = kept(description);
+    let draws = forward_draws(description, values, forward);
     // The first name of each value comes earlier in the host's graph than all others.
     let mut first: FxHashMap<ValueId, Vec<Name<'_>>> = FxHashMap::default();
     let mut other: FxHashMap<Name<'_>, Name<'_>> = FxHashMap::default();
@@ -86,12 +116,98 @@ pub fn export(description: &Description, values: &Values, same: &[ValueId]) -> R
             None => names.push(name),
         }
     }
+    let (new, drawn) = drawn_again(&draws, &types);
+    replace.extend(drawn);
     Ok(Edits {
         version: crate::description::VERSION,
-        new: vec![],
+        new,
         replace,
-        remove: unused(description, &other, &kept),
+        remove: unused(description, &other, &kept, &draws),
     })
+}
+
+/// The draws that results of the forward, or what is written over inputs, come of.
+fn forward_draws<'v>(
+    description: &Description,
+    values: &'v Values,
+    forward: usize,
+) -> Vec<&'v Drawn> {
+    if values.draws.is_empty() {
+        return vec![];
+    }
+    let mut read: FxHashSet<&str> = FxHashSet::default();
+    let results = description.outputs.iter().take(forward);
+    let written = description.mutations.iter().map(|m| &m.value);
+    for value in results.chain(written) {
+        visit(value, &mut |(name, _)| {
+            read.insert(name);
+        });
+    }
+    for node in description.nodes.iter().rev() {
+        if read.contains(node.name.as_str()) {
+            for value in arguments(node) {
+                visit(value, &mut |(name, _)| {
+                    read.insert(name);
+                });
+            }
+        }
+    }
+    let draws = values.draws.iter();
+    draws.filter(|d| read.contains(d.node.as_str())).collect()
+}
+
+/// The nodes that draw under a seed, and what they take the place of.
+fn drawn_again(
+    draws: &[&Drawn],
+    types: &FxHashMap<Name<'_>, &Type>,
+) -> (Vec<NewNode>, Vec<Replace>) {
+    let value = |name: &str| Value::Node {
+        name: name.to_owned(),
+        index: None,
+    };
+    let (mut new, mut replace) = (vec![], vec![]);
+    for draw in draws {
+        let ty = types.get(&(draw.node.as_str(), 0));
+        let Some((ty, tensor)) = ty.and_then(|ty| Some((ty, tensor_type(ty)?))) else {
+            continue;
+        };
+        if new.is_empty() {
+            new.push(NewNode {
+                name: "oxyfuel_seed".to_owned(),
+                target: ours::SEED,
+                args: vec![],
+                kwargs: BTreeMap::new(),
+                before: draw.node.clone(),
+            });
+        }
+        let (target, spread) = ours::call_of(draw.how);
+        let name = format!("oxyfuel_draw_{}", draw.stream);
+        let stream = Value::Number(Scalar::I(i64::from(draw.stream)));
+        let mut args = vec![value("oxyfuel_seed"), stream];
+        args.extend(spread);
+        let row_major = same_strides(&ty.shape, &ty.strides, &tensor.contiguous_strides());
+        let stride = if row_major {
+            Argument::Value(Value::None)
+        } else {
+            Argument::Strides(draw.node.clone())
+        };
+        replace.push(Replace {
+            value: value(&draw.node),
+            with: value(&name),
+        });
+        new.push(NewNode {
+            name,
+            target,
+            args,
+            kwargs: BTreeMap::from([
+                ("size", Argument::Sizes(draw.node.clone())),
+                ("stride", stride),
+                ("dtype", Argument::Value(Value::DType(ty.dtype.clone()))),
+            ]),
+            before: draw.node.clone(),
+        });
+    }
+    (new, replace)
 }
 
 fn types(description: &Description) -> FxHashMap<Name<'_>, &Type> {
@@ -138,6 +254,11 @@ fn value_of(description: &Description, (name, index): Name<'_>) -> Value {
     }
 }
 
+fn arguments(node: &Node) -> impl Iterator<Item = &Value> {
+    let named = node.kwargs.iter().map(|(_, value)| value);
+    node.args.iter().chain(named)
+}
+
 fn visit<'d>(value: &'d Value, see: &mut impl FnMut(Name<'d>)) {
     match value {
         Value::Node { name, index } => see((name, index.unwrap_or(0))),
@@ -159,17 +280,20 @@ fn unused(
     description: &Description,
     other: &FxHashMap<Name<'_>, Name<'_>>,
     kept: &FxHashSet<Name<'_>>,
+    draws: &[&Drawn],
 ) -> Vec<String> {
+    let drawn: FxHashSet<&str> = draws.iter().map(|draw| draw.node.as_str()).collect();
     let mut read: FxHashSet<&str> = kept.iter().map(|(name, _)| *name).collect();
     let known = told_by_inputs(description);
     let mut remove = vec![];
     for node in description.nodes.iter().rev() {
-        if !read.contains(node.name.as_str()) && !has_effects(node, &known) {
+        let name = node.name.as_str();
+        let unread = !read.contains(name) && !has_effects(node, &known);
+        if unread || drawn.contains(name) {
             remove.push(node.name.clone());
             continue;
         }
-        let named = node.kwargs.iter().map(|(_, value)| value);
-        for value in node.args.iter().chain(named) {
+        for value in arguments(node) {
             visit(value, &mut |name| {
                 read.insert(other.get(&name).copied().unwrap_or(name).0);
             });

@@ -7,13 +7,14 @@
 //! Layouts: inputs and results of the graph are `required`, with the host's strides; what a compiled node computes is `chosen` where the host's strides are
 //! dense but not row-major (channels last), so that external neighbours need no copy. Mutations become results that are stored into an input.
 
+use crate::aten::random::Draw;
 use crate::aten::{self, Import};
 use crate::call::{Call, Entry, Env, Slot};
 use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Value as Argument};
-use crate::host;
+use crate::{host, ours};
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
 use oxyfuel_graph::same_strides;
-use oxyfuel_graph::sample::Stream;
+use oxyfuel_graph::sample::{Distribution, Stream};
 use oxyfuel_graph::{
     Builder, Category, Device, Graph, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
     TensorType, Value, ValueId,
@@ -120,6 +121,16 @@ pub struct Values {
     pub graph: Graph,
     /// The value behind each result of an input or node that is a tensor of ours: name, index, value; in the order of the description.
     pub names: Vec<(String, usize, ValueId)>,
+    /// The nodes that draw numbers of ours.
+    pub draws: Vec<Drawn>,
+}
+
+/// A node whose numbers are a stream of their own under the graph's seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    pub node: String,
+    pub stream: u32,
+    pub how: Distribution,
 }
 
 /// Imports the inputs and nodes of a description.
@@ -139,7 +150,11 @@ pub fn import_values(description: &Description, options: &ImportOptions) -> Resu
     for value in graph.values.values_mut() {
         value.layout = Layout::Any;
     }
-    Ok(Values { graph, names })
+    Ok(Values {
+        graph,
+        names,
+        draws: importer.draws,
+    })
 }
 
 impl<'d> Importer<'d> {
@@ -155,6 +170,7 @@ impl<'d> Importer<'d> {
             bound: HashSet::new(),
             seed: None,
             streams: 0,
+            draws: vec![],
         };
         importer.symbols(description)?;
         for input in &description.inputs {
@@ -202,7 +218,7 @@ fn located(node: &Node, error: Error) -> Error {
 #[derive(Clone, Copy)]
 enum Build {
     Row(aten::Build),
-    Draw(aten::random::Draw),
+    Draw(Draw),
 }
 
 struct Importer<'d> {
@@ -218,6 +234,7 @@ struct Importer<'d> {
     /// Where random numbers of ours come from, and how many operators have drawn from it.
     seed: Option<ValueId>,
     streams: u32,
+    draws: Vec<Drawn>,
 }
 
 impl<'d> Importer<'d> {
@@ -335,7 +352,14 @@ impl<'d> Importer<'d> {
 
     /// What the node's row builds, or why it builds nothing.
     fn compiled(&mut self, node: &'d Node) -> Result<std::result::Result<Vec<Slot>, String>> {
-        if self.options.external.contains(&node.name) {
+        if node.target == ours::SEED {
+            let id = self.host_seed()?;
+            let strides = Some(vec![]);
+            return Ok(Ok(vec![Slot::Value { id, strides }]));
+        }
+        let own = ours::find(&node.target);
+        // The host's side of an operator of ours is a graph of its own that comes through here: to leave it to the host would lead in a circle.
+        if own.is_none() && self.options.external.contains(&node.name) {
             return Ok(Err("no machine code for its kernel".to_owned()));
         }
         let draw = match self.options.random {
@@ -345,27 +369,34 @@ impl<'d> Importer<'d> {
         if node.ordered && draw.is_none() {
             return Ok(Err("has effects".to_owned()));
         }
-        let (build, view) = match (draw, aten::find(&node.target)) {
-            (Some(draw), _) => (Build::Draw(draw), false),
-            (None, Some(Import::Compiled(build))) => (Build::Row(build), false),
-            (None, Some(Import::View(build))) => (Build::Row(build), true),
-            (None, Some(Import::External(reason))) => return Ok(Err(reason.to_owned())),
-            (None, None) => return Ok(Err("not in the table".to_owned())),
+        let (build, view) = match (draw, own, aten::find(&node.target)) {
+            (Some(draw), _, _) => (Build::Draw(draw), false),
+            (None, Some(build), _) | (None, None, Some(Import::Compiled(build))) => {
+                (Build::Row(build), false)
+            }
+            (None, None, Some(Import::View(build))) => (Build::Row(build), true),
+            (None, None, Some(Import::External(reason))) => return Ok(Err(reason.to_owned())),
+            (None, None, None) => return Ok(Err("not in the table".to_owned())),
         };
         if node.results.iter().any(|result| self.is_news(result)) {
             return Ok(Err("only its result tells how large it is".to_owned()));
         }
-        let stream = match build {
+        let from = match build {
             Build::Draw(_) => Some(self.stream()?),
             Build::Row(_) => None,
         };
         let first_new = self.b.graph().values.next_id();
         let first_node = self.b.graph().nodes.len();
         let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
-        let built = match (build, stream) {
-            (Build::Draw(draw), Some(stream)) => draw(&mut call, stream),
-            (Build::Draw(_), None) => Err(err!(Internal, "random numbers without a seed")),
+        let mut drawn = None;
+        let built = match (build, from) {
             (Build::Row(build), _) => build(&mut call),
+            (Build::Draw(_), None) => Err(err!(Internal, "random numbers without a seed")),
+            (Build::Draw(how), Some(from)) => how(&call).and_then(|how| {
+                drawn = Some((from.number, how));
+                let ty = call.out(0)?;
+                Ok(vec![call.b.sample(from, how, &ty.shape, ty.dtype)?])
+            }),
         };
         let built = built.and_then(|mut values| {
             call.check(&values)?;
@@ -381,8 +412,14 @@ impl<'d> Importer<'d> {
         });
         let values = match built {
             Ok(values) => values,
+            Err(e) if own.is_some() => return Err(e),
             Err(e) => return Ok(Err(e.message)),
         };
+        self.draws.extend(drawn.map(|(stream, how)| Drawn {
+            node: node.name.clone(),
+            stream,
+            how,
+        }));
         let slots = node
             .results
             .iter()
@@ -407,17 +444,8 @@ impl<'d> Importer<'d> {
         let seed = match self.seed {
             Some(seed) => seed,
             None => {
-                let value = self.b.node(
-                    Op::External {
-                        call: std::sync::Arc::new(host::seed()),
-                    },
-                    &[],
-                )?;
-                let seed = *value
-                    .first()
-                    .ok_or_else(|| err!(Internal, "a seed without a value"))?;
-                self.seed = Some(seed);
-                seed
+                let seed = self.host_seed()?;
+                *self.seed.insert(seed)
             }
         };
         self.streams += 1;
@@ -425,6 +453,14 @@ impl<'d> Importer<'d> {
             seed,
             number: self.streams - 1,
         })
+    }
+
+    /// A number from the host's generator.
+    fn host_seed(&mut self) -> Result<ValueId> {
+        let call = std::sync::Arc::new(host::seed());
+        let values = self.b.node(Op::External { call }, &[])?;
+        let seed = values.first().copied();
+        seed.ok_or_else(|| err!(Internal, "a seed without a value"))
     }
 
     /// Whether a tensor has a size that nothing before it tells.

@@ -1,22 +1,30 @@
 //! Rules on a joint graph: forward and backward together, before the host cuts them in two.
 //!
-//! The rules are those that change no bit of any value, so the cut that follows sees the same program with less work in it.
+//! The rules change no bit of any value, so the cut that follows sees the same program with less work in it. Random numbers that are ours to choose become draws under a seed, which the
+//! cut may repeat.
 
 use oxyfuel_base::{Result, err};
-use oxyfuel_capture::{ImportOptions, Products, export, import_values, read};
+use oxyfuel_capture::{Found, ImportOptions, Products, Random, export, import_values, read};
 use oxyfuel_transform::same_values;
 
 /// The edits of a described joint graph, as the text that [`oxyfuel_capture::export`](mod@oxyfuel_capture::export) describes.
-pub fn rewrite_joint(description: &str) -> Result<String> {
+///
+/// Its first `forward` results are the forward's. `random` says who draws random numbers.
+pub fn rewrite_joint(description: &str, forward: usize, random: Random) -> Result<String> {
     let description = read(description)?;
     // Products are ours here: whoever computes them, equal ones are equal.
     let options = ImportOptions {
         products: Products::Own,
+        random,
         ..ImportOptions::default()
     };
     let values = import_values(&description, &options)?;
     let same = same_values(&values.graph)?;
-    let edits = export(&description, &values, &same)?;
+    let found = Found {
+        same: &same,
+        forward,
+    };
+    let edits = export(&description, &values, found)?;
     serde_json::to_string(&edits).map_err(|e| err!(Internal, "edits cannot be written: {e}"))
 }
 
@@ -34,9 +42,13 @@ mod tests {
     }
 
     fn edits(nodes: Vec<Value>, outputs: Value) -> Value {
+        edits_with(nodes, outputs, Random::Host)
+    }
+
+    fn edits_with(nodes: Vec<Value>, outputs: Value, random: Random) -> Value {
         let x = json!({"name": "x", "kind": "tensor", "type": {"dtype": "float32", "shape": [3, 4], "strides": [4, 1]}});
         let text = json!({"version": 1, "name": "joint", "inputs": [x], "nodes": nodes, "outputs": outputs});
-        serde_json::from_str(&rewrite_joint(&text.to_string()).unwrap()).unwrap()
+        serde_json::from_str(&rewrite_joint(&text.to_string(), 1, random).unwrap()).unwrap()
     }
 
     const ROWS: [i64; 2] = [4, 1];
@@ -78,19 +90,53 @@ mod tests {
         assert_eq!(made["remove"], json!(["unread"]));
     }
 
+    fn draw(name: &str, strides: [i64; 2]) -> Value {
+        let x = json!([{"node": "x"}]);
+        let mut node = node(name, "aten.rand_like.default", x, strides);
+        node["ordered"] = json!(true);
+        node
+    }
+
     #[test]
     fn random_numbers_are_drawn_as_often_as_before() {
-        let draw = |name: &str| {
-            let mut node = node(name, "aten.rand_like.default", json!([{"node": "x"}]), ROWS);
-            node["ordered"] = json!(true);
-            node
-        };
         let sum = json!([{"node": "a"}, {"node": "b"}]);
         let y = node("y", "aten.add.Tensor", sum, ROWS);
-        let made = edits(vec![draw("a"), draw("b"), y], json!([{"node": "y"}]));
-        assert_eq!(
-            (&made["replace"], &made["remove"]),
-            (&json!([]), &json!([]))
+        let made = edits(
+            vec![draw("a", ROWS), draw("b", ROWS), y],
+            json!([{"node": "y"}]),
         );
+        for part in ["new", "replace", "remove"] {
+            assert_eq!(made[part], json!([]), "{part}");
+        }
+    }
+
+    /// The forward's draws come from one seed, each with a stream of its own; the backward's stays, as it must be drawn anew by every run.
+    #[test]
+    fn the_forward_draws_under_a_seed() {
+        let sum = json!([{"node": "a"}, {"node": "b"}]);
+        let nodes = vec![
+            draw("a", ROWS),
+            draw("b", [1, 3]),
+            draw("late", ROWS),
+            node("y", "aten.add.Tensor", sum, ROWS),
+        ];
+        let made = edits_with(nodes, json!([{"node": "y"}, {"node": "late"}]), Random::Own);
+        let seed = json!({"node": "oxyfuel_seed"});
+        let kwargs = |name: &str, stride: Value| json!({"size": {"sizes": name}, "stride": stride, "dtype": {"dtype": "float32"}});
+        assert_eq!(
+            made["new"],
+            json!([
+                {"name": "oxyfuel_seed", "target": "oxyfuel.seed.default", "args": [], "kwargs": {}, "before": "a"},
+                {"name": "oxyfuel_draw_0", "target": "oxyfuel.uniform.default", "args": [seed, 0, 0.0, 1.0],
+                 "kwargs": kwargs("a", Value::Null), "before": "a"},
+                {"name": "oxyfuel_draw_1", "target": "oxyfuel.uniform.default", "args": [seed, 1, 0.0, 1.0],
+                 "kwargs": kwargs("b", json!({"strides": "b"})), "before": "b"},
+            ])
+        );
+        assert_eq!(
+            made["replace"],
+            json!([{"value": {"node": "a"}, "with": {"node": "oxyfuel_draw_0"}}, {"value": {"node": "b"}, "with": {"node": "oxyfuel_draw_1"}}])
+        );
+        assert_eq!(made["remove"], json!(["b", "a"]));
     }
 }

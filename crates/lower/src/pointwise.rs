@@ -228,6 +228,8 @@ impl Writer<'_> {
     }
 
     /// Ten rounds of Philox in 64-bit arithmetic: each multiplies two words of 32 bits and mixes the halves of the products.
+    ///
+    /// Words are cut to their 32 bits only where they are multiplied, which lets a target see that a product of halves is all it needs.
     fn philox(&mut self, counter: Node, seed: Node) -> Result<Node> {
         let mut wide = |x: Node| {
             // Signed first: a narrow integer counts below zero as it does in 64 bits.
@@ -238,14 +240,14 @@ impl Writer<'_> {
         let half = self.constant(DType::U64, 32)?;
         let mask = self.constant(DType::U64, i64::from(u32::MAX))?;
         let zero = self.constant(DType::U64, 0)?;
-        let low = |w: &mut Self, x| w.bin(BinaryOp::And, x, mask);
         let high = |w: &mut Self, x| w.bin(BinaryOp::Shr, x, half);
-        let mut c = [low(self, counter)?, high(self, counter)?, zero, zero];
-        let mut k = [low(self, seed)?, high(self, seed)?];
+        let mut c = [counter, high(self, counter)?, zero, zero];
+        let mut k = [seed, high(self, seed)?];
         for round in 0..philox::ROUNDS {
             let mut product = |x: Node, factor: u64| {
+                let word = self.bin(BinaryOp::And, x, mask)?;
                 let factor = self.constant(DType::U64, factor as i64)?;
-                self.bin(BinaryOp::Mul, x, factor)
+                self.bin(BinaryOp::Mul, word, factor)
             };
             let p = [
                 product(c[0], philox::MULTIPLIERS[0])?,
@@ -253,21 +255,25 @@ impl Writer<'_> {
             ];
             let mut mixed = |p: Node, word: Node, key: Node| {
                 let top = high(self, p)?;
-                let both = self.bin(BinaryOp::Xor, top, word)?;
-                self.bin(BinaryOp::Xor, both, key)
+                let both = self.bin(BinaryOp::Xor, word, key)?;
+                self.bin(BinaryOp::Xor, both, top)
             };
-            let (first, third) = (mixed(p[1], c[1], k[0])?, mixed(p[0], c[3], k[1])?);
-            c = [first, low(self, p[1])?, third, low(self, p[0])?];
+            c = [
+                mixed(p[1], c[1], k[0])?,
+                p[1],
+                mixed(p[0], c[3], k[1])?,
+                p[0],
+            ];
             if round + 1 < philox::ROUNDS {
                 for (key, step) in k.iter_mut().zip(philox::KEY_STEPS) {
                     let step = self.constant(DType::U64, i64::from(step))?;
-                    let sum = self.bin(BinaryOp::Add, *key, step)?;
-                    *key = low(self, sum)?;
+                    *key = self.bin(BinaryOp::Add, *key, step)?;
                 }
             }
         }
         let top = self.bin(BinaryOp::Shl, c[1], half)?;
-        let bits = self.bin(BinaryOp::Or, top, c[0])?;
+        let low = self.bin(BinaryOp::And, c[0], mask)?;
+        let bits = self.bin(BinaryOp::Or, top, low)?;
         self.cast(bits, DType::I64)
     }
 

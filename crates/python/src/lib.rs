@@ -28,6 +28,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     use super::*;
+    use oxyfuel_capture::Random;
     use pyo3::types::PyList;
 
     #[pymodule_export]
@@ -71,10 +72,20 @@ mod _native {
         crate::compile::fingerprint(&settings).map_err(errors::raise)
     }
 
-    /// The edits that our rules make in a described joint graph, as JSON.
+    /// The edits that our rules make in a described joint graph, as JSON. Its first `forward` results are the forward's; `own_random`: random numbers are ours to choose.
     #[pyfunction]
-    fn rewrite_joint(py: Python<'_>, description: &str) -> PyResult<String> {
-        py.detach(|| oxyfuel_engine::rewrite_joint(description))
+    fn rewrite_joint(
+        py: Python<'_>,
+        description: &str,
+        forward: usize,
+        own_random: bool,
+    ) -> PyResult<String> {
+        let random = if own_random {
+            Random::Own
+        } else {
+            Random::Host
+        };
+        py.detach(|| oxyfuel_engine::rewrite_joint(description, forward, random))
             .map_err(errors::raise)
     }
 }

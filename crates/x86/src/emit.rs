@@ -6,7 +6,7 @@
 //! A *uniform* value is the same in all lanes of a whole register, and so fits loops of any lane count.
 
 use oxyfuel_base::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::asm::pool::Pool;
 use crate::level::Level;
@@ -41,6 +41,8 @@ pub struct Emit<'a> {
     constants: FxHashMap<(u64, u8), Reg>,
     /// Bits of the registers that hold constants.
     literals: FxHashMap<Reg, u64>,
+    /// Registers whose lanes of 64 bits are known to be below 2^32.
+    pub halves: FxHashSet<Reg>,
     vectors: FxHashMap<Vec<u8>, Reg>,
     masks: FxHashMap<u64, Reg>,
     start: Chunk,
@@ -57,6 +59,7 @@ impl<'a> Emit<'a> {
             mask_bytes: 4,
             constants: FxHashMap::default(),
             literals: FxHashMap::default(),
+            halves: FxHashSet::default(),
             vectors: FxHashMap::default(),
             masks: FxHashMap::default(),
             start,

@@ -240,6 +240,8 @@ impl Emit<'_> {
             BinaryOp::Add => by(bytes, Op::VPAddD, Op::VPAddQ),
             BinaryOp::Sub => by(bytes, Op::VPSubD, Op::VPSubQ),
             BinaryOp::Mul if bytes == 4 => Op::VPMulLD,
+            // A third of the work, and of the wait.
+            BinaryOp::Mul if self.is_half(a) && self.is_half(b) => Op::VPMulUDQ,
             BinaryOp::Mul if self.avx512() => Op::VPMulLQ,
             BinaryOp::Mul => return Ok(self.mul64(a, b, w)),
             BinaryOp::And => by(bytes, Op::VPAnd, Op::VPAndQ),
@@ -263,7 +265,39 @@ impl Emit<'_> {
             }
             BinaryOp::Pow => return refuse(op.name(), dtype),
         };
-        Ok(self.vec(row, w, &[a.into(), b.into()]))
+        let v = self.vec(row, w, &[a.into(), b.into()]);
+        if bytes == 8 && self.gives_half(op, signed, a, b) {
+            self.halves.insert(v);
+        }
+        Ok(v)
+    }
+
+    /// Whether the lanes of 64 bits are known to be below 2^32.
+    fn is_half(&self, v: Reg) -> bool {
+        let literal = self.literal_bits(v);
+        literal.map_or_else(|| self.halves.contains(&v), |bits| bits >> 32 == 0)
+    }
+
+    /// Whether an operation gives such lanes.
+    fn gives_half(&self, op: BinaryOp, signed: bool, a: Reg, b: Reg) -> bool {
+        match op {
+            BinaryOp::And => self.is_half(a) || self.is_half(b),
+            BinaryOp::Or | BinaryOp::Xor => self.is_half(a) && self.is_half(b),
+            BinaryOp::Shr => {
+                !signed && (self.is_half(a) || self.literal_bits(b).is_some_and(|by| by >= 32))
+            }
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::FloorDiv
+            | BinaryOp::Mod
+            | BinaryOp::Min
+            | BinaryOp::Max
+            | BinaryOp::Pow
+            | BinaryOp::Shl => false,
+        }
     }
 
     /// 64-bit products from 32-bit ones.
