@@ -1,6 +1,7 @@
 //! Compiled functions of structures: any [`Tensors`] in, any out.
 
 use crate::Options;
+use crate::bound::BoundCall;
 use crate::bucket::Bucket;
 use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::explain::Explanation;
@@ -8,6 +9,7 @@ use crate::structure::{self, Constant, Mapper, Path, Step, Tensors, Visitor};
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{Result, err};
+use oxyfuel_runtime::tensor as rt;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -242,6 +244,27 @@ impl<Marker, F: Signature<Marker>> Source for Called<'_, '_, Marker, F> {
     }
 }
 
+/// The tensors of the arguments, in their order.
+fn concrete<'a, Marker, F: Signature<Marker>>(
+    source: &Called<'_, '_, Marker, F>,
+    leaves: &Leaves<'a>,
+) -> Result<Vec<&'a rt::Tensor>> {
+    let mut inputs = Vec::with_capacity(leaves.tensors.len() + 8);
+    for (number, &tensor) in leaves.tensors.iter().enumerate() {
+        match &tensor.state {
+            State::Concrete(tensor) => inputs.push(tensor),
+            State::Traced(_) | State::Failed(_) => {
+                let names = source.all_names().tensors;
+                let name = names.get(number).map_or("an argument", String::as_str);
+                let caller = Location::caller();
+                let found = tensor.concrete(name, caller);
+                inputs.push(found.map_err(|error| error.context(name))?);
+            }
+        }
+    }
+    Ok(inputs)
+}
+
 impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
     /// Calls it. Inside of another function that is being captured, it is captured with it.
     #[track_caller]
@@ -260,20 +283,35 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
             .map_err(|error| located(error, caller))
     }
 
+    /// Decides on the tensors of a call, which then runs any number of times without asking again; see [`Compiled::bind`](crate::Compiled::bind). The tensors of `outputs`, a structure as the
+    /// function returns it, hold the results.
+    #[track_caller]
+    pub fn bind(&self, arguments: F::Arguments<'_>, outputs: &F::Output) -> Result<BoundCall> {
+        let caller = Location::caller();
+        let mut leaves = Leaves::default();
+        F::visit(arguments, &mut leaves);
+        let source = Called {
+            function: &self.function,
+            arguments,
+        };
+        let bind = || {
+            let inputs = concrete(&source, &leaves)?;
+            let targets = structure::named(outputs)
+                .into_iter()
+                .map(|(_, tensor)| tensor.concrete("an output", caller))
+                .collect::<Result<Vec<_>>>()?;
+            let request = Request {
+                inputs: &inputs,
+                constants: &leaves.constants,
+                source: &source,
+            };
+            self.core.bind(&request, targets)
+        };
+        bind().map_err(|error| located(error, caller))
+    }
+
     fn run(&self, source: &Called<'_, '_, Marker, F>, leaves: &Leaves<'_>) -> Result<F::Output> {
-        let mut inputs = Vec::with_capacity(leaves.tensors.len() + 8);
-        for (number, tensor) in leaves.tensors.iter().enumerate() {
-            match &tensor.state {
-                State::Concrete(tensor) => inputs.push(tensor),
-                State::Traced(_) | State::Failed(_) => {
-                    let names = source.all_names().tensors;
-                    let name = names.get(number).map_or("an argument", String::as_str);
-                    let caller = Location::caller();
-                    let found = tensor.concrete(name, caller);
-                    inputs.push(found.map_err(|error| error.context(name))?);
-                }
-            }
-        }
+        let inputs = concrete(source, leaves)?;
         let request = Request {
             inputs: &inputs,
             constants: &leaves.constants,

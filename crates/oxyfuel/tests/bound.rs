@@ -111,6 +111,38 @@ fn arguments_that_are_written_are_written_at_every_call() {
 }
 
 #[test]
+fn functions_of_structures_are_bound_too() {
+    let f = oxyfuel::jit(
+        |x: &Tensor, ws: &Vec<Tensor>| ws.iter().map(|w| x * w).collect::<Vec<_>>(),
+        Options::default(),
+    )
+    .unwrap();
+    let mut x = Tensor::ones(&[3], DType::F32);
+    let ws = vec![ramp(&[3], 1.0), ramp(&[3], 0.5)];
+    let outputs = vec![zeros(&[3]), zeros(&[3])];
+    let mut bound = f.bind((&x, &ws), &outputs).unwrap();
+    for step in 1..4 {
+        x.fill_(step).unwrap();
+        bound.call().unwrap();
+        for (output, expected) in outputs.iter().zip(f.call((&x, &ws)).unwrap()) {
+            assert_eq!(
+                output.to_vec::<f32>().unwrap(),
+                expected.to_vec::<f32>().unwrap()
+            );
+        }
+    }
+    let few = vec![zeros(&[3])];
+    assert_eq!(
+        f.bind((&x, &ws), &few).unwrap_err().code,
+        Code::ArityMismatch
+    );
+    assert_eq!(
+        f.bind((&x, &ws), &ws).unwrap_err().code,
+        Code::AliasedInputs
+    );
+}
+
+#[test]
 fn wrong_tensors_are_coded_when_they_are_bound() {
     let f = relu2();
     let (x, b) = (ramp(&[4, 250], 1.0), ramp(&[250], 0.5));

@@ -59,6 +59,8 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
         .count();
     let text = serde_json::to_value(&said).and_then(|mut value| {
         value["interpreted"] = interpreted.into();
+        // The most bytes that a call holds at once; nothing where sizes are symbolic.
+        value["memory"]["peak_bytes"] = executable.program().planned_bytes().into();
         if let Some(calls) = value["externals"].as_array_mut() {
             for call in calls {
                 call["target"] = call["name"].clone();
