@@ -168,3 +168,53 @@ fn plans_take_no_more_than_operators_one_by_one() {
     }
     assert!(above <= ABOVE, "{above} of {GRAPHS} graphs");
 }
+
+/// Rows longer than any cache, long reductions over several axes, sorts, scans, and products of every kind of operand.
+const LARGE: [&str; 8] = [
+    "graph @f(%x: f32[64, 50257] cpu) {
+  %y: f32[64, 50257] = _log_softmax %x, dim=1
+  return %y
+}",
+    "graph @f(%x: bf16[512, 16384] cpu) {
+  %y: bf16[512, 16384], %m: f32[512, 1], %r: f32[512, 1] = native_layer_norm %x, rank=1, eps=1e-5
+  return %y, %m, %r
+}",
+    "graph @f(%x: f32[64, 256, 3136] cpu) {
+  %y: f32[256] = var %x, dims=[0, 2], correction=1.0, keepdim=false
+  return %y
+}",
+    "graph @f(%x: f32[16, 1000000] cpu) {
+  %y: f32[16, 1000000] = cumsum %x, dim=1
+  return %y
+}",
+    "graph @f(%x: f32[4, 1000000] cpu) {
+  %y: i64[4, 1000000] = argsort %x, dim=1, descending=false
+  return %y
+}",
+    "graph @f(%x: f32[2048, 4096] cpu, %w: f32[4096, 8192] cpu) {
+  %y: f32[2048, 8192] = mm %x, %w
+  %z: f32[2048, 8192] = relu %y
+  return %z
+}",
+    "graph @f(%x: bf16[2048, 4096] cpu, %w: bf16[4096, 8192] cpu) {
+  %y: bf16[2048, 8192] = mm %x, %w
+  return %y
+}",
+    "graph @f(%x: f32[4096, 4096] cpu) {
+  %t: f32[4096, 4096] = permute %x, dims=[1, 0]
+  %y: f32[4096, 4096] = add %x, %t
+  %s: f32[4096] = sum %y, dims=[0], keepdim=false
+  return %y, %s
+}",
+];
+
+/// What a plan does not count, each worker's scratch, has a bound.
+#[test]
+fn scratch_of_a_worker_is_at_most_four_mebibytes() {
+    for text in LARGE {
+        let plan = plan(text);
+        let explanation = oxyfuel_engine::explain(&plan, &Default::default(), &Default::default());
+        let scratch = explanation.memory.scratch_bytes;
+        assert!(scratch <= 4 << 20, "{scratch} bytes for {text}");
+    }
+}

@@ -133,6 +133,8 @@ pub enum CodeKind {
 pub struct MemoryReport {
     pub arena: String,
     pub arena_bytes: Option<u64>,
+    /// What the kernel that needs most asks of each worker thread, for itself.
+    pub scratch_bytes: u64,
     pub buffers: Vec<BufferReport>,
 }
 
@@ -313,6 +315,13 @@ fn external(plan: &Plan, step: &oxyfuel_plan::ExternalStep, basis: &Basis<'_>) -
     }
 }
 
+fn scratch(kernel: &Kernel) -> u64 {
+    match &kernel.artefact {
+        Artefact::MachineCode(code) => code.scratch_bytes,
+        Artefact::Interpreted | Artefact::Ptx(_) => 0,
+    }
+}
+
 fn memory(plan: &Plan, basis: &Basis<'_>) -> MemoryReport {
     let buffer = |buffer: &oxyfuel_plan::Buffer| BufferReport {
         name: buffer.name.clone(),
@@ -333,6 +342,7 @@ fn memory(plan: &Plan, basis: &Basis<'_>) -> MemoryReport {
     MemoryReport {
         arena: plan.arena_bytes.to_string(),
         arena_bytes: basis.number(&plan.arena_bytes),
+        scratch_bytes: plan.kernels.values().map(scratch).max().unwrap_or(0),
         buffers: plan.buffers.values().map(buffer).collect(),
     }
 }

@@ -79,7 +79,11 @@ impl fmt::Display for Explanation {
             write!(f, "{kernel}")?;
         }
         self.calls(f)?;
-        writeln!(f, "\nmemory: arena of {} bytes", self.memory.arena)?;
+        writeln!(
+            f,
+            "\nmemory: arena of {} bytes, scratch of {} bytes for each worker",
+            self.memory.arena, self.memory.scratch_bytes
+        )?;
         for buffer in &self.memory.buffers {
             writeln!(
                 f,
