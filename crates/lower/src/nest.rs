@@ -287,9 +287,14 @@ impl Nest {
 
     /// Whether a store has one element for a whole row of the reduced dims; a value that is the same all along the row may still fill it.
     pub fn is_small_store(&self, store: &NestStore) -> bool {
-        let varies = self.values[store.value].support;
-        let all = varies.union(self.window_support(&store.window));
+        let all = self.store_support(store);
         all.minus(self.reduced) == all
+    }
+
+    /// The dims along which a store's value or place differs.
+    pub fn store_support(&self, store: &NestStore) -> Dims {
+        let varies = self.values[store.value].support;
+        varies.union(self.window_support(&store.window))
     }
 
     /// The extent of a dim, or a guess.

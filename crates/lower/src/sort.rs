@@ -208,15 +208,16 @@ impl Sort<'_> {
             let key = self.key_at(frame, &at);
             let zero = k.constant(DType::I64, 0);
             let [place] = k.for_range(0, end, self.lanes, [zero], |k, from, [place]| {
-                let keys = self.keys(frame, &from, self.lanes);
-                let shape = keys.shape();
-                let there = k.iota(DType::I64, &shape, 0) + &from;
+                // One key stands for all where the operand is the same along the dim.
+                let shape = [self.lanes];
+                let keys = self.keys(frame, &from, self.lanes).broadcast_to(shape);
+                let there = k.iota(DType::I64, shape, 0) + &from;
                 let before = there
                     .compare(CompareOp::Lt, &at)
                     .binary(BinaryOp::And, keys.compare(CompareOp::Eq, &key))
                     .binary(BinaryOp::Or, keys.compare(CompareOp::Lt, &key))
                     .binary(BinaryOp::And, there.compare(CompareOp::Lt, &extent));
-                let ones = before.select(k.full(DType::I32, &shape, 1), 0i64);
+                let ones = before.select(k.full(DType::I32, shape, 1), 0i64);
                 let count = scalar(ones.reduce(ReduceOp::Sum, [0]));
                 [place + count.cast(DType::I64)]
             });

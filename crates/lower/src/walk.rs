@@ -4,13 +4,15 @@
 //! its result combined with those before, so that nothing of a chunk's size is carried along; the last chunk has a bound, and an empty row leaves the identity. A row of several layers that fits into one chunk
 //! is not walked but held: nothing is read or computed twice.
 
+use std::collections::BTreeMap;
+
 use oxyfuel_base::{Result, ensure};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Order, ReduceOp};
 use oxyfuel_plan::TargetDesc;
 
 use crate::chunk::{combine, is_small, layers, needed};
-use crate::nest::{Nest, NestOp, Node};
+use crate::nest::{Nest, NestOp, NestStore, Node};
 use crate::rows::{Blocks, Frame};
 use crate::size::Params;
 use crate::tile::{Tiling, block_of};
@@ -183,16 +185,30 @@ impl<'a> Row<'a> {
         for store in small {
             outer.store(store.value, &store.window);
         }
-        if !big.is_empty() {
-            let wanted = needed(nest, big.iter().map(|store| store.value));
-            self.along(&self.walk.single, &outer, Vec::new(), &|mut inner, _| {
+        // A store is made once where it stands still: along a dim that may have no elements it must not wait for one.
+        let mut groups: BTreeMap<Vec<usize>, Vec<&NestStore>> = BTreeMap::new();
+        for store in big {
+            let moves = nest.store_support(store);
+            let dims = self.dims().into_iter().filter(|&d| moves.contains(d));
+            groups.entry(dims.collect()).or_default().push(store);
+        }
+        for (dims, stores) in &groups {
+            let wanted = needed(nest, stores.iter().map(|store| store.value));
+            self.along(dims, &outer, Vec::new(), &|mut inner, _| {
                 wanted.iter().for_each(|&node| inner.value(node));
-                for store in &big {
+                for store in stores {
                     inner.store(store.value, &store.window);
                 }
                 Vec::new()
             });
         }
+    }
+
+    /// The dims that are walked, the slowest first.
+    fn dims(&self) -> Vec<usize> {
+        let mut dims = self.walk.single.clone();
+        dims.extend(self.walk.chunked);
+        dims
     }
 
     /// What is the same all along the row after so many reductions, and the reductions that follow from it.
@@ -218,7 +234,7 @@ impl<'a> Row<'a> {
             .map(|&(_, f, operand)| outer.identity_result(f, operand))
             .collect();
         let wanted = needed(nest, sums.iter().map(|s| s.2));
-        let totals = self.along(&self.walk.single, outer, inits, &|mut inner, carried| {
+        let totals = self.along(&self.dims(), outer, inits, &|mut inner, carried| {
             wanted.iter().for_each(|&node| inner.value(node));
             let parts = sums.iter().zip(carried);
             parts
@@ -236,22 +252,20 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Runs `chunk` over all chunks of the row, handing values from one to the next: loops over `single` dims, one coordinate at a time, then over chunks.
+    /// Runs `chunk` over all chunks of the row along `dims`, handing values from one to the next.
     fn along(
         &self,
-        single: &[usize],
+        dims: &[usize],
         frame: &Frame<'a>,
         inits: Vec<Tile>,
         chunk: Chunk<'a, '_>,
     ) -> Vec<Tile> {
-        let (dim, rest) = match (single.split_first(), self.walk.chunked) {
-            (Some((&dim, rest)), _) => (dim, Some(rest)),
-            (None, Some(dim)) => (dim, None),
-            (None, None) => return chunk(frame.clone(), inits),
+        let Some((&dim, rest)) = dims.split_first() else {
+            return chunk(frame.clone(), inits);
         };
-        let block = match rest {
-            Some(_) => 1,
-            None => self.walk.tiling.block[dim],
+        let block = match self.walk.chunked {
+            Some(chunked) if chunked == dim => self.walk.tiling.block[dim],
+            Some(_) | None => 1,
         };
         let part = self.part.as_ref().filter(|(cut, ..)| *cut == dim);
         let body = |at: Tile, carried: Vec<Tile>| {
@@ -259,10 +273,7 @@ impl<'a> Row<'a> {
                 Some((.., end)) => frame.at_chunk_before(dim, &at, block, end),
                 None => frame.at_chunk(dim, &at, block),
             };
-            match rest {
-                Some(rest) => self.along(rest, &inner, carried, chunk),
-                None => chunk(inner, carried),
-            }
+            self.along(rest, &inner, carried, chunk)
         };
         match part {
             Some((_, begin, end)) => {
