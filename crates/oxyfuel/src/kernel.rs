@@ -39,13 +39,13 @@ use crate::call::Operand;
 use crate::machine::{self, Device};
 use crate::tensor::located;
 use crate::{Options, Result};
-use oxyfuel_base::{Arena, Expr, Scalar, ensure, err};
+use oxyfuel_base::{Expr, Scalar, ensure, err};
 use oxyfuel_engine::{Executable, Record, Target, UserKernel, compile_kernel};
 use oxyfuel_kernel::ParamKind;
 use oxyfuel_kernel::interp::{self, Arg};
-use oxyfuel_plan as plan;
 use oxyfuel_runtime::device::Device as Handle;
 use oxyfuel_runtime::tensor as rt;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -140,7 +140,7 @@ impl Kernel {
                 .iter()
                 .map(|tensor| tensor.to_bytes())
                 .collect::<Result<Vec<_>>>()?;
-            let symbols = self.symbols(&numbers);
+            let symbols = self.made.symbols(&numbers);
             let mut workspaces = self.workspaces(&symbols)?;
             let (mut copies, mut workspaces) = (copies.iter_mut(), workspaces.iter_mut());
             let mut numbers = numbers.iter();
@@ -233,11 +233,11 @@ impl Kernel {
             self.program.name,
             arguments.len()
         );
-        let symbols = self.symbols(&numbers);
+        let symbols = self.made.symbols(&numbers);
         for (param, tensor) in self.buffers().zip(&tensors) {
             let (name, len) = param;
             if let Some(len) = len {
-                let len = len.eval(&|symbol| value_of(&symbols, symbol))?;
+                let len = len.eval(&|symbol| symbols.get(&symbol).copied())?;
                 ensure!(
                     len <= tensor.len() as i64,
                     ShapeMismatch,
@@ -262,22 +262,7 @@ impl Kernel {
             })
     }
 
-    fn symbols(&self, numbers: &[Scalar]) -> Vec<(Symbol, i64)> {
-        let scalars = self
-            .program
-            .params
-            .iter()
-            .filter_map(|param| match &param.kind {
-                ParamKind::Scalar { symbol, .. } => Some(*symbol),
-                ParamKind::Buffer(_) | ParamKind::TensorMap(_) => None,
-            });
-        let named = scalars.zip(numbers);
-        named
-            .filter_map(|(symbol, number)| Some((symbol?, number.as_i64())))
-            .collect()
-    }
-
-    fn workspaces(&self, symbols: &[(Symbol, i64)]) -> Result<Vec<Vec<u8>>> {
+    fn workspaces(&self, symbols: &HashMap<Symbol, i64>) -> Result<Vec<Vec<u8>>> {
         let sizes = self
             .program
             .params
@@ -291,7 +276,7 @@ impl Kernel {
             });
         sizes
             .map(|(len, size)| {
-                let len = len.eval(&|symbol| value_of(symbols, symbol))?;
+                let len = len.eval(&|symbol| symbols.get(&symbol).copied())?;
                 Ok(vec![0; usize::try_from(len).unwrap_or(0) * size])
             })
             .collect()
@@ -312,7 +297,7 @@ impl Kernel {
         }
         let handle: Arc<dyn Handle> = machine::target(device, &self.options)?.1;
         let lengths: Vec<i64> = lengths().collect();
-        let plan = self.plan(&lengths, numbers)?;
+        let plan = self.made.plan(&lengths, numbers)?;
         let executable = Arc::new(Executable::load(plan, Record::default(), handle)?);
         if ready.len() >= KEEP {
             ready.remove(0);
@@ -325,119 +310,6 @@ impl Kernel {
         });
         Ok(executable)
     }
-
-    /// A plan of one launch: every buffer an input, those that are written also outputs.
-    fn plan(&self, lengths: &[i64], numbers: &[Scalar]) -> Result<plan::Plan> {
-        let symbols = self.symbols(numbers);
-        let known = |e: &Expr| -> Result<Expr> {
-            Ok(Expr::constant(
-                e.eval(&|symbol| value_of(&symbols, symbol))?,
-            ))
-        };
-        let mut buffers = Arena::new();
-        let (mut inputs, mut outputs, mut args) = (Vec::new(), Vec::new(), Vec::new());
-        let mut arena = 0i64;
-        let (mut lengths, mut numbers) = (lengths.iter(), numbers.iter());
-        for param in &self.program.params {
-            let arg = match &param.kind {
-                ParamKind::TensorMap(_) => return Err(maps()),
-                ParamKind::Scalar { dtype, symbol } => {
-                    let number = numbers.next().copied().unwrap_or(Scalar::I(0));
-                    match symbol {
-                        Some(_) => plan::ArgRef::Index(Expr::constant(number.as_i64())),
-                        None => plan::ArgRef::Literal {
-                            dtype: *dtype,
-                            value: number,
-                        },
-                    }
-                }
-                ParamKind::Buffer(buffer) => {
-                    let size = buffer.dtype.size() as i64;
-                    let workspace = buffer.mode == BufferMode::Workspace;
-                    let (home, len) = if workspace {
-                        let len = known(buffer.len.as_ref().unwrap_or(&Expr::ZERO))?;
-                        let offset = Expr::constant(arena);
-                        let bytes = len.as_const().unwrap_or(0) * size;
-                        arena += (bytes + 63) / 64 * 64;
-                        (plan::BufferHome::Arena { offset }, len)
-                    } else {
-                        let number = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
-                        let len = Expr::constant(lengths.next().copied().unwrap_or(0));
-                        (plan::BufferHome::Input(number), len)
-                    };
-                    let id = buffers.push(plan::Buffer {
-                        name: param.name.clone(),
-                        home,
-                        bytes: len.clone() * size,
-                        align: buffer.align,
-                        first_step: 0,
-                        last_step: 0,
-                        tensor: None,
-                    });
-                    if !workspace {
-                        let alias = u32::try_from(inputs.len()).ok();
-                        inputs.push(plan::InputSpec {
-                            name: param.name.clone(),
-                            dtype: buffer.dtype,
-                            shape: vec![len.clone()],
-                            strides: vec![Expr::ONE],
-                            align: buffer.align,
-                            buffer: id,
-                        });
-                        if buffer.mode != BufferMode::Read {
-                            outputs.push(plan::OutputSpec {
-                                dtype: buffer.dtype,
-                                shape: vec![len],
-                                strides: vec![Expr::ONE],
-                                buffer: id,
-                                offset: Expr::ZERO,
-                                alias,
-                            });
-                        }
-                    }
-                    plan::ArgRef::Buffer {
-                        buffer: id,
-                        offset: Expr::ZERO,
-                    }
-                }
-            };
-            args.push(arg);
-        }
-        let phases = self.made.mapped.phases.iter().map(|phase| {
-            Ok(plan::KernelPhase {
-                grid: phase.grid.iter().map(known).collect::<Result<_>>()?,
-                min_chunk: 1,
-            })
-        });
-        let phases = phases.collect::<Result<Vec<_>>>()?;
-        let mut kernels = Arena::new();
-        let kernel = kernels.push(plan::Kernel {
-            name: self.program.name.clone(),
-            program: self.made.mapped.to_string(),
-            artefact: self.made.artefact.clone(),
-            phases,
-            provenance: plan::Provenance::default(),
-            cost: plan::Cost::NOTHING,
-            note: self.made.note.clone(),
-        });
-        Ok(plan::Plan {
-            name: self.program.name.clone(),
-            isa: self.target.desc.isa.clone(),
-            symbols: Vec::new(),
-            limits: Vec::new(),
-            inputs,
-            outputs,
-            buffers,
-            arena_bytes: Expr::constant(arena),
-            kernels,
-            steps: vec![plan::Step::Launch { kernel, args }],
-        })
-    }
-}
-
-fn value_of(symbols: &[(Symbol, i64)], symbol: Symbol) -> Option<i64> {
-    let known = symbols.iter().find(|(known, _)| *known == symbol);
-    known.map(|(_, value)| *value)
 }
 
 fn maps() -> oxyfuel_base::Error {

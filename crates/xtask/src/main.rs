@@ -12,6 +12,7 @@ mod bench;
 mod cross;
 mod deny;
 mod deps;
+mod fuzz;
 mod gpu_pack;
 mod judge;
 mod links;
@@ -99,6 +100,12 @@ const COMMANDS: &[Command] = &[
         summary: "compare with PyTorch's engines (--peers), measure the torch door (--door)",
         help: bench::HELP,
         run: bench::run,
+    },
+    Command {
+        name: "fuzz",
+        summary: "many random tile programs and graphs, interpreters against every target",
+        help: fuzz::HELP,
+        run: fuzz::run,
     },
     Command {
         name: "readme",

@@ -6,10 +6,12 @@
 
 mod everywhere;
 mod inputs;
+mod judge;
 mod memory;
 
-use everywhere::{Machines, Outcome, order_decides, perturbed};
+use everywhere::{Machines, Outcome};
 use inputs::{inputs_of, split};
+use judge::{order_decides, perturbed};
 use oxyfuel_graph::parse;
 use oxyfuel_graph::random::{self, Choices, Limits};
 use oxyfuel_testkit::Case;
@@ -159,7 +161,7 @@ fn random_graphs(symbols: bool) {
                 continue;
             }
             let neighbours = perturbed(&graph, &inputs);
-            let shown = || format!("{graph}\n{}", everywhere::show(&inputs));
+            let shown = || format!("{graph}\n{}", judge::show(&inputs));
             let outcomes = machines
                 .run_loaded(&graph, &loaded, &inputs, &neighbours)
                 .map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown())))?;

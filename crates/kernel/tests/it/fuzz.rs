@@ -59,8 +59,8 @@ fn example_text(which: u8) -> String {
 
 proptest! {
     #[test]
-    fn generated_programs_round_trip_and_run(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-        let generated = generate(&bytes, Vocabulary::Full).unwrap();
+    fn generated_programs_round_trip_and_run(numbers in proptest::collection::vec(any::<u32>(), 0..80)) {
+        let generated = generate(&numbers, Vocabulary::Full).unwrap();
         round_trip(&generated.program);
         let len = usize::try_from(generated.len).unwrap() * 4;
         let x: Vec<u8> = (0..len).map(|i| (i * 37 % 251) as u8).collect();

@@ -1,10 +1,10 @@
-//! Random programs for fuzzers: any sequence of bytes is a program, so that a shrunk sequence is a smaller program.
+//! Programs over tiles of one shape, in `f32` and `i32`, with loops, scans and reductions along any axis.
 //!
-//! The programs are logical, touch memory only inside of bounds, and read and write these parameters, in order: `x` (f32, read), `i` (i32, read), `y` (f32, write), `z` (i32, write), each of
-//! [`Generated::len`] elements.
+//! They read and write these parameters, in order: `x` (f32, read), `i` (i32, read), `y` (f32, write), `z` (i32, write), each of [`Generated::len`] elements.
 
 use oxyfuel_base::{DType, Result};
 
+use super::{Case, Choices, Given};
 use crate::builder::{KernelBuilder, Tile};
 use crate::ir::{BinaryOp, BufferMode, CompareOp, Program, ReduceOp, UnaryOp};
 
@@ -13,6 +13,24 @@ use crate::ir::{BinaryOp, BufferMode, CompareOp, Program, ReduceOp, UnaryOp};
 pub struct Generated {
     pub program: Program,
     pub len: i64,
+}
+
+impl Generated {
+    /// The program with data that begins at `seed`.
+    pub fn case(self, seed: u32) -> Case {
+        let len = usize::try_from(self.len).unwrap_or(0);
+        let buffer = |dtype, seed| Given::random(dtype, len, seed);
+        let args = vec![
+            buffer(DType::F32, seed),
+            buffer(DType::I32, seed.wrapping_add(1)),
+            Given::zeros(DType::F32, len),
+            Given::zeros(DType::I32, len),
+        ];
+        Case {
+            program: self.program,
+            args,
+        }
+    }
 }
 
 /// Which ops may occur.
@@ -82,30 +100,9 @@ const INT: &[BinaryOp] = &[
     BinaryOp::Shr,
 ];
 
-struct Choices<'b> {
-    bytes: std::slice::Iter<'b, u8>,
-}
-
-impl Choices<'_> {
-    /// Below `count`; 0 when the bytes are used up.
-    fn below(&mut self, count: usize) -> usize {
-        usize::from(self.bytes.next().copied().unwrap_or(0)) % count.max(1)
-    }
-
-    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())].clone()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bytes.as_slice().is_empty()
-    }
-}
-
-/// The program that the bytes mean.
-pub fn generate(bytes: &[u8], vocabulary: Vocabulary) -> Result<Generated> {
-    let mut choices = Choices {
-        bytes: bytes.iter(),
-    };
+/// The program that the numbers mean.
+pub fn generate(numbers: &[u32], vocabulary: Vocabulary) -> Result<Generated> {
+    let mut choices = Choices::new(numbers);
     let shape = choices.pick(SHAPES);
     let grid = 1 + choices.below(3) as i64;
     let tile_len: i64 = shape.iter().product();
@@ -205,7 +202,9 @@ impl Pool {
             7 => self.ints.push(if choices.below(2) == 0 {
                 a.cast(DType::I32)
             } else {
-                a.bitcast(DType::I32)
+                // Which NaN it is, is left open.
+                let number = a.compare(CompareOp::Eq, &a).select(&a, 0.5);
+                number.bitcast(DType::I32)
             }),
             8 => self.floats.push(p.cast(DType::F32)),
             9 if full => self.floats.push(a.sum(axis).broadcast_to(&self.shape)),
@@ -214,10 +213,10 @@ impl Pool {
                 a.reduce(choices.pick(&[ReduceOp::Min, ReduceOp::Max]), [axis])
                     .broadcast_to(&self.shape),
             ),
-            _ => self.ints.push(
-                k.iota(DType::I32, &self.shape, axis)
-                    + p.scan(ReduceOp::Sum, axis, choices.below(2) == 1),
-            ),
+            11 if full => self
+                .ints
+                .push(p.scan(ReduceOp::Sum, axis, choices.below(2) == 1)),
+            _ => self.ints.push(k.iota(DType::I32, &self.shape, axis) + &p),
         }
     }
 }

@@ -1,0 +1,353 @@
+//! When the result of compiled code counts as that of the graph interpreter.
+//!
+//! Values whose every rounding is said are the same bits. Behind the others there is a sum in some order or a function to within a few ulps: an element may differ
+//! as much as it differs between neighbouring inputs. Where a last bit decides over a jump, nothing can be said.
+
+use oxyfuel_base::DType;
+use oxyfuel_engine::{agree, same};
+use oxyfuel_graph::op::{Binary, Category, Op, Reduce, Unary};
+use oxyfuel_graph::{Graph, GraphOutput, HostTensor, Node, Rebuild, ValueId, run};
+use oxyfuel_runtime::tensor::Tensor;
+use std::collections::HashMap;
+
+/// Results for inputs that differ a little, which tell how much rounding may cost.
+pub type Neighbours = Vec<Vec<HostTensor>>;
+
+/// The results that count as right: the interpreter's, and, where neighbours tell how much rounding costs, those of the graph's primitives.
+pub fn expectations(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    neighbours: &Neighbours,
+) -> Result<Vec<Vec<HostTensor>>, String> {
+    let mut expected = vec![run(graph, inputs).map_err(|e| e.to_string())?];
+    // Between the primitives of a composition eager may round, or overflow, as we do.
+    if !neighbours.is_empty() {
+        let primitive = oxyfuel_transform::decompose(graph).map_err(|e| e.to_string())?;
+        expected.extend(run(&primitive, inputs));
+    }
+    Ok(expected)
+}
+
+/// Compares with each of what counts as right; says what differs from the last.
+pub fn compare_all(
+    graph: &Graph,
+    outputs: &[Tensor],
+    expected: &[Vec<HostTensor>],
+    neighbours: &Neighbours,
+) -> Result<(), String> {
+    let mut result = Ok(());
+    for expected in expected {
+        result = compare_outputs(graph, outputs, expected, neighbours);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn compare_outputs(
+    graph: &Graph,
+    outputs: &[Tensor],
+    expected: &[HostTensor],
+    neighbours: &Neighbours,
+) -> Result<(), String> {
+    if outputs.len() != expected.len() {
+        return Err(format!("{} outputs, not {}", outputs.len(), expected.len()));
+    }
+    for (i, (output, expected)) in outputs.iter().zip(expected).enumerate() {
+        if output.dtype() != expected.dtype || output.shape() != expected.shape {
+            return Err(format!(
+                "output {i} is {}{:?}",
+                output.dtype(),
+                output.shape()
+            ));
+        }
+        let ours = output.to_bytes().map_err(|e| e.to_string())?;
+        let near: Vec<&HostTensor> = neighbours.iter().map(|results| &results[i]).collect();
+        let result = match trust(graph, graph.outputs[i].value) {
+            Trust::Exact => equal(expected, &ours),
+            Trust::Decided if !near.is_empty() => Ok(()),
+            Trust::Rounded | Trust::Decided => {
+                compare(expected, &ours, &near, 2.0 * coarsest(graph))
+            }
+        };
+        result.map_err(|why| format!("output {i}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// The same numbers. Which zero is the lesser, eager leaves open, and so the sign of what is divided by it.
+fn equal(expected: &HostTensor, ours: &[u8]) -> Result<(), String> {
+    let Err(why) = same(expected.dtype, ours, &expected.data) else {
+        return Ok(());
+    };
+    let ours = HostTensor::new(expected.dtype, &expected.shape, ours.to_vec())
+        .map_err(|e| e.to_string())?;
+    let mut pairs = ours.to_f64().into_iter().zip(expected.to_f64());
+    let open = |(a, b): (f64, f64)| {
+        a == b || (a.is_nan() && b.is_nan()) || (a.is_infinite() && b.is_infinite())
+    };
+    if expected.dtype.is_float() && pairs.all(open) {
+        return Ok(());
+    }
+    Err(why)
+}
+
+/// How many times the change under neighbouring inputs an element may differ: each of a graph's roundings moves it about as much as one of the inputs'.
+const SPREADS: f64 = 16.0;
+
+fn compare(
+    expected: &HostTensor,
+    ours: &[u8],
+    near: &[&HostTensor],
+    floor: f64,
+) -> Result<(), String> {
+    let Err(why) = agree(expected.dtype, ours, &expected.data) else {
+        return Ok(());
+    };
+    if near.is_empty() {
+        return Err(why);
+    }
+    let ours = HostTensor::new(expected.dtype, &expected.shape, ours.to_vec())
+        .map_err(|e| e.to_string())?;
+    let largest = expected
+        .to_f64()
+        .into_iter()
+        .filter(|x| x.is_finite())
+        .fold(0f64, |m, x| m.max(x.abs()));
+    for at in 0..expected.numel() {
+        let (a, b) = (ours.get(at).as_f64(), expected.get(at).as_f64());
+        let around = near.iter().map(|t| t.get(at).as_f64());
+        // Stated rule: not a number here or there, or a jump: rounding decides, and nothing can be said.
+        let unstable = around
+            .clone()
+            .any(|n| n.is_finite() != b.is_finite() || (!expected.dtype.is_float() && n != b));
+        // The sign of a sum's zero is open, and so is that of its reciprocal.
+        let endless = a.is_infinite() && b.is_infinite();
+        if a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()) || unstable || endless {
+            continue;
+        }
+        let spread = around.map(|n| (n - b).abs()).fold(0f64, f64::max);
+        if (a - b).abs() > SPREADS * spread + floor * largest {
+            return Err(format!(
+                "element {at} is {a}, not {b} (neighbours differ by {spread})"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How a graph interpreter's value may differ from ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Trust {
+    /// Every rounding is said: the same bits.
+    #[default]
+    Exact,
+    /// A sum in some order, or a function to within a few ulps, is behind it.
+    Rounded,
+    /// A last bit may decide it: it depends on a jump over rounded floats, and two right answers may differ by much.
+    Decided,
+}
+
+/// How far each value can be trusted, by the worst that is behind it.
+fn trust(graph: &Graph, value: ValueId) -> Trust {
+    let mut known: HashMap<ValueId, Trust> = HashMap::new();
+    for node in graph.nodes.values() {
+        let of = |v: &ValueId| known.get(v).copied().unwrap_or_default();
+        let floats = node
+            .inputs
+            .iter()
+            .filter(|&&v| graph.ty(v).dtype.is_float());
+        let rounded = floats.clone().any(|v| of(v) >= Trust::Rounded);
+        let here = if jumps(graph, node) && rounded {
+            Trust::Decided
+        } else if rounds(&node.op) && node.outputs.iter().any(|&v| graph.ty(v).dtype.is_float()) {
+            Trust::Rounded
+        } else {
+            Trust::Exact
+        };
+        let worst = node.inputs.iter().map(of).fold(here, Trust::max);
+        known.extend(node.outputs.iter().map(|&v| (v, worst)));
+    }
+    known.get(&value).copied().unwrap_or_default()
+}
+
+/// Ops whose float result is not a function of their operands' bits alone.
+fn rounds(op: &Op) -> bool {
+    match op {
+        Op::Unary(f) => !matches!(
+            f,
+            Unary::Neg
+                | Unary::Abs
+                | Unary::Sign
+                | Unary::Relu
+                | Unary::Sqrt
+                | Unary::Reciprocal
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Trunc
+        ),
+        // A remainder of floats is a quotient, a floor and a product in one way or another.
+        Op::Binary(f) => matches!(
+            f,
+            Binary::Pow
+                | Binary::Atan2
+                | Binary::Remainder
+                | Binary::Fmod
+                | Binary::DivFloor
+                | Binary::DivTrunc
+        ),
+        Op::Reduce { op, .. } => matches!(op, Reduce::Sum | Reduce::Mean | Reduce::Prod),
+        Op::Argmax { .. } | Op::Argmin { .. } => false,
+        op => matches!(
+            op.info().category,
+            Category::Matmul | Category::Composite | Category::Scan
+        ),
+    }
+}
+
+/// Whether a result jumps where a float operand moves a little.
+fn jumps(graph: &Graph, node: &Node) -> bool {
+    match &node.op {
+        Op::Unary(f) => matches!(
+            f,
+            Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Trunc
+                | Unary::Sign
+                | Unary::LogicalNot
+        ),
+        // The sign of a sum's zero is open, and an angle turns around with it.
+        Op::Binary(f) => matches!(
+            f,
+            Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc | Binary::Atan2
+        ),
+        Op::Compare(_) => true,
+        Op::Reduce { op, .. } => matches!(op, Reduce::Any | Reduce::All),
+        Op::Cast { .. } => !graph.ty(node.out()).dtype.is_float(),
+        Op::Argmax { .. } | Op::Argmin { .. } | Op::Argsort { .. } => true,
+        _ => false,
+    }
+}
+
+/// Relative distance of neighbouring numbers in the narrowest float type of a graph: a rounding to it anywhere moves all that follows.
+fn coarsest(graph: &Graph) -> f64 {
+    let steps = graph.values.values().map(|v| match v.ty.dtype {
+        DType::BF16 => 2f64.powi(-7),
+        DType::F16 => 2f64.powi(-10),
+        _ => 2f64.powi(-21),
+    });
+    steps.fold(2f64.powi(-21), f64::max)
+}
+
+/// Results for inputs a little above and a little below.
+pub fn perturbed(graph: &Graph, inputs: &[HostTensor]) -> Neighbours {
+    let moved = |by: f64| -> Vec<HostTensor> {
+        let one = |(n, t): (usize, &HostTensor)| {
+            if !t.dtype.is_float() {
+                return t.clone();
+            }
+            // A step that the type can show, in a different direction for each element.
+            let step = coarsest(graph);
+            let values: Vec<f64> = t
+                .to_f64()
+                .iter()
+                .enumerate()
+                .map(|(i, x)| {
+                    if (i * 7 + n) % 3 == 0 {
+                        x * (1.0 - by * step)
+                    } else {
+                        x * (1.0 + by * step)
+                    }
+                })
+                .collect();
+            HostTensor::from_f64(t.dtype, &t.shape, &values).unwrap_or_else(|_| t.clone())
+        };
+        inputs.iter().enumerate().map(one).collect()
+    };
+    [1.0, -1.0]
+        .iter()
+        .flat_map(|&by| {
+            let noisy = noisy(graph, by).and_then(|graph| run(&graph, inputs));
+            [run(graph, &moved(by)), noisy]
+        })
+        .flatten()
+        .collect()
+}
+
+/// The graph with a small error after every op that rounds: what cancels inside of it shows, which other inputs need not reach.
+fn noisy(graph: &Graph, by: f64) -> oxyfuel_base::Result<Graph> {
+    let graph = oxyfuel_transform::decompose(graph)?;
+    let mut rebuild = Rebuild::new(&graph);
+    for (n, (id, node)) in graph.nodes.iter().enumerate() {
+        rebuild.copy(id)?;
+        let dtype = graph.ty(node.out()).dtype;
+        if rounds(&node.op) && dtype.is_float() {
+            let step = match dtype {
+                DType::F64 => 2f64.powi(-50),
+                DType::BF16 => 2f64.powi(-7),
+                DType::F16 => 2f64.powi(-10),
+                _ => 2f64.powi(-22),
+            };
+            let factor = if n % 2 == 0 {
+                1.0 + by * step
+            } else {
+                1.0 - by * step
+            };
+            let exact = rebuild.get(node.out())?;
+            let moved = rebuild.builder.binary(Binary::Mul, exact, factor)?;
+            rebuild.define(node.out(), moved);
+        }
+    }
+    rebuild.finish()
+}
+
+/// Whether the order of a float product may decide between zero, infinity and NaN: then not even a kernel's two ways to run need agree. So it is if the factors above
+/// one, or those below, leave the type's range by themselves.
+pub fn order_decides(graph: &Graph, inputs: &[HostTensor]) -> bool {
+    let product = |node: &&Node| {
+        matches!(
+            node.op,
+            Op::Reduce {
+                op: Reduce::Prod,
+                ..
+            }
+        ) && graph.ty(node.out()).dtype.is_float()
+    };
+    let factors = graph
+        .nodes
+        .values()
+        .filter(product)
+        .map(|node| node.inputs[0]);
+    let mut looked = graph.clone();
+    looked.outputs = factors
+        .map(|value| GraphOutput { value, alias: None })
+        .collect();
+    let wild = |t: &HostTensor| {
+        let limit = if t.dtype == DType::F16 { 14.0 } else { 120.0 };
+        let (mut above, mut below) = (0.0, 0.0);
+        for log in t.to_f64().iter().map(|x| x.abs().log2()) {
+            if log.is_finite() {
+                above += log.max(0.0);
+                below += log.min(0.0);
+            }
+        }
+        above > limit || below < -limit
+    };
+    run(&looked, inputs).is_ok_and(|factors| factors.iter().any(wild))
+}
+
+/// Inputs as a case file has them.
+pub fn show(inputs: &[HostTensor]) -> String {
+    let line = |t: &HostTensor| {
+        format!(
+            "{}{:?} = {}\n",
+            t.dtype,
+            t.shape,
+            oxyfuel_graph::text::elements_text(t)
+        )
+    };
+    inputs.iter().map(line).collect()
+}
