@@ -1,11 +1,15 @@
 """PyTorch as an engine of the driver (`cargo xtask bench --peers`): one command a line comes in, one line of JSON goes out.
 
     prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "into": {"eager": true, ...}}
-    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager or inductor
+    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor or door
     into MODE WARM TIMED        the same with preallocated outputs
+    copy BYTES WARM TIMED       a copy between two tensors that moves so many bytes
     compare NUMBER FILE         our output of that number against eager's -> {"ok": true, "error": ...}
+    door                        the torch door's outputs against eager's -> {"ok": true, "error": ...}
     about                       -> {"torch": version, "threads": n}
     quit
+
+The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
 
 Inputs are those of `bench/definitions`, made from a seed bit for bit as `oxyfuel` makes them (crates/cli/src/fill.rs).
 """
@@ -14,6 +18,7 @@ import json
 import pathlib
 import sys
 import time
+import types
 
 import numpy as np
 import torch
@@ -60,7 +65,19 @@ def make(spec, instance, seed):
     return torch.from_numpy(x).to(dtype).reshape(shape)
 
 
+def twin(function, mode):
+    """The same function with code of its own: Dynamo keeps what it compiled with the code, whoever the compiler was."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{mode}")
+    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+
+
 class Engine:
+    def __init__(self, with_door):
+        self.backends = {"inductor": "inductor"}
+        if with_door:
+            self.backends["door"] = "oxyfuel"
+        self.copied = torch.ones(1), torch.ones(1)
+
     def prepare(self, name):
         definition, instance = find(name)
         torch._dynamo.reset()
@@ -71,27 +88,43 @@ class Engine:
         def into(out, *inputs):
             return out.copy_(eager(*inputs))
 
-        compiled, compiled_into = torch.compile(eager, dynamic=False), torch.compile(into, dynamic=False)
         expected = eager(*self.inputs)
         self.expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
         self.unordered = definition.get("unordered", [])
-        start = time.perf_counter()
-        compiled(*self.inputs)
-        first = time.perf_counter() - start
-        self.functions = {("run", "eager"): eager, ("run", "inductor"): compiled}
+        self.functions = {("run", "eager"): eager}
         if len(self.expected) == 1:
             self.out = torch.empty_like(self.expected[0])
-            compiled_into(self.out, *self.inputs)
-            self.functions["into", "inductor"] = compiled_into
+        first = {}
+        for mode, backend in self.backends.items():
+            compiled = torch.compile(twin(eager, mode), dynamic=False, backend=backend)
+            start = time.perf_counter()
+            result = compiled(*self.inputs)
+            first[mode] = time.perf_counter() - start
+            if mode == "door":
+                self.by_door = [result] if isinstance(result, torch.Tensor) else list(result)
+            self.functions["run", mode] = compiled
+            if len(self.expected) == 1:
+                compiled_into = torch.compile(twin(into, mode), dynamic=False, backend=backend)
+                compiled_into(self.out, *self.inputs)
+                self.functions["into", mode] = compiled_into
         if eager_into:
             eager_into(self.out, *self.inputs)
             self.functions["into", "eager"] = eager_into
-        into = {mode: ("into", mode) in self.functions for mode in ("eager", "inductor")}
-        return {"inductor_s": first, "outputs": len(self.expected), "into": into}
+        into = {mode: ("into", mode) in self.functions for mode in ("eager", *self.backends)}
+        return {"inductor_s": first["inductor"], "outputs": len(self.expected), "into": into}
+
+    def copy(self, size, warm, timed):
+        count = max(int(size) // 8, 16)
+        if self.copied[0].numel() != count:
+            self.copied = torch.ones(count), torch.ones(count)
+        source, target = self.copied
+        return self.time(target.copy_, (source,), warm, timed)
 
     def turn(self, verb, mode, warm, timed):
-        function = self.functions[verb, mode]
         args = (self.out, *self.inputs) if verb == "into" else self.inputs
+        return self.time(self.functions[verb, mode], args, warm, timed)
+
+    def time(self, function, args, warm, timed):
         for _ in range(int(warm)):
             function(*args)
         ns = []
@@ -102,13 +135,23 @@ class Engine:
             del result
         return {"ns": ns}
 
+    def check_door(self):
+        for number, ours in enumerate(self.by_door):
+            answer = self.agrees(number, ours)
+            if not answer["ok"]:
+                return {"ok": False, "error": f"output {number}: {answer['error']}"}
+        return {"ok": True}
+
     def compare(self, number, file):
         ours = torch.from_numpy(np.load(file))
-        want = self.expected[int(number)]
-        if int(number) in self.unordered:
-            ours, want = ours.sort(-1).values, want.sort(-1).values
-        if want.dtype == torch.bfloat16:
+        if self.expected[int(number)].dtype == torch.bfloat16:
             ours = ours.view(torch.bfloat16)
+        return self.agrees(int(number), ours)
+
+    def agrees(self, number, ours):
+        want = self.expected[number]
+        if number in self.unordered:
+            ours, want = ours.sort(-1).values, want.sort(-1).values
         if ours.shape != want.shape or ours.dtype != want.dtype:
             return {"ok": False, "error": f"{ours.dtype}{list(ours.shape)} for {want.dtype}{list(want.shape)}"}
         if not want.dtype.is_floating_point:
@@ -124,7 +167,7 @@ def main():
     if len(sys.argv) > 1:
         torch.set_num_threads(int(sys.argv[1]))
     torch.set_grad_enabled(False)
-    engine = Engine()
+    engine = Engine("door" in sys.argv[2:])
     # Compilers that torch calls may print; the pipe is for answers alone.
     pipe, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
@@ -136,6 +179,10 @@ def main():
                 answer = engine.prepare(*words)
             elif verb in ("run", "into"):
                 answer = engine.turn(verb, *words)
+            elif verb == "copy":
+                answer = engine.copy(*words)
+            elif verb == "door":
+                answer = engine.check_door()
             elif verb == "compare":
                 answer = engine.compare(*words)
             elif verb == "about":

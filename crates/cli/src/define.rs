@@ -92,6 +92,9 @@ struct Instance {
     /// The ratio to the better peer that it has to reach; for the driver that compares engines.
     #[serde(default)]
     proof: Option<f64>,
+    /// Too short for what a call from Python costs; for the driver that compares engines.
+    #[serde(default, rename = "rust_door_only")]
+    _rust_door_only: serde::de::IgnoredAny,
     /// The same of a GPU, against one peer by name; for `gpu-bench`.
     #[serde(default, rename = "bar")]
     _bar: serde::de::IgnoredAny,

@@ -4,9 +4,10 @@
 //!
 //! | command | answer |
 //! |---|---|
-//! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …}`; inputs made, compiled, checked, run once |
+//! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …, "bytes": …}`; inputs made, compiled, checked, run once |
 //! | `run WARM TIMED` | `{"ns": […]}`: that many calls not timed, then that many timed |
 //! | `into WARM TIMED` | the same with given outputs |
+//! | `copy WARM TIMED` | the same for a compiled copy that moves as many bytes as the workload reads and writes |
 //! | `output NUMBER FILE` | `{"saved": 1}`: that output as `.npy` |
 //! | `quit` | ends |
 //!
@@ -44,9 +45,43 @@ struct Engine {
 
 /// A workload as a compiled function with its arguments.
 struct Prepared {
+    workload: Timed,
+    /// Moves as many bytes.
+    copy: Timed,
+}
+
+struct Timed {
     function: oxyfuel::Compiled,
     inputs: Vec<oxyfuel::Tensor>,
     outputs: Vec<oxyfuel::Tensor>,
+}
+
+impl Timed {
+    /// The function with memory for its results, run once.
+    fn new(
+        graph: oxyfuel_graph::Graph,
+        inputs: Vec<oxyfuel::Tensor>,
+        options: &Options,
+    ) -> Result<Self> {
+        let function = oxyfuel::compile_graph(graph, options.clone())?;
+        let outputs = function.call(&inputs.iter().collect::<Vec<_>>())?;
+        Ok(Self {
+            function,
+            inputs,
+            outputs,
+        })
+    }
+}
+
+/// A copy that reads half of the bytes and writes the other half.
+fn copy_of(bytes: u64, options: &Options) -> Result<Timed> {
+    let count = (bytes / 8).max(16);
+    let text = format!(
+        "graph @copy(%x: f32[{count}] cpu) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
+    );
+    let shape = [i64::try_from(count).map_err(|_| err!(TooLarge, "{bytes} bytes"))?];
+    let from = oxyfuel::Tensor::ones(&shape, oxyfuel::DType::F32);
+    Timed::new(oxyfuel_graph::parse("copy", &text)?, vec![from], options)
 }
 
 pub fn serve(args: &ServeArgs) -> Result<()> {
@@ -85,8 +120,9 @@ impl Engine {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["prepare", name] => self.prepare(name),
-            ["run", warm, times] => self.run(number(warm)?, number(times)?, false),
-            ["into", warm, times] => self.run(number(warm)?, number(times)?, true),
+            [what @ ("run" | "into" | "copy"), warm, times] => {
+                self.run(what, number(warm)?, number(times)?)
+            }
             ["output", at, file] => self.output(number(at)?, Path::new(file)),
             _ => Err(err!(Syntax, "unknown command `{line}`")),
         }
@@ -101,32 +137,36 @@ impl Engine {
         let outputs = ready.executable.run(&inputs)?;
         Expected::of(&w, &ready.host_inputs)?.check("the compiled graph", &outputs)?;
         // What is timed is the call that a Rust program makes, guards and all; the driver compares its output with its own.
-        let function = oxyfuel::compile_graph(w.graph.clone(), self.options.clone())?;
         let inputs: Vec<oxyfuel::Tensor> = ready.inputs.iter().cloned().map(Into::into).collect();
-        let outputs = function.call(&inputs.iter().collect::<Vec<_>>())?;
+        let workload = Timed::new(w.graph.clone(), inputs, &self.options)?;
+        let bytes = w.bytes().0 + w.bytes().1;
         let answer = json!({
             "compile_ms": ready.compile_ms,
             "kernels": ready.executable.plan().kernels.len(),
             "target": self.target.name(),
             "threads": self.options.threads,
+            "bytes": bytes,
         });
-        self.ready = Some(Prepared {
-            function,
-            inputs,
-            outputs,
-        });
+        let copy = copy_of(bytes, &self.options)?;
+        self.ready = Some(Prepared { workload, copy });
         Ok(answer)
     }
 
-    fn run(&mut self, warm: usize, times: usize, into: bool) -> Result<Value> {
+    fn run(&mut self, what: &str, warm: usize, times: usize) -> Result<Value> {
         let device = self.device.clone();
         let ready = self.ready.as_mut().ok_or_else(unprepared)?;
-        let inputs: Vec<&oxyfuel::Tensor> = ready.inputs.iter().collect();
+        let (timed_one, into) = match what {
+            "copy" => (&mut ready.copy, true),
+            what => (&mut ready.workload, what == "into"),
+        };
+        let inputs: Vec<&oxyfuel::Tensor> = timed_one.inputs.iter().collect();
         let mut call = || {
             if into {
-                ready.function.call_into(&inputs, &mut ready.outputs)?;
+                timed_one
+                    .function
+                    .call_into(&inputs, &mut timed_one.outputs)?;
             } else {
-                ready.function.call(&inputs)?;
+                timed_one.function.call(&inputs)?;
             }
             device.synchronize()
         };
@@ -141,7 +181,7 @@ impl Engine {
 
     fn output(&self, at: usize, file: &Path) -> Result<Value> {
         let ready = self.ready.as_ref().ok_or_else(unprepared)?;
-        let Some(output) = ready.outputs.get(at) else {
+        let Some(output) = ready.workload.outputs.get(at) else {
             return Err(err!(ArityMismatch, "the workload has no output {at}"));
         };
         oxyfuel::io::write_npy(file, output)?;

@@ -22,8 +22,8 @@ const FOLDER: &str = "bench/record";
 /// The table that is printed and stands in a record.
 pub fn table(report: &Value) -> String {
     let mut text = String::from(
-        "| work | Oxyfuel us | eager us | Inductor us | ratio to eager | to Inductor | to the better (95 %) | given outputs: to the better | bar |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| work | Oxyfuel us | torch door us | eager us | Inductor us | to the better (95 %) | torch door: to the better | given outputs: to the better | torch door, given outputs | of a copy's speed | bar |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows(report) {
         let us = |name: &str| {
@@ -31,28 +31,34 @@ pub fn table(report: &Value) -> String {
                 .as_f64()
                 .map_or("-".to_owned(), |t| format!("{t:.1}"))
         };
-        let median = |name: &str| number(&row["ratio"][name]["median"]);
-        let verdict = match (row["bar"].as_f64(), row["met"].as_bool()) {
-            (Some(bar), Some(true)) => format!("{bar:.2} met"),
-            (Some(bar), Some(false)) => format!("{bar:.2} missed"),
-            (Some(bar), None) => format!("{bar:.2}, too few rounds"),
-            (None, _) => "-".to_owned(),
-        };
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {verdict} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row["title"].as_str().unwrap_or_default(),
             us("oxyfuel"),
+            us("door"),
             us("eager"),
             us("inductor"),
-            median("eager"),
-            median("inductor"),
             interval(&row["ratio"]["best"]),
+            interval(&row["ratio_door"]["best"]),
             interval(&row["ratio_into"]["best"]),
+            interval(&row["ratio_door_into"]["best"]),
+            of_copy(row),
+            verdict(row),
+        ));
+    }
+    for mean in report["means"].as_array().into_iter().flatten() {
+        text.push_str(&format!(
+            "\nGeometric mean of {} rows without products, {}: {} (bar {}, {}).\n",
+            mean["rows"],
+            mean["of"].as_str().unwrap_or_default(),
+            number(&mean["mean"]),
+            number(&mean["bar"]),
+            if mean["met"] == true { "met" } else { "missed" },
         ));
     }
     let text_of = |v: &Value| v.as_str().unwrap_or("?").to_owned();
     text.push_str(&format!(
-        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds. A ratio is the peer's time by ours in the same round: above 1 is ours.\n",
+        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds. A ratio is the peer's time by ours in the same round: above 1 is ours. The copy moves as many bytes, preallocated, ours or torch's, whichever is faster; given outputs are compared with it (bar 0.80 from 1 MiB on).\n",
         text_of(&report["cpu"]),
         report["cores"],
         report["threads"],
@@ -61,6 +67,41 @@ pub fn table(report: &Value) -> String {
         report["rounds"],
     ));
     text
+}
+
+/// Share of a copy's speed with given outputs; in brackets with new ones.
+fn of_copy(row: &Value) -> String {
+    let share = |name: &str| {
+        let median = row["of_copy"][name]["median"].as_f64();
+        median.map(|share| format!("{:.0} %", share * 100.0))
+    };
+    match (share("oxyfuel_into"), share("oxyfuel")) {
+        (Some(into), Some(new)) => format!("{into} (new outputs {new})"),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Every bar of a row, and whether it is met.
+fn verdict(row: &Value) -> String {
+    let met = |met: &Value| match met.as_bool() {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "too few rounds",
+    };
+    let mut parts = Vec::new();
+    if let Some(bar) = row["bar"].as_f64() {
+        parts.push(format!("{bar:.2} {}", met(&row["met"])));
+        if row["ratio_door"].is_object() {
+            parts.push(format!("door {}", met(&row["met_door"])));
+        }
+    }
+    if row["met_copy"].is_boolean() {
+        parts.push(format!("copy {}", met(&row["met_copy"])));
+    }
+    if parts.is_empty() {
+        return "-".to_owned();
+    }
+    parts.join(", ")
 }
 
 fn rows(report: &Value) -> impl Iterator<Item = &Value> {
@@ -258,8 +299,30 @@ mod tests {
         let text = table(&report());
         assert!(
             text.contains(
-                "| softmax | 1000.0 | 1500.0 | - | 1.50 | - | 1.50 (1.40…1.60) | - | 1.00 met |"
+                "| softmax | 1000.0 | - | 1500.0 | - | 1.50 (1.40…1.60) | - | - | - | - | 1.00 met |"
             ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_table_names_every_bar_and_the_means() {
+        let mut report = report();
+        let ratio = json!({"median": 0.9, "low": 0.8, "high": 1.0, "pairs": 40});
+        let row = &mut report["rows"][0];
+        row["ratio_door"] = json!({"best": ratio});
+        row["met_door"] = json!(false);
+        row["of_copy"] = json!({"oxyfuel": ratio, "oxyfuel_into": ratio});
+        row["met_copy"] = json!(true);
+        report["means"] =
+            json!([{"of": "Rust door", "rows": 1, "mean": 1.5, "bar": 1.7, "met": false}]);
+        let text = table(&report);
+        assert!(
+            text.contains("| 90 % (new outputs 90 %) | 1.00 met, door missed, copy met |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1 rows without products, Rust door: 1.50 (bar 1.70, missed)"),
             "{text}"
         );
     }

@@ -74,9 +74,22 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// `None` of nothing.
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let logs: f64 = values.iter().map(|value| value.ln()).sum();
+    (!values.is_empty()).then(|| (logs / values.len() as f64).exp())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn means_of_ratios_are_geometric() {
+        let mean = geometric_mean(&[0.5, 2.0, 8.0]).unwrap();
+        assert!((mean - 2.0).abs() < 1e-12);
+        assert_eq!(geometric_mean(&[]), None);
+    }
 
     #[test]
     fn ranks_are_those_of_the_sign_test() {
