@@ -148,7 +148,7 @@ fn view_of(
 }
 
 /// Strides of `to` over memory that `from` walks with `strides`, if there are any: runs of dims that are contiguous with each other may be cut anew.
-fn reshape_strides(from: &[Expr], strides: &[Expr], to: &[Expr]) -> Option<Vec<Expr>> {
+pub fn reshape_strides(from: &[Expr], strides: &[Expr], to: &[Expr]) -> Option<Vec<Expr>> {
     let one = Expr::constant(1);
     if from.iter().any(|d| *d == Expr::constant(0)) {
         let mut result = vec![one.clone(); to.len()];

@@ -585,17 +585,23 @@ impl<'a> Builder<'a> {
         for (i, (operand, at, dim, step)) in parts.into_iter().enumerate() {
             let shape = self.graph.values[operand].ty.shape.clone();
             let extents = shape.iter().map(checked).collect::<Result<Vec<_>>>()?;
-            if extents.contains(&Expr::ZERO) {
+            if extents.contains(&Expr::ZERO) || self.is_part_there(node, operand) {
                 continue;
             }
             let mut nest = Nest::new(format!("{}_part{i}", self.name), extents, &self.known);
             nest.buffers = self.buffers.clone();
             let map: DimMap = (0..shape.len()).map(Some).collect();
-            let source = self.window(&nest, self.memory.of(operand), &map, &shape)?;
             let mut into = self.window(&nest, &place, &map, &self.graph.values[out].ty.shape)?;
             into.base = checked(&(&into.base + at * &place.strides[dim]))?;
             into.strides[dim] = checked(&(&place.strides[dim] * step))?;
-            let value = nest.push(NestOp::Load(source), self.graph.values[operand].ty.dtype)?;
+            let dtype = self.graph.values[operand].ty.dtype;
+            let value = match self.filled_with(operand) {
+                Some(number) => Writer { nest: &mut nest }.constant(dtype, number)?,
+                None => {
+                    let source = self.window(&nest, self.memory.of(operand), &map, &shape)?;
+                    nest.push(NestOp::Load(source), dtype)?
+                }
+            };
             nest.stores.push(NestStore {
                 value,
                 window: into,
@@ -610,6 +616,21 @@ impl<'a> Builder<'a> {
             _ => {}
         }
         Ok(nests)
+    }
+
+    /// Whether a part of a concatenation was computed in its place.
+    fn is_part_there(&self, node: &GraphNode, operand: ValueId) -> bool {
+        matches!(node.op, Op::Cat { .. })
+            && self.memory.root(operand) == self.memory.root(node.out())
+    }
+
+    /// The number that a value is made of, where no memory holds it.
+    fn filled_with(&self, value: ValueId) -> Option<Scalar> {
+        let root = self.placements.root(value);
+        match self.graph.nodes[self.schedule.producer(root)?].op {
+            Op::Full { value, .. } if !self.roots.contains(&root) => Some(value),
+            _ => None,
+        }
     }
 
     /// Elements written where an index says: whole slices, in any order, or each where its own index says, in order along `dim`.

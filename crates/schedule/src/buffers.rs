@@ -50,7 +50,7 @@ impl Uses {
         for (step, group) in schedule.groups.iter().enumerate() {
             let step = u32::try_from(step).unwrap_or(u32::MAX);
             for value in group.inputs.iter().chain(&group.outputs) {
-                this.last[value.index()] = step;
+                this.last[schedule.owner(*value).index()] = step;
             }
             let GroupKind::External(node) = group.kind else {
                 continue;
@@ -64,7 +64,8 @@ impl Uses {
         }
         let end = u32::try_from(schedule.groups.len()).unwrap_or(u32::MAX);
         for out in &graph.outputs {
-            this.last[schedule.placements.root(out.value).index()] = end;
+            let root = schedule.placements.root(out.value);
+            this.last[schedule.owner(root).index()] = end;
         }
         this
     }
@@ -190,10 +191,13 @@ pub fn plan_buffers(
     };
     let mut requests = Vec::new();
     let mut placed = Vec::new();
+    let mut begun = BTreeSet::new();
     for (step, group) in schedule.groups.iter().enumerate() {
         let first = u32::try_from(step).unwrap_or(u32::MAX);
         for &value in &group.outputs {
-            if schedule.overwrites.contains(value) {
+            // Memory that several groups write begins with the first of them.
+            let value = schedule.owner(value);
+            if schedule.overwrites.contains(value) || !begun.insert(value) {
                 continue;
             }
             if let Some(&id) = of_value.get(&value) {

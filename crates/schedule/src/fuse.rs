@@ -12,11 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
 use oxyfuel_graph::overwrite::is_update;
-use oxyfuel_graph::{
-    Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId, place_views,
-};
+use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId};
 use oxyfuel_plan::TargetDesc;
 
+use crate::destinations::{Destinations, place};
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
 use crate::waits::Waits;
 
@@ -30,9 +29,9 @@ const REGISTER_PART: i64 = 8192;
 
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
-    let placements = place_views(graph)?;
+    let (placements, destinations) = place(graph)?;
     let overwrites = Overwrites::new(graph, &placements);
-    let mut fuser = Fuser::new(graph, &placements, &overwrites);
+    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations);
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
@@ -40,7 +39,7 @@ pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
     fuser.fuse_siblings();
     let producers = fuser.producer.clone();
     let groups = fuser.finish(target)?;
-    let memory = overwrites.memory_of_all(&placements);
+    let memory = overwrites.memory_of_all(&placements.map(|place| destinations.memory(place)));
     Ok(Schedule {
         groups,
         producers,
@@ -68,6 +67,7 @@ pub(crate) struct Fuser<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
+    pub(crate) destinations: &'a Destinations,
     /// Node that computes a value.
     producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
@@ -94,19 +94,27 @@ enum Seen {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, placements: &'a Placements, overwrites: &'a Overwrites) -> Self {
+    fn new(
+        graph: &'a Graph,
+        placements: &'a Placements,
+        overwrites: &'a Overwrites,
+        destinations: &'a Destinations,
+    ) -> Self {
+        let producer = producers(graph);
+        let in_memory = in_memory(graph, placements, &producer);
         Self {
             graph,
             placements,
             overwrites,
-            producer: producers(graph),
+            destinations,
+            producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
             maps: BTreeMap::new(),
             operand_maps: BTreeMap::new(),
             last_ordered: None,
             waits: Waits::default(),
-            in_memory: in_memory(graph, placements),
+            in_memory,
         }
     }
 
@@ -579,13 +587,16 @@ impl<'a> Fuser<'a> {
                 let root = self.placements.root(operand);
                 let inside = self.group_behind(root) == Some(user) && !reads_memory(&node.op, i);
                 let repeated = self.producer[root.index()].is_some_and(|n| {
-                    repeatable(&self.graph.nodes[n].op) && self.group_of[n.index()] != Some(user)
-                }) && !reads_memory(&node.op, i)
-                    && node.op.category() != Category::Reduction;
+                    made_again(&node.op, i, &self.graph.nodes[n].op)
+                        && self.group_of[n.index()] != Some(user)
+                });
                 if inside || repeated {
                     continue;
                 }
-                inputs[user].insert(root);
+                // A part that is computed in its place is not read again.
+                if !self.destinations.contains(root) {
+                    inputs[user].insert(root);
+                }
                 if let Some(maker) = self.group_behind(root) {
                     outputs[maker].insert(root);
                 }
@@ -685,20 +696,19 @@ fn producers(graph: &Graph) -> Vec<Option<NodeId>> {
 }
 
 /// Roots that are returned, or read by someone who cannot make a source again.
-fn in_memory(graph: &Graph, placements: &Placements) -> Vec<bool> {
+fn in_memory(graph: &Graph, placements: &Placements, producers: &[Option<NodeId>]) -> Vec<bool> {
     let mut needed = vec![false; graph.values.len()];
     for out in &graph.outputs {
         needed[placements.root(out.value).index()] = true;
     }
     for (_, user) in graph.nodes.iter() {
-        let category = user.op.category();
-        if category == Category::View && !placements.is_root(user.out()) {
+        if placements.is_view(user) {
             continue;
         }
         for (i, &input) in user.inputs.iter().enumerate() {
-            if reads_memory(&user.op, i) || category == Category::Reduction {
-                needed[placements.root(input).index()] = true;
-            }
+            let root = placements.root(input).index();
+            let again = |id: NodeId| made_again(&user.op, i, &graph.nodes[id].op);
+            needed[root] |= !producers[root].is_some_and(again);
         }
     }
     needed
@@ -721,6 +731,21 @@ fn fresh_map(shape: &[Expr]) -> DimMap {
 /// Sources that elementwise readers make again instead of reading them.
 fn repeatable(op: &Op) -> bool {
     op.category() == Category::Source && !matches!(op, Op::Constant { .. })
+}
+
+/// Whether a source is made again by the kernel of an op that reads it: anywhere by elementwise work, and one number all over by what is copied as it is.
+fn made_again(user: &Op, operand: usize, source: &Op) -> bool {
+    match user {
+        Op::Cat { .. } => matches!(source, Op::Full { .. }),
+        Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. } => {
+            operand == 0 && matches!(source, Op::Full { .. })
+        }
+        _ => {
+            repeatable(source)
+                && !reads_memory(user, operand)
+                && user.category() != Category::Reduction
+        }
+    }
 }
 
 /// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.

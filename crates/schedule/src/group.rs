@@ -16,7 +16,7 @@ pub struct Schedule {
     pub placements: Placements,
     /// Roots that live in an input.
     pub overwrites: Overwrites,
-    /// Views over memory: as `placements`, but what lives in an input is a window on it.
+    /// Views over memory: as `placements`, but what lives in an input, or in the result that it is a part of, is a window on it.
     pub memory: Placements,
     /// The node that computes each value, by the value's number.
     pub producers: Vec<Option<NodeId>>,
@@ -26,6 +26,15 @@ impl Schedule {
     /// The node that computes a value.
     pub fn producer(&self, value: ValueId) -> Option<NodeId> {
         self.producers.get(value.index()).copied().flatten()
+    }
+
+    /// The root whose memory a root has: its own, or that of the result it is a part of.
+    pub fn owner(&self, root: ValueId) -> ValueId {
+        if self.overwrites.contains(root) {
+            root
+        } else {
+            self.memory.root(root)
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use oxyfuel_base::{Expr, Id};
 use oxyfuel_graph::overwrite::updated_window;
-use oxyfuel_graph::{Node, NodeId, Placement, ValueId, same_strides};
+use oxyfuel_graph::{Node, NodeId, Op, Placement, ValueId, same_strides};
 
 use crate::fuse::{Fuser, reads_memory, result_dim};
 use crate::group::{DimMap, GroupKind};
@@ -61,19 +61,25 @@ impl Fuser<'_> {
                 .all(|&reader| self.reads_the_same(reader, group, &target, &written))
     }
 
-    /// Whether a write into an input has nothing to do: it brings nothing, or what it brings was computed in its very place.
+    /// Whether a write has nothing to do: it brings nothing, or what it brings was computed in its very place.
     pub(crate) fn is_there(&self, kind: GroupKind) -> bool {
         let GroupKind::Writes(id) = kind else {
             return false;
         };
         let node = &self.graph.nodes[id];
+        let empty = |value: ValueId| self.graph.ty(value).shape.iter().any(|e| e.is_const(0));
+        if let Op::Cat { .. } = node.op {
+            let there = |v: ValueId| self.destinations.contains(self.placements.root(v));
+            return node.inputs.iter().all(|&v| there(v) || empty(v))
+                && node.inputs.iter().any(|&v| there(v));
+        }
         let [base, src, ..] = node.inputs[..] else {
             return false;
         };
         if !self.overwrites.contains(node.out()) {
             return false;
         }
-        if self.graph.ty(src).shape.iter().any(|e| e.is_const(0)) {
+        if empty(src) {
             return true;
         }
         let place = self.overwrites.memory(self.placements.of(src));

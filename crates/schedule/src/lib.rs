@@ -11,10 +11,12 @@
 //! | `siblings.rs` | groups side by side |
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
+//! | `destinations.rs` | parts of a concatenation, computed in their places |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod destinations;
 mod fuse;
 mod group;
 mod inplace;

@@ -1,7 +1,7 @@
 //! A group of the schedule: each element that it touches read once, each result written once.
 
 use oxyfuel_base::Expr;
-use oxyfuel_graph::{Graph, ValueId};
+use oxyfuel_graph::{Graph, Op, ValueId};
 use oxyfuel_plan::Cost;
 use oxyfuel_schedule::{Group, GroupKind, Schedule};
 
@@ -32,6 +32,14 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
         bytes(ty.numel(), ty.dtype)
     };
     let written: Expr = match group.kind {
+        // Parts that were computed in their places are not written again.
+        GroupKind::Writes(id) if matches!(graph.nodes[id].op, Op::Cat { .. }) => {
+            let node = &graph.nodes[id];
+            let home = schedule.memory.root(node.out());
+            let parts = node.inputs.iter();
+            let copied = parts.filter(|&&part| schedule.memory.root(part) != home);
+            copied.map(size).sum()
+        }
         // An update in place writes what it brings.
         GroupKind::Writes(id) if schedule.overwrites.contains(graph.nodes[id].out()) => {
             graph.nodes[id].inputs[1..2].iter().map(size).sum()
