@@ -6,7 +6,7 @@ use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, schedule};
-use oxyfuel_transform::{borders, decompose, lookups, recurrences, simplify};
+use oxyfuel_transform::{borders, concatenations, decompose, lookups, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::{Numerics, Options};
@@ -37,6 +37,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 
+    let graph = record.step("concatenations", || verified(concatenations(graph)?))?;
     let graph = record.step("borders", || verified(borders(&graph)?))?;
     record.reached(Stage::Settled, || &graph);
 

@@ -4,7 +4,7 @@ use oxyfuel_engine::{Options, Stage, Target, compile};
 use oxyfuel_graph::{Graph, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
-use oxyfuel_transform::{borders, decompose, lookups, recurrences, simplify};
+use oxyfuel_transform::{borders, concatenations, decompose, lookups, recurrences, simplify};
 
 fn graph(case: &Case) -> Result<Graph, String> {
     let graph = parse("input", &case.input).map_err(|e| e.to_string())?;
@@ -52,6 +52,9 @@ fn command(case: &Case) -> Result<String, String> {
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "lookups" => lookups(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "concatenations" => concatenations(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "borders" => borders(&graph(case)?)

@@ -34,6 +34,11 @@ impl Destinations {
         self.homes.contains_key(&root)
     }
 
+    /// The result whose memory a root has a part of.
+    pub fn owner(&self, root: ValueId) -> Option<ValueId> {
+        self.homes.get(&root).map(|(owner, _)| *owner)
+    }
+
     /// Where a value lies, given its placement over the root that computes it.
     pub fn memory(&self, place: &Placement) -> Placement {
         match self.homes.get(&place.root) {

@@ -3,6 +3,7 @@
 //! Two groups with the same domain and the same reduced dims share a kernel where neither waits for the other and one of these holds:
 //!
 //! - they read the same tensor of the domain's size, which is then read once (a mean beside a variance, gradients of two operands);
+//! - they compute parts of one concatenation and read something in common (the halves of a rotary embedding);
 //! - both are small and do the same to tensors of their own (an optimiser's step over many parameters): a launch costs more than the work.
 //!
 //! Only groups that stand near each other in the program are tried: results that wait long for a distant sibling keep memory.
@@ -67,11 +68,22 @@ impl Fuser<'_> {
             return false;
         }
         let (reads_a, reads_b) = (self.reads(a), self.reads(b));
-        let shared = reads_a.intersection(&reads_b);
-        let whole = shared.filter(|&&root| self.covers(root, a)).count() > 0;
+        let mut shared = reads_a.intersection(&reads_b).peekable();
+        let parts = shared.peek().is_some() && self.parts_of_one(a, b);
+        let whole = parts || shared.any(|&root| self.covers(root, a));
         let streams = reads_a.union(&reads_b).count() + self.stored(a) + self.stored(b);
         let worth = (whole && streams <= MOST_STREAMS) || self.same_small_work(a, b);
         worth && !self.depends(a, b) && !self.depends(b, a)
+    }
+
+    /// Whether two groups compute parts of one concatenation in their places.
+    fn parts_of_one(&self, a: usize, b: usize) -> bool {
+        let owners = |group: usize| {
+            let nodes = self.drafts[group].nodes.iter();
+            nodes.filter_map(|&n| self.destinations.owner(self.graph.nodes[n].out()))
+        };
+        let first: BTreeSet<ValueId> = owners(a).collect();
+        owners(b).any(|owner| first.contains(&owner))
     }
 
     /// Roots that a group reads from memory.

@@ -3,6 +3,7 @@
 //! | file | pass |
 //! |---|---|
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
+//! | `concatenations.rs` | concatenations behind the elementwise work on them, and in place of writes into slices |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
@@ -12,12 +13,14 @@
 #![forbid(unsafe_code)]
 
 mod borders;
+mod concatenations;
 mod decompose;
 mod lookups;
 mod recurrences;
 mod simplify;
 
 pub use borders::borders;
+pub use concatenations::concatenations;
 pub use decompose::decompose;
 pub use lookups::lookups;
 pub use recurrences::recurrences;
