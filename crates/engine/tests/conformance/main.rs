@@ -4,6 +4,7 @@
 //! Cases are the files of `tests/filetests/graph` that run, those of `tests/filetests/run` (larger shapes, with seeded inputs), and random graphs.
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
 
+mod concatenations;
 mod everywhere;
 mod inputs;
 mod judge;
@@ -12,8 +13,9 @@ mod memory;
 use everywhere::{Machines, Outcome};
 use inputs::{inputs_of, split};
 use judge::{order_decides, perturbed};
-use oxyfuel_graph::parse;
+use oxyfuel_base::Result;
 use oxyfuel_graph::random::{self, Choices, Limits};
+use oxyfuel_graph::{Graph, parse};
 use oxyfuel_testkit::Case;
 use oxyfuel_testkit::filetests::{Settings, run_dir};
 use proptest::prelude::*;
@@ -23,7 +25,7 @@ use std::path::Path;
 /// Files whose graphs a target cannot express yet: file, target (or its beginning), reason.
 const IGNORED: &[(&str, &str, &str)] = &[("_to_copy", "sm_80", "8-bit floats need sm_89")];
 
-fn conforms(case: &Case, machines: &Machines) -> Result<String, String> {
+fn conforms(case: &Case, machines: &Machines) -> std::result::Result<String, String> {
     let (text, rest) = split(&case.input);
     let graph = parse(&case.name, text).map_err(|e| e.to_string())?;
     let loaded = machines.load(&graph);
@@ -105,15 +107,29 @@ const LARGE_ASSIGNMENTS: [[i64; 2]; 5] = [[257, 2], [1, 3], [0, 2], [520, 1], [6
 
 #[test]
 fn random_graphs_agree_everywhere() {
-    random_graphs(false);
+    random_graphs(false, any_graph);
+}
+
+#[test]
+fn random_concatenations_agree_everywhere() {
+    random_graphs(false, |choices, _| concatenations::program(choices, false));
+}
+
+#[test]
+fn random_concatenations_of_symbolic_sizes_are_compiled_once() {
+    random_graphs(true, |choices, _| concatenations::program(choices, true));
 }
 
 #[test]
 fn random_graphs_of_symbolic_sizes_are_compiled_once() {
-    random_graphs(true);
+    random_graphs(true, any_graph);
 }
 
-fn random_graphs(symbols: bool) {
+fn any_graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
+    random::graph(choices, limits)
+}
+
+fn random_graphs(symbols: bool, program: fn(&mut Choices<'_>, &Limits) -> Result<Graph>) {
     let cases = std::env::var("OXYFUEL_FUZZ")
         .ok()
         .and_then(|n| n.parse().ok());
@@ -148,7 +164,7 @@ fn random_graphs(symbols: bool) {
         let mut choices = Choices::new(&numbers);
         let is_large = choices.flip();
         let limits = if is_large { &large } else { &small };
-        let graph = random::graph(&mut choices, limits).unwrap();
+        let graph = program(&mut choices, limits).unwrap();
         let loaded = machines.load(&graph);
         let assignments = match (symbols, is_large) {
             (false, _) => &[[0; 2]][..],
