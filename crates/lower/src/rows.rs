@@ -136,6 +136,11 @@ impl Blocks {
         }
         let mut grid: Vec<Expr> = axes.iter().map(extent).collect();
         grid[0] *= some;
+        // A dim of one element or none has no axis, and a block of one no bounds: the grid says whether the element is there.
+        let kept = |d: &usize| !walked.contains(*d) && !nest.reduced.contains(*d);
+        let unguarded = |d: &usize| tiling.block[*d] <= 1 && !several(d) && nest.least(*d) < 1;
+        let single = (0..count.len()).filter(kept).filter(unguarded);
+        grid[0] *= single.map(|d| count[d].clone()).product::<Expr>();
         Self {
             count,
             axes,
