@@ -323,3 +323,12 @@ def test_a_copy_of_an_input_is_not_the_input() -> None:
         return y[::2]
 
     same(f, torch.arange(7))
+
+
+def test_a_diagonal_of_columns_shares_memory_with_its_matrix() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.clamp(-0.5, 0.75)
+        return y, y.diagonal(), y.diagonal(1), y.diagonal(-2)
+
+    same(f, torch.randn(17, 3, 16).permute(2, 1, 0))
+    same(f, torch.randn(16, 3, 17))

@@ -311,7 +311,13 @@ impl Form {
         tensor: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let copy = self.empty(py, torch)?;
-        copy.call_method1("copy_", (tensor,))?;
+        let (mut to, mut from) = (copy.clone(), tensor.clone());
+        // Along a stride of 0 all elements are one, which torch wants to be written once.
+        for d in (0..self.shape.len()).filter(|&d| self.strides[d] == 0 && self.shape[d] > 1) {
+            to = to.call_method1("narrow", (d, 0, 1))?;
+            from = from.call_method1("narrow", (d, 0, 1))?;
+        }
+        to.call_method1("copy_", (from,))?;
         Ok(copy)
     }
 }

@@ -162,13 +162,20 @@ struct Diagonal {
 
 /// The diagonal that arguments from `position` on name: offset and two dimensions.
 fn find_diagonal(c: &Call<'_>, x: ValueId, position: usize) -> Result<Diagonal> {
-    let offset = c.int(position, "offset", 0)?;
+    let mut offset = c.int(position, "offset", 0)?;
     let (dim1, dim2) = (
         c.int(position + 1, "dim1", 0)?,
         c.int(position + 2, "dim2", 1)?,
     );
-    let (d1, d2) = (dim_of(c, x, dim1)?, dim_of(c, x, dim2)?);
+    let (mut d1, mut d2) = (dim_of(c, x, dim1)?, dim_of(c, x, dim2)?);
     let shape = c.shape(x);
+    // Where columns lie end to end, theirs are the rows that a view can lay end to end.
+    if let Ok(strides) = c.strides(0, "self")
+        && strides[d1] != strides[d2].clone() * shape[d2].clone()
+        && strides[d2] == strides[d1].clone() * shape[d1].clone()
+    {
+        (d1, d2, offset) = (d2, d1, -offset);
+    }
     let mut dims: Vec<usize> = (0..shape.len()).filter(|&d| d != d1 && d != d2).collect();
     let batch: Vec<Expr> = dims.iter().map(|&d| shape[d].clone()).collect();
     dims.extend([d1, d2]);
