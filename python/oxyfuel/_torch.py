@@ -22,10 +22,14 @@ from .errors import UNSUPPORTED_TORCH, OxyfuelError
 SUPPORTED = ((2, 11), (2, 16))
 
 
+def version_of(text: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def check_version(version: str) -> None:
     """An error unless the version is one whose private names are known."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    pair = (int(found[1]), int(found[2])) if found else (0, 0)
+    pair = version_of(version)
     low, high = SUPPORTED
     if not low <= pair < high:
         raise OxyfuelError(
@@ -36,6 +40,7 @@ def check_version(version: str) -> None:
 
 
 check_version(torch.__version__)
+VERSION = version_of(torch.__version__)
 
 import sympy  # noqa: E402  (torch depends on it)
 from torch._decomp import _core_aten_decompositions_post_autograd  # noqa: E402

@@ -66,6 +66,15 @@ def logsumexp(parts: Callable[..., torch.Tensor], x: torch.Tensor, dim: Any, kee
     return torch.log(total) + (largest if keepdim else torch.squeeze(largest, dims))
 
 
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """Without a write: the parts that older versions of torch have leave one behind, which AOTAutograd refuses."""
+    if x.dim() == 0:
+        return index_fill(x.unsqueeze(0), 0, index, value).squeeze(0)
+    value = value if isinstance(value, torch.Tensor) else torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    places = [None] * (dim % x.dim()) + [index]
+    return torch.ops.aten.index_put.default(x, places, value.to(x.dtype))
+
+
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """As torch runs it: what is dropped is multiplied by 0, so that what is no number stays none. The draw stands alone: our rules know it."""
     if train is False:
@@ -86,7 +95,8 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     for overload in ("int_Scalar", "int_Tensor"):
         fill = getattr(torch.ops.aten.index_fill, overload)
         if fill in parts:
-            parts[fill] = functools.partial(layouts.as_a_copy, parts[fill])
+            whole = parts[fill] if _torch.VERSION >= (2, 15) else index_fill
+            parts[fill] = functools.partial(layouts.as_a_copy, whole)
     if not fallback_random:
         parts[torch.ops.aten.native_dropout.default] = native_dropout
     whole = torch.ops.aten.logsumexp.default

@@ -219,10 +219,9 @@ fn jumps(graph: &Graph, node: &Node) -> bool {
                 | Unary::Sign
                 | Unary::LogicalNot
         ),
-        // The sign of a sum's zero is open, and an angle turns around with it.
         Op::Binary(f) => matches!(
             f,
-            Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc | Binary::Atan2
+            Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc
         ),
         Op::Compare(_) => true,
         Op::Reduce { op, .. } => matches!(op, Reduce::Any | Reduce::All),

@@ -200,22 +200,27 @@ pub(super) fn linear_scan(a: &Tensor, b: &Tensor, dim: usize) -> Tensor {
     Tensor::floats(b.dtype, b.shape.clone(), out.into_iter())
 }
 
-/// Running combinations along a dimension; floats are kept in f64.
+/// Running combinations along a dimension; floats are kept in f64, halves in f32, as in eager: a product that overflows on its way stays infinite. As in
+/// eager they begin with a neutral number, so that no sum is -0.
 pub(super) fn scan(
     x: &Tensor,
     dim: usize,
-    float: fn(f64, f64) -> f64,
+    (start, float): (f64, fn(f64, f64) -> f64),
     integer: fn(i128, i128) -> i128,
 ) -> Tensor {
     match &x.data {
         Data::F(_) => {
             let mut out = vec![0.0; x.numel()];
             for row in lines(x, dim) {
-                let mut sum = None;
+                let mut sum = start;
                 for at in row {
-                    let v = x.float_at(at);
-                    let next = sum.map_or(v, |sum| float(sum, v));
-                    (out[at], sum) = (next, Some(next));
+                    let next = float(sum, x.float_at(at));
+                    let next = if x.dtype.bits() < 32 {
+                        f64::from(next as f32)
+                    } else {
+                        next
+                    };
+                    (out[at], sum) = (next, next);
                 }
             }
             Tensor::floats(x.dtype, x.shape.clone(), out.into_iter())

@@ -193,6 +193,12 @@ impl<'p> Select<'p, '_> {
                 .inst(X::KOrW, Width::X, &[nan.into(), nan.into(), found.into()]);
             return Ok(());
         }
+        // What is the same in all lanes stays so in lanes beyond the nest's too: a mask of AVX2 is as wide as what was compared, and others read all of it.
+        let varies = c.nest.vector.is_some_and(|axis| c.nest.varies(value, axis));
+        let lanes = match varies || self.e.avx512() || dtype.is_bool() {
+            true => lanes,
+            false => self.e.full_lanes(lane_bytes(dtype)),
+        };
         let r = self.e.binary(combine(op), dtype, acc.value, x, lanes)?;
         self.e.f.retarget(r, acc.value, self.e.level.width());
         Ok(())
