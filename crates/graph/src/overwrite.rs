@@ -265,10 +265,12 @@ impl<'a> Search<'a> {
         {
             return None;
         }
-        // What is written may be an update of the part that it is written to: then it is there already.
+        // What is written may be an update of the part that it is written to, and of nothing beside it: then it is there already.
         let inner = self.placements.root(src);
+        let numel = |v: ValueId| self.graph.ty(v).shape.iter().cloned().product::<Expr>();
         let nested = self.definition(inner).filter(|(_, node)| {
             is_update(&node.op)
+                && numel(src) == numel(inner)
                 && !draft.homes.contains_key(&inner)
                 && self.placements.root(node.inputs[0]) == self.placements.root(base)
         });
