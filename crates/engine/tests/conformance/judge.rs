@@ -219,9 +219,10 @@ fn jumps(graph: &Graph, node: &Node) -> bool {
                 | Unary::Sign
                 | Unary::LogicalNot
         ),
+        // An angle turns around where an operand passes zero.
         Op::Binary(f) => matches!(
             f,
-            Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc
+            Binary::Remainder | Binary::Fmod | Binary::DivFloor | Binary::DivTrunc | Binary::Atan2
         ),
         Op::Compare(_) => true,
         Op::Reduce { op, .. } => matches!(op, Reduce::Any | Reduce::All),
