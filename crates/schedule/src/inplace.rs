@@ -107,6 +107,10 @@ impl Fuser<'_> {
             if place.root != target.root {
                 return true;
             }
+            // Where it reads, only the data says.
+            if reads_memory(&node.op, i) {
+                return false;
+            }
             let rank = self.graph.ty(operand).rank();
             let dims: DimMap = match self.operand_maps.get(&reader) {
                 Some(dims) => dims.clone(),
@@ -114,8 +118,7 @@ impl Fuser<'_> {
                     .map(|j| map[result_dim(&node.op, i, j, map.len(), rank)])
                     .collect(),
             };
-            !reads_memory(&node.op, i)
-                && place.offset == target.offset
+            place.offset == target.offset
                 && self.walk(group, operand, &place, &dims) == written
         })
     }
