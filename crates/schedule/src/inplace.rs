@@ -118,8 +118,7 @@ impl Fuser<'_> {
                     .map(|j| map[result_dim(&node.op, i, j, map.len(), rank)])
                     .collect(),
             };
-            place.offset == target.offset
-                && self.walk(group, operand, &place, &dims) == written
+            place.offset == target.offset && self.walk(group, operand, &place, &dims) == written
         })
     }
 
