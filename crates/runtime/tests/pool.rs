@@ -166,15 +166,23 @@ fn threads_of_the_host_run_the_same_chunks() {
         let lent = chunks_of(&lent, total, min_chunk);
         assert_eq!(lent, chunks_of(&own, total, min_chunk));
     }
-    let ran_by = Mutex::new(vec![]);
-    lent.run(2, 1, &|worker, range| {
-        // Long enough for both threads to be there.
-        std::thread::sleep(Duration::from_millis(20));
+    let (ran_by, begun) = (Mutex::new(vec![]), AtomicU32::new(0));
+    lent.run(4, 1, &|worker, range| {
+        begun.fetch_add(1, Ordering::SeqCst);
+        // Nobody can take two chunks while each waits for the others; a host that gives one thread alone is not waited for for ever.
+        let limit = std::time::Instant::now() + Duration::from_secs(10);
+        while begun.load(Ordering::SeqCst) < 4 && std::time::Instant::now() < limit {
+            std::thread::yield_now();
+        }
         ran_by.lock().unwrap().push((worker, range.start));
     });
     let mut ran_by = ran_by.into_inner().unwrap();
     ran_by.sort_unstable();
-    assert_eq!(ran_by, [(0, 0), (1, 1)], "a thread begins with its chunk");
+    assert_eq!(
+        ran_by,
+        [(0, 0), (1, 1), (2, 2), (3, 3)],
+        "a thread begins with its chunk"
+    );
 }
 
 #[test]
