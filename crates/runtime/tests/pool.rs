@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn pool(threads: usize) -> Pool {
     Pool::new(PoolOptions::with_threads(threads))
@@ -166,23 +166,23 @@ fn threads_of_the_host_run_the_same_chunks() {
         let lent = chunks_of(&lent, total, min_chunk);
         assert_eq!(lent, chunks_of(&own, total, min_chunk));
     }
+}
+
+#[test]
+fn a_thread_of_the_host_begins_with_its_chunk() {
     let (ran_by, begun) = (Mutex::new(vec![]), AtomicU32::new(0));
-    lent.run(4, 1, &|worker, range| {
+    hosted(TEAM as usize).run(TEAM as usize, 1, &|worker, range| {
+        // Nobody takes a second chunk while each waits for the others; where a chunk has no thread, the wait ends and the order below is wrong.
         begun.fetch_add(1, Ordering::SeqCst);
-        // Nobody can take two chunks while each waits for the others; a host that gives one thread alone is not waited for for ever.
-        let limit = std::time::Instant::now() + Duration::from_secs(10);
-        while begun.load(Ordering::SeqCst) < 4 && std::time::Instant::now() < limit {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while begun.load(Ordering::SeqCst) < TEAM && Instant::now() < limit {
             std::thread::yield_now();
         }
         ran_by.lock().unwrap().push((worker, range.start));
     });
     let mut ran_by = ran_by.into_inner().unwrap();
     ran_by.sort_unstable();
-    assert_eq!(
-        ran_by,
-        [(0, 0), (1, 1), (2, 2), (3, 3)],
-        "a thread begins with its chunk"
-    );
+    assert_eq!(ran_by, [(0, 0), (1, 1), (2, 2)]);
 }
 
 #[test]
