@@ -258,6 +258,17 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What the work returns; a panic in it is an error too. For a door whose caller can go on without us: what compiles is pure, so nothing is left half done.
+pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("no message");
+        Err(crate::err!(Internal, "the compiler panicked: {text}")
+            .help("this is a bug: please report it, with the lines of the panic above"))
+    })
+}
+
 /// An [`Error`] from a code and a format string: `err!(ShapeMismatch, "{a} and {b}")`.
 #[macro_export]
 macro_rules! err {
@@ -295,6 +306,20 @@ mod tests {
             err!(Internal, "x{}", 1).context("lowering").to_string(),
             "error[E0801]: lowering: x1"
         );
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        assert_eq!(caught(|| Ok(1)), Ok(1));
+        let refused = caught(|| Err::<(), _>(err!(ShapeMismatch, "2 and 3")));
+        assert_eq!(refused.unwrap_err().code, Code::ShapeMismatch);
+        for panicking in [|| panic!("a plain text"), || panic!("made of {}", 2)] {
+            let error = caught::<()>(panicking).unwrap_err();
+            assert_eq!(error.code, Code::Internal);
+            assert!(error.message.starts_with("the compiler panicked: "));
+        }
+        let error = caught::<()>(|| std::panic::panic_any(7)).unwrap_err();
+        assert_eq!(error.message, "the compiler panicked: no message");
     }
 
     #[test]

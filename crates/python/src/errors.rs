@@ -1,8 +1,13 @@
 //! Errors of ours as exceptions of Python's: `oxyfuel.OxyfuelError` with the code, the sentence and the help.
 
-use oxyfuel_base::Error;
+use oxyfuel_base::{Error, Result, error};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+
+/// What the work returns, without Python's lock meanwhile. A panic in it is an ordinary exception: torch runs the graph without us then.
+pub fn caught<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    py.detach(|| error::caught(work)).map_err(raise)
+}
 
 /// The exception for an error.
 pub fn raise(error: Error) -> PyErr {

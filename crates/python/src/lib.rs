@@ -47,22 +47,21 @@ mod _native {
         options: &str,
         objects: Py<PyList>,
     ) -> PyResult<Graph> {
-        let compiled = py.detach(|| {
+        let compiled = errors::caught(py, || {
             let settings = crate::compile::Settings::read(options)?;
             crate::compile::compile(description, &settings)
-        });
-        let compiled = compiled.map_err(errors::raise)?;
+        })?;
         Graph::new(py, compiled, objects)
     }
 
     /// A graph from its bytes.
     #[pyfunction]
     fn load(py: Python<'_>, bytes: &[u8], options: &str, objects: Py<PyList>) -> PyResult<Graph> {
-        let loaded = py.detach(|| {
+        let loaded = errors::caught(py, || {
             let settings = crate::compile::Settings::read(options)?;
             crate::compile::load(bytes, &settings)
-        });
-        Graph::new(py, loaded.map_err(errors::raise)?, objects)
+        })?;
+        Graph::new(py, loaded, objects)
     }
 
     /// What compiled code depends on besides the graph: this build and the machine.
@@ -85,7 +84,8 @@ mod _native {
         } else {
             Random::Host
         };
-        py.detach(|| oxyfuel_engine::rewrite_joint(description, forward, random))
-            .map_err(errors::raise)
+        errors::caught(py, || {
+            oxyfuel_engine::rewrite_joint(description, forward, random)
+        })
     }
 }
