@@ -3,7 +3,7 @@
 use oxyfuel_base::{Id, Result, err};
 use oxyfuel_engine::{Options, Target, compile};
 use oxyfuel_graph::parse;
-use oxyfuel_plan::{Plan, Step};
+use oxyfuel_plan::{ArgRef, BufferHome, BufferId, Plan, Step};
 use oxyfuel_runtime::device::Stream;
 use oxyfuel_runtime::execute::{Host, LATER, Program};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Vectors<'_> {
 
     fn read(&self, buffer: usize) -> Vec<f32> {
         match self.plan.buffers.values().nth(buffer).map(|b| &b.home) {
-            Some(oxyfuel_plan::BufferHome::Input(i)) => self.inputs[*i as usize].clone(),
+            Some(BufferHome::Input(i)) => self.inputs[*i as usize].clone(),
             _ => self.held[&buffer].clone(),
         }
     }
@@ -79,11 +79,17 @@ impl Host for Vectors<'_> {
     }
 }
 
-fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
+fn plan(text: &str) -> Plan {
     let graph = parse("test", text).unwrap();
     let target = Target::host(&Options::default()).unwrap();
-    let compiled = compile(&graph, &target, &Options::default(), false).unwrap();
-    let plan = Arc::new(compiled.plan);
+    compile(&graph, &target, &Options::default(), false)
+        .unwrap()
+        .plan
+}
+
+fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
+    let target = Target::host(&Options::default()).unwrap();
+    let plan = Arc::new(plan(text));
     let program = Program::new(plan.clone(), target.device(&Options::default()).unwrap()).unwrap();
     let mut host = Vectors {
         plan: &plan,
@@ -137,4 +143,75 @@ graph @f(%x: f32[6] cpu) {
     assert_eq!(outputs[0], [4.0, 8.0, 10.0]);
     assert_eq!(outputs[1].len(), 6);
     assert_eq!(calls, ["positive", "double"]);
+}
+
+/// Two kernels pass on a small value, long before the host holds its largest tensors.
+const IDLE: &str = r#"graph @f(%x: f32[4096] cpu, %y: f32[16] cpu) {
+  %1: f32[16] = cumsum %y, dim=0
+  %2: f32[16] = cumsum %1, dim=0
+  %3: f32[16] = external %2, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"16\"],\"strides\":[\"1\"]}}]}"
+  %4: f32[4096] = neg %x
+  %5: f32[4096] = external %4, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"4096\"],\"strides\":[\"1\"]}}]}"
+  return %3, %5
+}"#;
+
+#[test]
+fn an_arena_that_would_lie_idle_is_the_hosts() {
+    let (outputs, most, _) = run(IDLE, &[vec![1.0; 4096], vec![1.0; 16]]);
+    let sums: Vec<f32> = (1..=16u8)
+        .map(|n| f32::from(n) * f32::from(n + 1))
+        .collect();
+    assert_eq!(outputs, [sums, vec![-2.0; 4096]]);
+    let plan = plan(IDLE);
+    assert_eq!(plan.arena_bytes, 0);
+    // The result of the first call, and the operand and result of the second.
+    assert_eq!(most, 16 * 4 + 2 * 4096 * 4);
+}
+
+#[test]
+fn what_lies_in_a_buffer_of_the_hosts_is_alone_there_and_lives_no_longer() {
+    let good = plan(IDLE);
+    let mut buffers = good.buffers.iter();
+    let (tenant, room) = buffers
+        .find_map(|(id, buffer)| match buffer.home {
+            BufferHome::Within { buffer, .. } => Some((id, buffer)),
+            _ => None,
+        })
+        .unwrap();
+    let spoil: [fn(&mut Plan, BufferId, BufferId); 3] = [
+        |plan, _, room| plan.buffers[room].last_step = plan.buffers[room].first_step,
+        |plan, _, room| plan.outputs[0].buffer = room,
+        |plan, tenant, room| {
+            for step in &mut plan.steps {
+                if let Step::Launch { args, .. } = step {
+                    for arg in args {
+                        match arg {
+                            ArgRef::Buffer { buffer, .. } if *buffer == tenant => *buffer = room,
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        },
+    ];
+    for spoil in spoil {
+        let mut bad = good.clone();
+        spoil(&mut bad, tenant, room);
+        let error = oxyfuel_plan::verify(&bad).unwrap_err();
+        assert_eq!(error.code, oxyfuel_base::Code::InvalidPlan);
+    }
+}
+
+#[test]
+fn a_tensor_that_kernels_are_done_with_is_forgotten_before_the_next_is_made() {
+    let text = r#"graph @f(%x: f32[20000] cpu, %z: f32[5000] cpu) {
+  %1: f32[20000] = external %x, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"20000\"],\"strides\":[\"1\"]}}]}"
+  %2: f32[] = sum %1, dims=[0], keepdim=false
+  %3: f32[5000] = add %z, %2
+  %4: f32[5000] = external %3, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"5000\"],\"strides\":[\"1\"]}}]}"
+  return %4
+}"#;
+    let (outputs, most, _) = run(text, &[vec![0.5; 20000], vec![1.0; 5000]]);
+    assert_eq!(outputs, [vec![40002.0; 5000]]);
+    assert_eq!(most, 20000 * 4);
 }

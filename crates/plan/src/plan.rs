@@ -15,7 +15,7 @@ define_id!(
 /// Everything that is needed to run a compiled graph.
 ///
 /// Invariants, checked by [`crate::verify`]: every id exists; a step reads only buffers that are inputs, constants or written by an earlier step; arena buffers whose
-/// lifetimes overlap do not overlap in memory; what lies within an output is dead before a step touches the output; argument lists match kernel parameters in number and kind; every output has a home.
+/// lifetimes overlap do not overlap in memory; what lies within an output is dead before a step touches the output, and what lies within a buffer of the host's lives while that does and is all that lies there; argument lists match kernel parameters in number and kind; every output has a home.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub name: String,
@@ -122,7 +122,7 @@ pub enum BufferHome {
     Constant(Vec<u8>),
     /// The host's: returned by an external step, or made by the host before our kernels write it. An object that only the host understands has no tensor.
     Host,
-    /// In the memory of an output, before any step touches that.
+    /// In the memory of an output, before any step touches that; or of a buffer of the host's that no step touches at all, while it is there.
     Within {
         buffer: BufferId,
         offset: Expr,

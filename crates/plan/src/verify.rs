@@ -31,11 +31,11 @@ pub fn verify(plan: &Plan) -> Result<()> {
             BufferHome::Within { buffer, .. }
                 if !matches!(
                     plan.buffers.get(buffer).map(|owner| &owner.home),
-                    Some(BufferHome::Output(_))
+                    Some(BufferHome::Output(_) | BufferHome::Host)
                 ) =>
             {
                 return bad(format!(
-                    "buffer {id} lies within {buffer}, which is no output"
+                    "buffer {id} lies within {buffer}, which is neither an output nor the host's"
                 ));
             }
             BufferHome::Input(_) | BufferHome::Constant(_) => written[id.index()] = true,
@@ -174,7 +174,7 @@ pub fn verify(plan: &Plan) -> Result<()> {
 /// A buffer with a place that is known.
 struct Placed {
     id: BufferId,
-    /// The output that it lies within; `None`: it lies in the arena.
+    /// The buffer that it lies within; `None`: it lies in the arena.
     owner: Option<BufferId>,
     begin: i64,
     end: i64,
@@ -191,14 +191,34 @@ impl Placed {
     }
 }
 
-/// What lies within an output is touched while it lives, and no step touches the output before all of it is dead.
+/// What lies within a buffer is touched while it lives. No step touches an output before all that lies within is dead, and a buffer of the host's never: that holds nothing else, and is there as
+/// long as what lies within.
 fn verify_tenants(plan: &Plan) -> Result<()> {
-    // By output, the first step that may touch it.
+    // By buffer that others lie within, the first step that may touch it.
     let mut free = vec![0u32; plan.buffers.len()];
-    for buffer in plan.buffers.values() {
-        if let BufferHome::Within { buffer: owner, .. } = buffer.home {
-            let free = &mut free[owner.index()];
-            *free = (*free).max(buffer.last_step.saturating_add(1));
+    for (id, buffer) in plan.buffers.iter() {
+        let BufferHome::Within { buffer: owner, .. } = buffer.home else {
+            continue;
+        };
+        let room = &plan.buffers[owner];
+        let free = &mut free[owner.index()];
+        match room.home {
+            BufferHome::Host => {
+                *free = u32::MAX;
+                if buffer.first_step < room.first_step || room.last_step < buffer.last_step {
+                    return Err(Error::new(
+                        Code::InvalidPlan,
+                        format!("buffer {id} lives longer than {owner}, which it lies within"),
+                    ));
+                }
+            }
+            BufferHome::Input(_)
+            | BufferHome::Output(_)
+            | BufferHome::Arena { .. }
+            | BufferHome::Constant(_)
+            | BufferHome::Within { .. } => {
+                *free = (*free).max(buffer.last_step.saturating_add(1));
+            }
         }
     }
     let check = |number: usize, id: BufferId| {
@@ -231,8 +251,18 @@ fn verify_tenants(plan: &Plan) -> Result<()> {
                 for operand in &step.operands {
                     check(number, operand.buffer)?;
                 }
+                for &result in &step.results {
+                    check(number, result)?;
+                }
             }
         }
     }
-    Ok(())
+    let returned = plan.outputs.iter().map(|output| output.buffer);
+    match returned.into_iter().find(|id| free[id.index()] == u32::MAX) {
+        Some(id) => Err(Error::new(
+            Code::InvalidPlan,
+            format!("an output is buffer {id}, which holds others"),
+        )),
+        None => Ok(()),
+    }
 }

@@ -5,12 +5,12 @@
 //! | the caller | inputs |
 //! | the plan | constants, and the arena with what lives between two kernels |
 //! | the caller, from us | outputs |
-//! | the host | what its own operators return or read, and whatever lives while one of them gives a symbol its number: sizes behind such a step are not known before it |
+//! | the host | what its own operators return or read, and whatever lives while one of them gives a symbol its number: sizes behind such a step are not known before it; the arena, where it would lie idle beside the host's largest tensors |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oxyfuel_base::{Arena, Expr, Id, Ranges, Result};
-use oxyfuel_graph::{Device, Graph, Op, ValueId};
+use oxyfuel_base::{Arena, DType, Expr, Id, Ranges, Result};
+use oxyfuel_graph::{Device, Graph, Op, Value, ValueId};
 use oxyfuel_plan::{Buffer, BufferHome, BufferId, Lent, Lifetime, Place, TensorSpec, plan_memory};
 
 use crate::group::{GroupKind, Schedule};
@@ -96,6 +96,49 @@ impl Uses {
             (dense && from < until).then_some((id, Lent { bytes, from, until }))
         };
         buffers.iter().filter_map(lender).collect()
+    }
+
+    /// Whether an arena of so many bytes that all steps but these leave alone is there while the host holds most, so that a call takes less where the host makes it before these steps and
+    /// forgets it after them.
+    fn lies_idle(
+        &self,
+        bytes: i64,
+        (first, last): (u32, u32),
+        buffers: &Arena<BufferId, Buffer>,
+        guess: &dyn Fn(&Expr) -> Result<i64>,
+    ) -> bool {
+        if self.external.is_empty() || !self.binding.is_empty() {
+            return false;
+        }
+        // The host makes tensors before a segment of steps and forgets them after one; each step of its own is a segment.
+        let mut starts: Vec<u32> = self.external.iter().flat_map(|&s| [s, s + 1]).collect();
+        starts.dedup();
+        let segment = |step: u32| starts.partition_point(|&start| start <= step);
+        let mut change = vec![0i64; starts.len() + 2];
+        for buffer in buffers.values() {
+            let end = match buffer.home {
+                BufferHome::Host => segment(buffer.last_step) + 1,
+                BufferHome::Output(_) => starts.len() + 1,
+                BufferHome::Input(_)
+                | BufferHome::Arena { .. }
+                | BufferHome::Constant(_)
+                | BufferHome::Within { .. } => continue,
+            };
+            let Ok(bytes) = guess(&buffer.bytes) else {
+                return false;
+            };
+            change[segment(buffer.first_step)] += bytes;
+            change[end] -= bytes;
+        }
+        let (mut live, mut most, mut beside) = (0, 0, 0);
+        for (number, change) in change[..=starts.len()].iter().enumerate() {
+            live += change;
+            most = most.max(live);
+            if (segment(first)..=segment(last)).contains(&number) {
+                beside = beside.max(live);
+            }
+        }
+        most.max(beside + bytes) < most + bytes
     }
 
     /// Lives while an external call gives a symbol its number.
@@ -241,11 +284,39 @@ pub fn plan_buffers(
     }
     let lenders = uses.lenders(&buffers);
     let lent: Vec<Lent> = lenders.iter().map(|(_, lent)| lent.clone()).collect();
-    let plan = plan_memory(&requests, &lent, &ranges)?;
+    let mut plan = plan_memory(&requests, &lent, &ranges)?;
+    let in_arena = |place: &Place| matches!(place, Place::Arena(_));
+    let tenants = placed.iter().zip(&plan.places);
+    let tenants = tenants.filter(|(_, place)| in_arena(place));
+    let steps = tenants.map(|(&id, _)| (buffers[id].first_step, buffers[id].last_step));
+    let steps = steps.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let guess = |bytes: &Expr| bytes.eval(&|symbol| guesses.get(&symbol).copied());
+    let room = steps.filter(|&steps| {
+        let on_cpu = |value: &Value| matches!(value.ty.device, Device::Cpu | Device::Host);
+        graph.values.values().all(on_cpu)
+            && guess(&plan.total).is_ok_and(|bytes| uses.lies_idle(bytes, steps, &buffers, &guess))
+    });
+    let room = room.map(|(first, last)| {
+        let bytes = std::mem::replace(&mut plan.total, Expr::ZERO);
+        buffers.push(Buffer {
+            name: "arena".to_owned(),
+            home: BufferHome::Host,
+            bytes: bytes.clone(),
+            align: ALIGN,
+            first_step: first,
+            last_step: last,
+            tensor: Some(TensorSpec {
+                dtype: DType::U8,
+                shape: vec![bytes],
+                strides: vec![Expr::constant(1)],
+            }),
+        })
+    });
     for (&id, place) in placed.iter().zip(plan.places) {
-        buffers[id].home = match place {
-            Place::Arena(offset) => BufferHome::Arena { offset },
-            Place::Lent(number, offset) => BufferHome::Within {
+        buffers[id].home = match (place, room) {
+            (Place::Arena(offset), Some(buffer)) => BufferHome::Within { buffer, offset },
+            (Place::Arena(offset), None) => BufferHome::Arena { offset },
+            (Place::Lent(number, offset), _) => BufferHome::Within {
                 buffer: lenders[number].0,
                 offset,
             },

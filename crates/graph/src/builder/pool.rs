@@ -7,11 +7,19 @@ use super::Builder;
 use crate::ir::ValueId;
 use crate::op::{Binary, Compare, Op, Scatter, Unary};
 use oxyfuel_base::{Code, DType, Expr, Result, Scalar};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// More taps than these go one dimension at a time.
 const TOGETHER: i64 = 27;
 /// More taps of one dimension are not taken apart.
 const MOST: i64 = 256;
+
+/// Of so many elements a copy with a border costs more than a few kernels.
+const LARGE: i64 = 1 << 16;
+/// Runs of windows that are pooled by themselves, over all dimensions.
+const MOST_PARTS: usize = 4;
 
 /// The windows along one dimension of known size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +45,29 @@ impl Windows {
         (self.count - 1) * self.step + (self.size - 1) * self.dilation + 1
     }
 
+    /// Neighbours that have the same taps inside.
+    fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = vec![];
+        for first in 0..self.count {
+            let begin = first * self.step - self.padding;
+            // The first tap at an element or behind it.
+            let tap = |element: i64| {
+                let distance = (element - begin).max(0) + self.dilation - 1;
+                (distance / self.dilation).min(self.size)
+            };
+            let taps = tap(0)..tap(self.length);
+            match runs.last_mut() {
+                Some(run) if run.taps == taps => run.count += 1,
+                _ => runs.push(Run {
+                    first,
+                    count: 1,
+                    taps,
+                }),
+            }
+        }
+        runs
+    }
+
     /// For each window the taps that count towards an average.
     fn divisors(&self, padded: bool) -> Vec<i64> {
         let divisor = |i: i64| {
@@ -50,6 +81,15 @@ impl Windows {
         };
         (0..self.count).map(divisor).collect()
     }
+}
+
+/// Windows side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    first: i64,
+    count: i64,
+    /// Those that are elements.
+    taps: Range<i64>,
 }
 
 /// What divides the sum of a window.
@@ -141,16 +181,88 @@ impl Builder {
     #[track_caller]
     pub fn max_pool(&mut self, x: ValueId, windows: &[Windows]) -> Result<[ValueId; 2]> {
         self.windows_ok(windows)?;
-        let ty = self.ty(x).clone();
-        let lowest = lowest(ty.dtype);
         // How far one element of each windowed dimension is from the next.
         let mut strides = vec![1; windows.len()];
         for i in (1..windows.len()).rev() {
             strides[i - 1] = strides[i] * windows[i].length;
         }
+        if self.is_apart(x, windows) {
+            self.max_pool_apart(x, windows, &strides, 0)
+        } else {
+            self.max_pool_at(x, windows, &strides, 0)
+        }
+    }
+
+    /// Whether windows that reach over an end are pooled by themselves: with a border around it a large tensor is copied first.
+    fn is_apart(&self, x: ValueId, windows: &[Windows]) -> bool {
+        let elements = self.ty(x).numel().as_const();
+        let taps: i64 = windows.iter().map(|w| w.size).product();
+        if elements.is_none_or(|elements| elements < LARGE) || taps > TOGETHER {
+            return false;
+        }
+        let runs: Vec<Vec<Run>> = windows.iter().map(Windows::runs).collect();
+        let some = |run: &Run| run.taps.start < run.taps.end;
+        let parts: usize = runs.iter().map(Vec::len).product();
+        (2..=MOST_PARTS).contains(&parts) && runs.iter().flatten().all(some)
+    }
+
+    /// [`max_pool`](Self::max_pool), run by run.
+    #[track_caller]
+    fn max_pool_apart(
+        &mut self,
+        x: ValueId,
+        windows: &[Windows],
+        strides: &[i64],
+        origin: i64,
+    ) -> Result<[ValueId; 2]> {
+        let reaches_over = |w: &Windows| w.padding > 0 || w.covered() > w.padding + w.length;
+        let Some(i) = windows.iter().position(reaches_over) else {
+            return self.max_pool_at(x, windows, strides, origin);
+        };
+        let w = windows[i];
+        let dim = i64::try_from(w.dim).unwrap_or(0);
+        // The longest run first: what is pooled near the end is computed where it belongs.
+        let mut runs = w.runs();
+        runs.sort_by_key(|run| Reverse(run.count));
+        let mut parts = BTreeMap::new();
+        for run in runs {
+            let begin = run.first * w.step - w.padding + run.taps.start * w.dilation;
+            let mut inside = windows.to_vec();
+            inside[i] = Windows {
+                count: run.count,
+                size: run.taps.end - run.taps.start,
+                padding: 0,
+                ..w
+            };
+            inside[i].length = inside[i].covered();
+            let part = self.slice(x, dim, begin, begin + inside[i].length, 1)?;
+            let origin = origin + begin * strides[i];
+            let pooled = self.max_pool_apart(part, &inside, strides, origin)?;
+            parts.insert(run.first, pooled);
+        }
+        let parts: Vec<[ValueId; 2]> = parts.into_values().collect();
+        if let [only] = parts[..] {
+            return Ok(only);
+        }
+        let best: Vec<ValueId> = parts.iter().map(|part| part[0]).collect();
+        let place: Vec<ValueId> = parts.iter().map(|part| part[1]).collect();
+        Ok([self.cat(&best, dim)?, self.cat(&place, dim)?])
+    }
+
+    /// [`max_pool`](Self::max_pool), with a border as far as windows reach. Places are counted with these strides, from `origin` on.
+    #[track_caller]
+    fn max_pool_at(
+        &mut self,
+        x: ValueId,
+        windows: &[Windows],
+        strides: &[i64],
+        origin: i64,
+    ) -> Result<[ValueId; 2]> {
+        let ty = self.ty(x).clone();
+        let lowest = lowest(ty.dtype);
         // The first tap that is an element, for windows that hold nothing larger than nothing.
         let (mut first, mut corner) = (None, None);
-        for (w, &stride) in windows.iter().zip(&strides) {
+        for (w, &stride) in windows.iter().zip(strides) {
             let begin = self.of_windows(x, w, -w.padding, w.step)?;
             let missing = self.emit(Op::Unary(Unary::Neg), &[begin])?;
             let missing = self.integers(Binary::Maximum, missing, 0)?;
@@ -223,7 +335,10 @@ impl Builder {
         let Some(place) = place else {
             return self.fail(Code::Internal, "pool: no rounds".to_owned());
         };
-        let place = self.emit(Op::Binary(Binary::Add), &[place, corner])?;
+        let mut place = self.emit(Op::Binary(Binary::Add), &[place, corner])?;
+        if origin != 0 {
+            place = self.integers(Binary::Add, place, origin)?;
+        }
         let shape = self.ty(best).shape.clone();
         let place = self.expand(place, &shape)?;
         Ok([best, place])

@@ -5,6 +5,7 @@
 //!   segments  [   ]   [ ] [  ]  [ ] [ ]        before a segment the host makes the buffers it first touches,
 //!                                              after it the host forgets those it touched last
 //! ```
+//! Segments of kernels are cut further where the host can forget a tensor before it makes the next, if the peak is lower then.
 //!
 //! A call of the host may give symbols their numbers (a size that depends on data). The steps after it then belong to another
 //! instance; nothing in the arena lives across such a step.
@@ -13,7 +14,7 @@ use super::Program;
 use super::instance::{Home, Instance, ReadyStep};
 use crate::device::Stream;
 use oxyfuel_base::{Result, ensure};
-use oxyfuel_plan::{Plan, Step, SymbolSource};
+use oxyfuel_plan::{Plan, Step, SymbolBinding, SymbolSource};
 use std::ops::Range;
 
 /// A symbol whose number is not known yet, in a list of numbers.
@@ -47,13 +48,55 @@ pub(super) struct Segment {
     pub bytes: u64,
 }
 
-/// Cuts the steps that an instance knows into segments.
+/// Cuts the steps that an instance knows into segments: at the calls of the host, and where it can forget a tensor before it makes another one, if that makes the peak lower.
 pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<Segment> {
+    let external = |step: &ReadyStep| matches!(step, ReadyStep::External);
+    let later = |binding: &SymbolBinding| matches!(binding.source, SymbolSource::Step(_));
+    let whole = cut(plan, instance, bytes, &|_| false);
+    // A call goes on from one instance to the next by the number of the segment.
+    if !instance.steps.iter().any(external) || plan.symbols.iter().any(later) {
+        return whole;
+    }
+    let mut last_use = vec![false; instance.steps.len()];
+    for (buffer, spec) in instance.buffers.iter().zip(plan.buffers.values()) {
+        if let (Home::Host, Some(last)) = (buffer.home, last_use.get_mut(spec.last_step as usize)) {
+            *last = true;
+        }
+    }
+    let finer = cut(plan, instance, bytes, &|step| last_use[step]);
+    if held(instance, &finer).0 < held(instance, &whole).0 {
+        finer
+    } else {
+        whole
+    }
+}
+
+/// The most bytes that the host holds at once, and those that it holds at the end.
+pub(super) fn held(instance: &Instance, segments: &[Segment]) -> (usize, usize) {
+    let bytes = |buffer: &usize| instance.buffers[*buffer].bytes;
+    let sum = |buffers: &[usize]| buffers.iter().map(bytes).fold(0, usize::saturating_add);
+    let (mut live, mut most) = (0usize, 0usize);
+    for segment in segments {
+        live = live.saturating_add(sum(&segment.allocate));
+        live = live.saturating_add(sum(&segment.returned));
+        most = most.max(live);
+        live = live.saturating_sub(sum(&segment.release));
+    }
+    (most, live)
+}
+
+/// Segments that end with a call of the host, before one, or after a step that `ends` one.
+fn cut(
+    plan: &Plan,
+    instance: &Instance,
+    bytes: &[u64],
+    ends: &dyn Fn(usize) -> bool,
+) -> Vec<Segment> {
     let mut segments: Vec<Segment> = vec![];
     for (number, step) in instance.steps.iter().enumerate() {
         let external = matches!(step, ReadyStep::External);
         match segments.last_mut() {
-            Some(last) if !external && !last.external => {
+            Some(last) if !external && !last.external && !ends(number - 1) => {
                 last.steps.end = number + 1;
                 last.bytes += bytes[number];
             }
@@ -67,13 +110,21 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
             }),
         }
     }
+    // What lies within a buffer needs its memory before the buffer itself does.
+    let mut first_use: Vec<usize> = (plan.buffers.values())
+        .map(|spec| spec.first_step as usize)
+        .collect();
+    for (buffer, spec) in instance.buffers.iter().zip(plan.buffers.values()) {
+        if let Home::Within { buffer: owner, .. } = buffer.home {
+            first_use[owner] = first_use[owner].min(spec.first_step as usize);
+        }
+    }
     let at = |step: usize| segments.partition_point(|s| s.steps.end <= step);
     let mut allocate: Vec<(usize, usize)> = vec![];
     let mut returned: Vec<(usize, usize)> = vec![];
     let mut release: Vec<(usize, usize)> = vec![];
     for (id, spec) in plan.buffers.values().enumerate() {
-        let (first, last) = (spec.first_step as usize, spec.last_step as usize);
-        let (first_segment, last_segment) = (at(first), at(last));
+        let (first_segment, last_segment) = (at(first_use[id]), at(spec.last_step as usize));
         match instance.buffers[id].home {
             Home::Host | Home::Output(_) => {
                 match segments.get(first_segment) {

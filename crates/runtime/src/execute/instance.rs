@@ -80,9 +80,9 @@ pub(super) enum Home {
     Host,
     /// Its size is not known yet: a step of the plan will say it.
     Later,
-    /// In the memory of an output, before any step touches that.
+    /// In the memory of another buffer; see [`BufferHome::Within`].
     Within {
-        /// The output's buffer.
+        /// The buffer.
         buffer: usize,
         /// From its start.
         offset: usize,
@@ -225,14 +225,16 @@ impl Instance {
                     offset,
                 } => {
                     let offset = numbers.count(offset, "the place of a buffer")?;
-                    let room = buffers.get(owner.index()).and_then(|owner: &Buffer| {
-                        matches!(owner.home, Home::Output(_)).then_some(owner.bytes)
+                    let room = plan.buffers.get(*owner).filter(|owner| {
+                        matches!(owner.home, BufferHome::Output(_) | BufferHome::Host)
                     });
+                    let room = room.map(|owner| numbers.count(&owner.bytes, "a buffer's size"));
+                    let room = room.transpose()?;
                     let end = offset.checked_add(bytes);
                     ensure!(
                         room.is_some_and(|room| end.is_some_and(|end| end <= room)),
                         InvalidPlan,
-                        "buffer {id} reaches beyond the output that it lies within"
+                        "buffer {id} reaches beyond what it lies within"
                     );
                     ensure!(
                         offset.is_multiple_of(buffer.align.max(1) as usize),
@@ -296,7 +298,7 @@ impl Instance {
                 ensure!(
                     !within(src) && !within(dst),
                     InvalidPlan,
-                    "a copy of what lies within an output"
+                    "a copy of what lies within another buffer"
                 );
                 ensure!(
                     bytes <= self.buffers[src].bytes && bytes <= self.buffers[dst].bytes,
@@ -441,7 +443,7 @@ fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec
     outputs.collect()
 }
 
-/// Buffers of the arena, or within one output, that live at once must not overlap; with symbols this is known only now.
+/// Buffers of the arena, or within one buffer, that live at once must not overlap; with symbols this is known only now.
 fn check_overlap(plan: &Plan, buffers: &[Buffer]) -> Result<()> {
     let mut placed: Vec<(Option<usize>, Range<usize>, u32, u32)> = vec![];
     for (buffer, spec) in buffers.iter().zip(plan.buffers.values()) {

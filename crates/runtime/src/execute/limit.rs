@@ -4,6 +4,7 @@
 //! there before. Scratch of the worker threads belongs to the device, and what an operator of the host needs inside belongs to the host: neither is counted.
 
 use super::Program;
+use super::hosted::held;
 use super::instance::{Home, Instance};
 use oxyfuel_base::{Code, Error, Id, Result};
 use oxyfuel_plan::Plan;
@@ -38,19 +39,12 @@ impl Program {
 
 /// The most bytes that live at once.
 fn planned(instance: &Instance) -> usize {
-    let bytes = |buffer: &usize| instance.buffers[*buffer].bytes;
-    let sum = |buffers: &[usize]| buffers.iter().map(bytes).fold(0, usize::saturating_add);
-    let (mut live, mut most) = (0usize, 0usize);
-    for segment in &instance.segments {
-        live = live.saturating_add(sum(&segment.allocate));
-        live = live.saturating_add(sum(&segment.returned));
-        most = most.max(live);
-        live = live.saturating_sub(sum(&segment.release));
-    }
+    let (most, mut live) = held(instance, &instance.segments);
     // The caller may write what it is given, so a constant that is a result is copied at the end.
     for output in &instance.outputs {
-        if instance.buffers[output.buffer].home == Home::Constant {
-            live = live.saturating_add(bytes(&output.buffer));
+        let buffer = &instance.buffers[output.buffer];
+        if buffer.home == Home::Constant {
+            live = live.saturating_add(buffer.bytes);
         }
     }
     instance.arena_bytes.saturating_add(most.max(live))
