@@ -236,8 +236,13 @@ impl Nest {
         self.dims.len()
     }
 
-    /// Adds a value; its support follows from its operands.
+    /// Adds a value; its support follows from its operands. A reduction that is there already is not made again: it would cost a pass.
     pub fn push(&mut self, op: NestOp, dtype: DType) -> Result<Node> {
+        if matches!(op, NestOp::Reduce(..))
+            && let Some(same) = (self.values.iter()).position(|v| v.op == op && v.dtype == dtype)
+        {
+            return Ok(same);
+        }
         let support = match &op {
             NestOp::Load(window) => self.window_support(window),
             NestOp::LoadAt { window, index, .. } => self

@@ -105,7 +105,11 @@ impl Blocks {
         let most = |extent: &Expr| extent.bounds(&nest.known.ranges).hi;
         let several = |d: &usize| most(&count[*d]) > 1;
         let mut axes: Vec<Vec<usize>> = Vec::new();
-        for d in (0..count.len()).rev().filter(several) {
+        let mut order: Vec<usize> = (0..count.len()).rev().filter(several).collect();
+        if let Some(at) = finds_again(nest, tiling, &order) {
+            order[..=at].rotate_right(1);
+        }
+        for d in order {
             if axes.len() < 3 {
                 axes.push(vec![d]);
             } else if let Some(axis) = axes.last_mut() {
@@ -171,6 +175,34 @@ impl Blocks {
         }
         positions
     }
+}
+
+/// Bytes of one instance's tiles that are worth finding in the cache again.
+const WORTH_FINDING: i64 = 16 * 1024;
+
+/// The place of the dim that had better be counted fastest: along it the next instance reads much again that is in the cache now, while along the dim that would be fastest it reads something else.
+fn finds_again(nest: &Nest, tiling: &Tiling, order: &[usize]) -> Option<usize> {
+    let &fastest = order.first()?;
+    let mut read = 0i64;
+    let mut again = vec![0i64; order.len()];
+    for value in &nest.values {
+        let NestOp::Load(window) = &value.op else {
+            continue;
+        };
+        let along = nest.window_support(window);
+        let size = value.dtype.size() as i64;
+        let bytes = along
+            .iter()
+            .fold(size, |n, d| n.saturating_mul(tiling.block[d]));
+        read = read.saturating_add(bytes);
+        for (at, &d) in order.iter().enumerate() {
+            if along.contains(fastest) && !along.contains(d) {
+                again[at] = again[at].saturating_add(bytes);
+            }
+        }
+    }
+    let (at, &most) = again.iter().enumerate().max_by_key(|&(_, bytes)| bytes)?;
+    (at > 0 && most >= WORTH_FINDING && most >= read / 4).then_some(at)
 }
 
 /// 1 where an instance may read the tables that the nest looks up, 0 where it must not run.

@@ -5,7 +5,7 @@
 
 use oxyfuel_plan::TargetDesc;
 
-use crate::nest::{Nest, NestOp};
+use crate::nest::{Dims, Nest, NestOp};
 
 /// The block of each dim, at most its extent and at least 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,10 +77,14 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         .values
         .iter()
         .any(|value| matches!(value.op, NestOp::LoadAt { .. }));
+    let rows = looked_up(nest);
     let outermost = (0..rank).find(|&d| !nest.reduced.contains(d));
     for d in (0..rank).rev() {
         if nest.reduced.contains(d) {
             continue;
+        }
+        if rows.contains(d) {
+            break;
         }
         // An extent that is not known may turn out to be small: a block of its guess leaves room for rows above it, which make an instance worth its start.
         block[d] = match nest.dims[d].as_const() {
@@ -132,6 +136,17 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
     let mut tiling = tiling.clone();
     tiling.block[along] = (SIMT_CHUNK / rest.max(1)).clamp(1, nest.guess(along));
     Some((tiling, along))
+}
+
+/// The dims along which indices of whole rows differ.
+fn looked_up(nest: &Nest) -> Dims {
+    let last = nest.rank() - 1;
+    let indices = nest.values.iter().filter_map(|value| match value.op {
+        NestOp::LoadAt { index, .. } => Some(nest.values[index].support),
+        _ => None,
+    });
+    let rows = indices.filter(|along| !along.contains(last));
+    rows.fold(Dims::default(), Dims::union)
 }
 
 /// The dim that some window walks contiguously while it strides over the last one.

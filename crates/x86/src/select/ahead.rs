@@ -1,13 +1,15 @@
-//! The next instance's rows are asked for while this one's are computed.
+//! What the next instance will touch is asked for while this one computes.
 //!
 //! An instance that reads its rows in several stages waits for memory in the first and computes in the second, so that each is idle while the other works. The second stage asks for what the
-//! first stage of the next instance will read; a worker's instances follow each other. Asking changes no result, and what lies behind the last row is no fault.
+//! first stage of the next instance will read; a worker's instances follow each other. Short rows far from each other (the tiles of a transpose) are nothing that the machine foresees, neither
+//! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{BinaryOp, Index, Op, Val};
+use oxyfuel_kernel::ir::{Index, Val};
 
 use super::Select;
 use super::nest::{Ctx, Window};
+use super::run::Axis;
 use crate::mir::{Op as X, Width};
 
 const LINE: i64 = 64;
@@ -17,55 +19,105 @@ const LEAST: i64 = 1 << 10;
 const NEAR: i64 = 1 << 14;
 /// Beyond this the second-level cache does not.
 const MOST: i64 = 1 << 19;
+/// Steps of a stage that hardly computes: it takes the most vectors at once.
+const LIGHT: usize = 4;
+/// Of those, as many are asked for in the first stage as it takes of the time of two such stages.
+const EARLY: u32 = 3;
+/// Rows up to this many bytes end before the machine has learnt to follow them.
+const SHORT: i64 = 512;
+/// Rows this far apart are in pages of their own.
+const FAR: i64 = 1 << 11;
 
 impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
     pub fn ask_ahead(&mut self, c: &mut Ctx<'_, 'p>, v: Val, w: &Window, copy: u32) -> Result<()> {
-        let staged = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
-        let again = c.stage == 1 && c.nest.stage(v) == Some(0);
         let whole = c.vector_level.is_some() && c.tail.is_none() && !c.test_bounds;
         let first = i64::from(copy * c.nest.lanes) * w.size;
-        if !(staged && again && whole && first % LINE == 0) {
+        if !whole || first % LINE != 0 {
             return Ok(());
         }
-        let Index::Val(base) = w.base else {
+        let staged = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
+        let again = staged && c.nest.stage(v) == Some(0) && c.nest.cost.get(1) > Some(&0);
+        let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
+        let Some(apart) = self.apart(w) else {
+            let own = row(c.nest.vector.as_slice());
+            let now = c.nest.staged.is_empty() || (again && c.stage == 1);
+            if now && (SHORT..=NEAR).contains(&own) {
+                self.ask_next_row(c, v, w, copy)?;
+            }
             return Ok(());
         };
-        let apart = self.step(base).and_then(|step| step.checked_mul(w.size));
-        let Some(apart) = apart.filter(|bytes| (LEAST..=MOST).contains(bytes)) else {
-            return Ok(());
-        };
-        let (mem, stride) = self.place(c, w, copy)?;
-        if stride == Index::Const(1) {
-            let near = if apart <= NEAR {
-                X::PrefetchT0
-            } else {
-                X::PrefetchT1
-            };
-            let next = mem.plus(apart as i32);
-            self.e.f.inst(near, Width::X, &[next.into()]);
+        if again && apart >= LEAST {
+            let near = apart.max(row(&c.nest.staged)) <= NEAR;
+            let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
+            // Where both stages do little but read from the second-level cache, both have time, and both take as many vectors at once.
+            let light = c.nest.cost[..2].iter().all(|&cost| cost <= LIGHT) && self.e.avx512();
+            let stage = usize::from(near || !light || copy >= EARLY);
+            if c.stage != stage {
+                return Ok(());
+            }
+            return self.ask(c, w, copy, apart, how);
+        }
+        if self.jumps(c, w) {
+            return self.ask(c, w, copy, apart, X::PrefetchT1);
         }
         Ok(())
     }
 
-    /// By how much a scalar grows from one instance to the next, where that is plain: the first axis of the grid counts fastest.
-    fn step(&self, v: Val) -> Option<i64> {
-        match *self.origin.get(&v)? {
-            Op::ProgramId { axis } => Some(i64::from(*axis == 0)),
-            Op::Const { .. } => Some(0),
-            Op::Binary { op, lhs, rhs } => {
-                let (a, b) = (self.step(*lhs)?, self.step(*rhs)?);
-                match op {
-                    BinaryOp::Add => a.checked_add(b),
-                    BinaryOp::Mul => match (self.origin.get(lhs)?, self.origin.get(rhs)?) {
-                        (_, Op::Const { value }) => a.checked_mul(value.as_i64()),
-                        (Op::Const { value }, _) => b.checked_mul(value.as_i64()),
-                        _ => None,
-                    },
-                    _ => None,
-                }
+    /// The same for a window that is written.
+    pub fn ask_ahead_to_write(&mut self, c: &mut Ctx<'_, 'p>, w: &Window, copy: u32) -> Result<()> {
+        let first = i64::from(copy * c.nest.lanes) * w.size;
+        match self.apart(w) {
+            Some(apart) if c.tail.is_none() && first % LINE == 0 && self.jumps(c, w) => {
+                self.ask(c, w, copy, apart, X::PrefetchT1)
             }
-            _ => None,
+            _ => Ok(()),
         }
+    }
+
+    fn ask(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        w: &Window,
+        copy: u32,
+        apart: i64,
+        how: X,
+    ) -> Result<()> {
+        let (mem, stride) = self.place(c, w, copy)?;
+        if stride == Index::Const(1) {
+            let next = mem.plus(apart as i32);
+            self.e.f.inst(how, Width::X, &[next.into()]);
+        }
+        Ok(())
+    }
+
+    /// How many bytes a window moves from one instance to the next.
+    fn apart(&self, w: &Window) -> Option<i64> {
+        self.apart_of(w.base, w.size)
+    }
+
+    /// The same for the base of a window over elements of so many bytes.
+    pub fn apart_of(&self, base: Index, size: i64) -> Option<i64> {
+        let Index::Val(base) = base else {
+            return None;
+        };
+        let apart = self.step(base)?.checked_mul(size)?;
+        (1..=MOST).contains(&apart).then_some(apart)
+    }
+
+    /// Whether a window consists of short rows far from each other.
+    fn jumps(&self, c: &Ctx<'_, 'p>, w: &Window) -> bool {
+        let Some(vector) = c.nest.vector.filter(|_| c.nest.staged.is_empty()) else {
+            return false;
+        };
+        let bytes = |stride: Index| match stride {
+            Index::Const(n) => n.saturating_mul(w.size),
+            Index::Val(_) => 0,
+        };
+        let short = w.size * c.axes.extent[vector] <= SHORT;
+        let far = |&(axis, stride): &(Option<Axis>, Index)| {
+            axis.is_some() && axis != Some(vector) && bytes(stride) >= FAR
+        };
+        short && w.dims.iter().any(far)
     }
 }

@@ -597,6 +597,7 @@ impl<'p> Select<'p, '_> {
             return self.store_one(c, &w, dtype, r, all);
         };
         all = self.with_tail(c, all);
+        self.ask_ahead_to_write(c, &w, copy)?;
         let (mem, stride) = self.place(c, &w, copy)?;
         if stride == Index::Const(1) {
             let bytes = i64::from(c.nest.lanes) * dtype.size() as i64;

@@ -660,7 +660,7 @@ impl<'p> Select<'p, '_> {
                 op: Op::Splat { value },
                 ..
             })) => {
-                matches!(self.origin.get(value), Some(Op::Const { value }) if *value == Scalar::F(0.0) || *value == Scalar::I(0))
+                matches!(self.origin(*value), Some(Op::Const { value }) if *value == Scalar::F(0.0) || *value == Scalar::I(0))
             }
             Some(Def::Lazy(Inst {
                 op: Op::Broadcast { value } | Op::ConvertLayout { value } | Op::Reshape { value },

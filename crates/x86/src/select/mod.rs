@@ -15,8 +15,11 @@ mod control;
 mod eval;
 mod keep;
 mod lanes;
+mod linear;
+mod lookup;
 mod mma;
 mod nest;
+mod once;
 mod prepare;
 mod reduce;
 mod run;
@@ -134,7 +137,7 @@ pub(crate) struct Select<'p, 'a> {
     pub e: Emit<'a>,
     pub defs: Values<Def<'p>>,
     /// The op that defines each scalar, for what can be proved of it.
-    pub origin: Values<&'p Op>,
+    pub origin: Values<&'p Inst>,
     pub scratch: Reg,
     pub scratch_bytes: u32,
     /// Effects that wait for their loops, in program order.
@@ -332,6 +335,11 @@ impl<'p, 'a> Select<'p, 'a> {
         Ok(self.tile_of(v)?.dtype)
     }
 
+    /// The op that defines a scalar.
+    pub fn origin(&self, v: Val) -> Option<&'p Op> {
+        self.origin.get(&v).map(|inst| &inst.op)
+    }
+
     pub fn is_scalar(&self, v: Val) -> bool {
         self.p.tile(v).is_ok_and(|t| t.shape.is_empty())
     }
@@ -345,7 +353,7 @@ impl<'p, 'a> Select<'p, 'a> {
 
     fn inst(&mut self, inst: &'p Inst) -> Result<()> {
         for &r in &inst.results {
-            self.origin.insert(r, &inst.op);
+            self.origin.insert(r, inst);
         }
         self.take(inst)?;
         // Operands of this op are behind us; those inside its blocks were counted off there.
@@ -371,7 +379,9 @@ impl<'p, 'a> Select<'p, 'a> {
                 return Ok(());
             }
             Op::Store { access, .. } => {
-                self.order_write(access.mem)?;
+                if !self.writes_beside(access) {
+                    self.order_write(access.mem)?;
+                }
                 self.pending.push(inst);
                 return Ok(());
             }
@@ -446,6 +456,17 @@ impl<'p, 'a> Select<'p, 'a> {
         Ok(())
     }
 
+    /// Whether a store shares no element with the stores that wait for the same memory, which nobody reads: then their order means nothing.
+    fn writes_beside(&self, access: &Access) -> bool {
+        self.modes.get(&access.mem) == Some(&BufferMode::Write)
+            && self.pending.iter().all(|inst| match &inst.op {
+                Op::Store { access: other, .. } if other.mem == access.mem => {
+                    self.apart_from(other, access)
+                }
+                _ => !Self::writes(inst, access.mem),
+            })
+    }
+
     /// A second write of a memory that waits for one already, unless loops keep their order anyway.
     fn order_write(&mut self, mem: Val) -> Result<()> {
         self.order_read(mem)
@@ -504,7 +525,7 @@ impl<'p, 'a> Select<'p, 'a> {
         if depth > 16 {
             return 1;
         }
-        match self.origin.get(&v) {
+        match self.origin(v) {
             Some(Op::Const { value }) => power_of_two(value.as_i64()),
             Some(Op::Binary {
                 op: BinaryOp::Mul,

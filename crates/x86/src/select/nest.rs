@@ -34,7 +34,7 @@ pub struct LoopLevel {
     pub hoist: Chunk,
     /// Values of this level by value and unrolled copy.
     pub memo: FxHashMap<(Val, u32), Reg>,
-    pointers: FxHashMap<Key, Reg>,
+    pub pointers: FxHashMap<Key, Reg>,
     pub masks: FxHashMap<(Key, usize), Reg>,
     /// Pointers to move at the end of an iteration.
     moves: Vec<(Reg, Step)>,

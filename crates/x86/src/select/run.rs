@@ -116,6 +116,8 @@ pub enum Key {
     Scratch(usize),
     /// Where a value stays between nests.
     Kept(usize),
+    /// Where a window of a value begins in the next instance.
+    Next(usize),
 }
 
 pub fn effect_key(inst: &Inst) -> Key {
@@ -127,7 +129,7 @@ impl Axes {
         match key {
             Key::Val(at) => self.values.get(at).copied().flatten(),
             Key::Effect(at) => self.effects.get(&at).copied(),
-            Key::Scratch(_) | Key::Kept(_) => None,
+            Key::Scratch(_) | Key::Kept(_) | Key::Next(_) => None,
         }
     }
 
@@ -150,7 +152,7 @@ impl Axes {
                 self.effects.insert(e, place);
             }
             // Windows in scratch follow the values in them.
-            Key::Scratch(_) | Key::Kept(_) => {}
+            Key::Scratch(_) | Key::Kept(_) | Key::Next(_) => {}
         }
         at
     }
@@ -232,19 +234,31 @@ impl<'p> Select<'p, '_> {
         }
         let roots: Vec<Val> = sinks.iter().flat_map(Sink::roots).collect();
         self.settle_products(&roots)?;
+        let mut axes = self.axes(&sinks)?;
+        let mut nests = self.nests(&axes, &sinks)?;
+        let once = self.once_a_row(&axes, &nests);
+        if !once.is_empty() {
+            self.compute_once(once)?;
+            axes = self.axes(&sinks)?;
+            nests = self.nests(&axes, &sinks)?;
+        }
+        for nest in nests {
+            self.turn(&axes, &nest)?;
+            self.emit_nest(&axes, nest)?;
+        }
+        Ok(())
+    }
+
+    /// The axes of all that some sinks need.
+    pub fn axes(&self, sinks: &[Sink<'p>]) -> Result<Axes> {
         let mut axes = Axes::default();
         let mut seen = self.marks();
-        for sink in &sinks {
+        for sink in sinks {
             self.unify_sink(&mut axes, &mut seen, sink)?;
         }
         let aligned = axes.aligned();
         axes.flatten();
-        let axes = aligned.as_ref().unwrap_or(&axes);
-        for nest in self.nests(axes, &sinks)? {
-            self.turn(axes, &nest)?;
-            self.emit_nest(axes, nest)?;
-        }
-        Ok(())
+        Ok(aligned.unwrap_or(axes))
     }
 
     /// An empty set for the values of the program.
@@ -401,7 +415,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// Groups sinks, in order, into nests of equal parallel axes, as far as loops over those serve all of them.
-    fn nests(&self, axes: &Axes, sinks: &[Sink<'p>]) -> Result<Vec<Nest<'p>>> {
+    pub fn nests(&self, axes: &Axes, sinks: &[Sink<'p>]) -> Result<Vec<Nest<'p>>> {
         let mut order = Vec::new();
         let mut seen = self.marks();
         for v in sinks.iter().flat_map(Sink::roots) {
@@ -592,7 +606,11 @@ impl<'p> Select<'p, '_> {
         from | own
     }
 
-    fn value_axes<'x>(&self, axes: &'x Axes, v: Val) -> impl Iterator<Item = Axis> + use<'x, 'p> {
+    pub fn value_axes<'x>(
+        &self,
+        axes: &'x Axes,
+        v: Val,
+    ) -> impl Iterator<Item = Axis> + use<'x, 'p> {
         let rank = self.tile_of(v).map_or(0, |t| t.shape.len());
         axes.all(Key::Val(slot(v)), rank)
     }
@@ -799,7 +817,7 @@ impl<'p> Select<'p, '_> {
     }
 }
 
-fn own_cost(op: &Op) -> usize {
+pub fn own_cost(op: &Op) -> usize {
     match op {
         Op::Broadcast { .. }
         | Op::Splat { .. }
@@ -815,7 +833,7 @@ fn own_cost(op: &Op) -> usize {
     }
 }
 
-fn written_memory(sink: &Sink<'_>) -> Option<Val> {
+pub fn written_memory(sink: &Sink<'_>) -> Option<Val> {
     match sink {
         Sink::Effect(inst) => match &inst.op {
             Op::Store { access, .. } => Some(access.mem),

@@ -203,7 +203,7 @@ impl<'p> Select<'p, '_> {
 
     /// The one instruction that an integer op with a constant is.
     fn by_constant(&self, op: BinaryOp, rhs: Val, dtype: DType) -> Option<(X, i64)> {
-        let Some(Op::Const { value }) = self.origin.get(&rhs) else {
+        let Some(Op::Const { value }) = self.origin(rhs) else {
             return None;
         };
         let n = value.as_i64();
@@ -355,7 +355,7 @@ impl<'p> Select<'p, '_> {
     /// A scalar of any kind in all lanes of a vector (or as a uniform mask).
     pub fn splat_scalar(&mut self, v: Val) -> Result<Reg> {
         let dtype = self.dtype(v)?;
-        if let Some(Op::Const { value }) = self.origin.get(&v)
+        if let Some(Op::Const { value }) = self.origin(v)
             && !dtype.is_bool()
         {
             return Ok(self.e.constant(lane_bits(*value, dtype), lane_bytes(dtype)));

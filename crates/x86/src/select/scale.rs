@@ -74,7 +74,7 @@ impl<'p> Select<'p, '_> {
     /// The number that fills a tile.
     fn literal(&self, v: Val) -> Option<f64> {
         match self.lazy(v)? {
-            Op::Splat { value } => match self.origin.get(value)? {
+            Op::Splat { value } => match self.origin(*value)? {
                 Op::Const { value } => Some(value.as_f64()),
                 _ => None,
             },

@@ -101,6 +101,7 @@ impl<'p> Select<'p, '_> {
         let into = self
             .e
             .gpr(X::Lea, &[Mem::at(self.scratch, offset as i32).into()]);
+        let next = self.apart_of(access.base, size);
         // Rows of squares along the far dim, and in each of them squares along the near one.
         let band = self.e.copy_gpr(apart);
         let rows = self.e.imm(lanes);
@@ -108,7 +109,7 @@ impl<'p> Select<'p, '_> {
         self.repeat(far / lanes, |s| {
             let (from, to) = (s.e.copy_gpr(start), s.e.copy_gpr(into));
             s.repeat(near / lanes, |s| {
-                s.square(dtype, from, apart, to, (far * 4) as i32)?;
+                s.square(dtype, (from, apart, next), (to, (far * 4) as i32))?;
                 s.e.gpr_imm(X::AddI, X::Add, from, lanes * size);
                 s.e.gpr_imm(X::AddI, X::Add, to, lanes * far * 4);
                 Ok(())
@@ -136,20 +137,22 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    /// One square: rows `apart` from each other become columns, written in rows of `step` bytes.
+    /// One square: rows `apart` from each other become columns, written in rows of `step` bytes. `next` bytes on, where that is known, the next instance will read.
     fn square(
         &mut self,
         dtype: oxyfuel_base::DType,
-        from: Reg,
-        apart: Reg,
-        to: Reg,
-        step: i32,
+        (from, apart, next): (Reg, Reg, Option<i64>),
+        (to, step): (Reg, i32),
     ) -> Result<()> {
         let lanes = self.e.full_lanes(4);
         let row = self.e.copy_gpr(from);
         let mut rows = Vec::new();
         for _ in 0..lanes {
             rows.push(self.e.load(dtype, Mem::at(row, 0), lanes, None)?);
+            if let Some(next) = next {
+                let there = Mem::at(row, next as i32);
+                self.e.f.inst(X::PrefetchT1, Width::X, &[there.into()]);
+            }
             self.e.g(X::Add, &[row.into(), apart.into()]);
         }
         for (i, column) in self.turned(&rows).into_iter().enumerate() {

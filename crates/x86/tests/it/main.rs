@@ -5,3 +5,4 @@ mod machine;
 mod pointwise;
 mod products;
 mod programs;
+mod walks;

@@ -10,7 +10,7 @@ use oxyfuel_x86::compile;
 use crate::machine::{Buf, execute, levels};
 
 /// Runs a program both ways on pseudo-random buffers; `lens` are the buffers' lengths, in order, `grid` the instances.
-fn agree(program: &Program, scalars: &[i64], lens: &[usize], grid: &[u64], tolerance: f64) {
+pub fn agree(program: &Program, scalars: &[i64], lens: &[usize], grid: &[u64], tolerance: f64) {
     let mut scalars = scalars.iter();
     let mut lens = lens.iter();
     let mut state = 12345u32;
@@ -92,7 +92,7 @@ fn agree(program: &Program, scalars: &[i64], lens: &[usize], grid: &[u64], toler
     }
 }
 
-fn kernel(name: &str, define: impl FnOnce(&KernelBuilder)) -> Program {
+pub fn kernel(name: &str, define: impl FnOnce(&KernelBuilder)) -> Program {
     let k = KernelBuilder::new(name);
     define(&k);
     k.finish().expect("builds")

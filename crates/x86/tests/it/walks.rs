@@ -1,0 +1,133 @@
+//! How loops walk over memory: values of rows computed before the rows, stores beside each other, rows asked for ahead.
+
+use oxyfuel_base::{DType, Expr};
+use oxyfuel_kernel::builder::Tile;
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode};
+
+use crate::programs::{agree, kernel};
+
+/// More steps than are worth repeating.
+fn many_steps(t: &Tile) -> Tile {
+    let mut out = t.clone();
+    for _ in 0..6 {
+        out = (&out * &out) * 0.25 + 0.5;
+    }
+    out
+}
+
+#[test]
+fn a_value_of_each_row_is_computed_before_the_rows() {
+    for (rows, cols) in [(64i64, 32i64), (33, 8), (48, 100), (256, 16), (40, 3)] {
+        for grid in [1i64, 3] {
+            let program = kernel("scale", |k| {
+                let len = Expr::constant(rows * cols * grid);
+                let x = k.buffer("x", DType::F32, BufferMode::Read, len.clone());
+                let s = k.buffer(
+                    "s",
+                    DType::F32,
+                    BufferMode::Read,
+                    Expr::constant(rows * grid),
+                );
+                let y = k.buffer("y", DType::F32, BufferMode::Write, len);
+                let z = k.buffer(
+                    "z",
+                    DType::F32,
+                    BufferMode::Write,
+                    Expr::constant(rows * grid),
+                );
+                k.phase([Expr::constant(grid)], |k| {
+                    let first = k.program_id(0) * rows;
+                    let base = &first * cols;
+                    let t = k.load(x.at(&base).shape([rows, cols]).strides([cols, 1]));
+                    let e = k.load(s.at(&first).shape([rows, 1]).strides([1, 0]));
+                    let scale = many_steps(&e);
+                    let wide = scale.broadcast_to([rows, cols]);
+                    k.store(
+                        y.at(&base).shape([rows, cols]).strides([cols, 1]),
+                        &t * &wide,
+                    );
+                    k.store(z.at(&first).shape([rows, 1]).strides([1, 0]), scale + 1.0);
+                });
+            });
+            let (all, few) = ((rows * cols * grid) as usize, (rows * grid) as usize);
+            agree(&program, &[], &[all, few, all, few], &[grid as u64], 0.0);
+        }
+    }
+}
+
+#[test]
+fn stores_share_a_loop_where_they_share_no_element() {
+    // Beside each other, overlapping, equal, and a row apart.
+    for shift in [64i64, 32, 0, 128, 100] {
+        let program = kernel("beside", |k| {
+            let x = k.buffer("x", DType::F32, BufferMode::Read, Expr::constant(4096));
+            let y = k.buffer("y", DType::F32, BufferMode::Write, Expr::constant(8192));
+            k.phase([Expr::constant(2)], |k| {
+                let base = k.program_id(0) * 2048;
+                let window = [16i64, 64];
+                let a = k.load(x.at(&base).shape(window).strides([128i64, 1]));
+                let b = k.load(x.at(&base + 64).shape(window).strides([128i64, 1]));
+                let out = k.program_id(0) * 4096;
+                k.store(y.at(&out).shape(window).strides([128i64, 1]), &a + &b);
+                k.store(
+                    y.at(&out + shift).shape(window).strides([128i64, 1]),
+                    &a - &b,
+                );
+            });
+        });
+        agree(&program, &[], &[4096, 8192], &[2], 0.0);
+    }
+}
+
+#[test]
+fn rows_that_are_looked_up() {
+    for (cols, grid) in [(256i64, 9i64), (200, 1), (16, 4), (1024, 5)] {
+        let program = kernel("rows", |k| {
+            let table = k.buffer(
+                "table",
+                DType::F32,
+                BufferMode::Read,
+                Expr::constant(7 * cols),
+            );
+            let ids = k.buffer("ids", DType::I64, BufferMode::Read, Expr::constant(grid));
+            let len = Expr::constant(grid * cols);
+            let y = k.buffer("y", DType::F32, BufferMode::Write, len.clone());
+            let z = k.buffer("z", DType::F32, BufferMode::Write, len);
+            k.phase([Expr::constant(grid)], |k| {
+                let own = k.program_id(0);
+                let id = k.load(ids.at(&own));
+                let row = id.binary(BinaryOp::Min, 6i64).binary(BinaryOp::Max, 0i64) * cols;
+                let t = k.load(table.at(&row).shape([cols]));
+                let out = &own * cols;
+                k.store(y.at(&out).shape([cols]), &t * 2.0);
+                let sum = t.sum(0).broadcast_to([cols]);
+                k.store(z.at(&out).shape([cols]), (&t - &sum) * &t);
+            });
+        });
+        let (rows, all) = ((7 * cols) as usize, (grid * cols) as usize);
+        agree(
+            &program,
+            &[],
+            &[rows, grid as usize, all, all],
+            &[grid as u64],
+            1e-4,
+        );
+    }
+}
+
+#[test]
+fn tiles_of_a_transpose() {
+    let program = kernel("turned", |k| {
+        let x = k.buffer("x", DType::F32, BufferMode::Read, Expr::constant(1 << 20));
+        let y = k.buffer("y", DType::F32, BufferMode::Write, Expr::constant(1 << 20));
+        k.phase([Expr::constant(16), Expr::constant(16)], |k| {
+            let (i, j) = (k.program_id(1) * 64, k.program_id(0) * 64);
+            let straight = &i * 1024 + &j;
+            let across = &j * 1024 + &i;
+            let a = k.load(x.at(&straight).shape([64, 64]).strides([1024i64, 1]));
+            let b = k.load(x.at(&across).shape([64, 64]).strides([1i64, 1024]));
+            k.store(y.at(&straight).shape([64, 64]).strides([1024i64, 1]), a - b);
+        });
+    });
+    agree(&program, &[], &[1 << 20, 1 << 20], &[256], 0.0);
+}
