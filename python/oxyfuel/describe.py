@@ -162,6 +162,7 @@ class _Describer:
             elif node.op == "call_function":
                 self.call(node)
             elif node.op == "output":
+                self.check_places(node.args[0], write_backs)
                 outputs = [self.arg(value) for value in node.args[0]]
             else:
                 raise _unsupported(f"node {node.name} is a {node.op}")
@@ -215,6 +216,16 @@ class _Describer:
             if late:
                 raise _unsupported(f"node {node.name} reads input {late[0]} after it was written")
         return found
+
+    def check_places(self, outputs: Any, write_backs: set[fx.Node]) -> None:
+        """Inputs that overlap are traced as windows on one, and a result that is such a window is found again by where it begins, which a result of ours does not keep."""
+        written = {node.args[1] for node in write_backs}
+        for value in outputs:
+            if not isinstance(value, fx.Node) or value.target is not torch.ops.aten.as_strided.default or value.args[0] not in written:
+                continue
+            place = value.meta["val"].storage_offset()
+            if isinstance(place, torch.SymInt) or place != 0:
+                raise _unsupported(f"node {value.name} is a window on an input that is written, not at its beginning")
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")

@@ -95,6 +95,8 @@ pub enum OutputKind {
     Value(usize),
     /// Another tensor over the memory of the graph's result of this position, which is an input.
     View(usize),
+    /// The host's own argument of this number: one that the graph writes, with what it holds then.
+    Input(usize),
     Int(Expr),
     None,
     Constant(Arg),
@@ -525,10 +527,23 @@ impl<'d> Importer<'d> {
         let definitions = self.b.graph().definitions();
         // A node that is returned twice is one tensor; another name for the same memory is another one.
         let mut returned: Vec<(&str, Option<usize>, usize)> = Vec::new();
+        // An input that is written and returned is itself: its old value is not asked for.
+        let mutated = |name: &str| {
+            let mut written = description.mutations.iter().map(|m| m.input);
+            written.find(|&input| {
+                description
+                    .inputs
+                    .get(input)
+                    .is_some_and(|i| i.name == name)
+            })
+        };
         for output in &description.outputs {
             let kind = match output {
                 Argument::None => OutputKind::None,
                 Argument::Expr(e) => OutputKind::Int(e.clone()),
+                Argument::Node { name, index: None } if let Some(input) = mutated(name) => {
+                    OutputKind::Input(input)
+                }
                 Argument::Node { name, index } => match self.env.slot(name, *index)?.clone() {
                     Slot::Int(e) => OutputKind::Int(e),
                     Slot::Nothing => OutputKind::None,

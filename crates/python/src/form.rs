@@ -57,6 +57,8 @@ pub enum Output {
     Window(Window),
     /// The same as an earlier one.
     Same(usize),
+    /// The argument of this number.
+    Input(usize),
     Constant(Py<PyAny>),
 }
 
@@ -278,6 +280,7 @@ impl Maker<'_, '_> {
             }
             outputs.push(match kind {
                 OutputKind::None => Output::Constant(self.py.None()),
+                OutputKind::Input(parameter) => Output::Input(*parameter),
                 OutputKind::Int(expr) => match self.number(expr) {
                     Some(value) => {
                         Output::Constant(value.into_pyobject(self.py)?.into_any().unbind())
@@ -378,6 +381,17 @@ impl Value {
 }
 
 impl Form {
+    /// From the first element to the end of the last.
+    pub fn bytes(&self) -> u64 {
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        let dims = self.shape.iter().zip(&self.strides);
+        let last: i64 = dims.map(|(extent, stride)| (extent - 1) * stride).sum();
+        let bits = (last + 1).unsigned_abs() * u64::from(self.dtype.bits());
+        bits.div_ceil(8)
+    }
+
     /// Whether a tensor has this form. Strides of dims with one element do not matter, nor those of a tensor without elements.
     pub fn same(&self, shape: &[i64], strides: &[i64]) -> bool {
         *self.shape == *shape && self.same_strides(strides)

@@ -7,7 +7,7 @@ use crate::form::{Form, Forms, Maker, Output};
 use crate::host::Caller;
 use crate::torch::Torch;
 use oxyfuel_base::{Id, Result, Symbol, err};
-use oxyfuel_capture::InputKind;
+use oxyfuel_capture::{InputKind, OutputKind};
 use oxyfuel_engine::Executable;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::{Device, Stream};
@@ -42,6 +42,8 @@ pub struct Inner {
     given: Vec<(usize, usize)>,
     /// Inputs that the plan writes.
     written: Vec<bool>,
+    /// Parameters that are results too.
+    returned: Vec<usize>,
     /// By buffer: whether anybody reads it. A result of an external call that nobody reads is let go unseen, whatever it is.
     pub read: Vec<bool>,
     /// The buffer of each input.
@@ -64,6 +66,9 @@ struct State {
     addresses: Vec<u64>,
     numbers: Vec<i64>,
     slots: Vec<Option<Py<PyAny>>>,
+    /// Addresses and numbers with which no written input overlapped another input.
+    apart: Option<(Vec<u64>, Vec<i64>)>,
+    ranges: Vec<Range>,
 }
 
 impl State {
@@ -75,6 +80,8 @@ impl State {
             addresses: vec![0; plan.inputs.len()],
             numbers: vec![LATER; plan.symbols.len()],
             slots,
+            apart: None,
+            ranges: vec![],
         }
     }
 }
@@ -128,8 +135,17 @@ impl Graph {
                 .iter()
                 .any(|output| output.alias == Some(input))
         });
+        let returned = signature.outputs.iter().filter_map(|output| match output {
+            OutputKind::Input(parameter) => Some(*parameter),
+            OutputKind::Value(_)
+            | OutputKind::View(_)
+            | OutputKind::Int(_)
+            | OutputKind::None
+            | OutputKind::Constant(_) => None,
+        });
         let mut inner = Inner {
             written: written.collect(),
+            returned: returned.collect(),
             read: read_buffers(plan),
             input_buffers: plan.inputs.iter().map(|spec| spec.buffer.index()).collect(),
             last_reads: last_reads(plan),
@@ -296,6 +312,11 @@ impl Inner {
                 InputKind::Unused => {}
             }
         }
+        let returned = self.returned.iter().map(|&parameter| {
+            let item = inputs.get_item(parameter)?;
+            Ok((parameter, item))
+        });
+        let returned = returned.collect::<PyResult<Vec<_>>>()?;
         inputs.del_slice(0, inputs.len())?;
         for (place, binding) in plan.symbols.iter().enumerate() {
             if let SymbolSource::Extent { input, dim } = binding.source {
@@ -322,6 +343,17 @@ impl Inner {
             }
             state.addresses[input] = state.views[input].address;
         }
+        for input in self.overlapping(&forms, state) {
+            let buffer = self.input_buffers[input];
+            let (Some(form), Some(item)) = (&forms.inputs[input], &state.slots[buffer]) else {
+                continue;
+            };
+            let copy = form.copy(py, torch, item.bind(py))?;
+            state.views[input].read(&copy)?;
+            state.addresses[input] = state.views[input].address;
+            written_back.push((item.clone_ref(py), copy.clone()));
+            state.slots[buffer] = Some(copy.unbind());
+        }
         let executable = self.executable(py, torch)?;
         let mut caller = Caller::new(py, torch, self, forms, std::mem::take(&mut state.slots));
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
@@ -340,25 +372,100 @@ impl Inner {
                 for (item, copy) in written_back {
                     item.call_method1(py, "copy_", (copy,))?;
                 }
-                self.results(&mut caller)
+                self.results(&mut caller, &returned)
             }
         };
         state.slots = caller.slots;
         result
     }
 
-    fn results<'py>(&self, caller: &mut Caller<'_, 'py>) -> PyResult<Bound<'py, PyTuple>> {
+    /// The written inputs that overlap another input. The plan takes inputs for memory of their own: such a one is computed elsewhere and copied at the end.
+    ///
+    /// Dynamo knows when two arguments are one tensor, and AOTAutograd traces views of one storage as such; neither looks again where a later call brings views that
+    /// overlap and the first one did not.
+    fn overlapping(&self, forms: &Forms, state: &mut State) -> Vec<usize> {
+        if !self.written.contains(&true)
+            || matches!(&state.apart, Some((addresses, numbers)) if *addresses == state.addresses && *numbers == state.numbers)
+        {
+            return vec![];
+        }
+        state.ranges.clear();
+        let inputs = forms.inputs.iter().zip(&state.addresses).enumerate();
+        state
+            .ranges
+            .extend(inputs.filter_map(|(input, (form, &begin))| {
+                let end = begin + form.as_ref()?.bytes();
+                (end > begin).then_some(Range {
+                    begin,
+                    end,
+                    input,
+                    written: self.written[input],
+                })
+            }));
+        let found = overlaps(&mut state.ranges);
+        if found.is_empty() {
+            state.apart = Some((state.addresses.clone(), state.numbers.clone()));
+        }
+        found
+    }
+
+    fn results<'py>(
+        &self,
+        caller: &mut Caller<'_, 'py>,
+        returned: &[(usize, Bound<'py, PyAny>)],
+    ) -> PyResult<Bound<'py, PyTuple>> {
         let forms = caller.forms.clone();
         let mut results: Vec<Bound<'py, PyAny>> = Vec::with_capacity(forms.outputs.len());
         for output in &forms.outputs {
             results.push(match output {
                 Output::Constant(object) => object.bind(caller.py).clone(),
                 Output::Same(earlier) => results[*earlier].clone(),
+                Output::Input(parameter) => match returned.iter().find(|r| r.0 == *parameter) {
+                    Some((_, item)) => item.clone(),
+                    None => {
+                        return Err(raise(err!(
+                            Internal,
+                            "nobody kept parameter {parameter}, which is a result"
+                        )));
+                    }
+                },
                 Output::Window(window) => caller.window(window)?,
             });
         }
         PyTuple::new(caller.py, results)
     }
+}
+
+/// Where an input lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Range {
+    begin: u64,
+    end: u64,
+    input: usize,
+    written: bool,
+}
+
+/// The written inputs that share bytes with another, in their order.
+fn overlaps(ranges: &mut [Range]) -> Vec<usize> {
+    ranges.sort_unstable();
+    let mut found = vec![];
+    // Of what lies before: the end of all, and the written ones that have not ended.
+    let mut end = 0;
+    let mut open: Vec<Range> = vec![];
+    for range in ranges.iter() {
+        open.retain(|earlier| earlier.end > range.begin);
+        found.extend(open.iter().map(|earlier| earlier.input));
+        if range.written {
+            if range.begin < end {
+                found.push(range.input);
+            }
+            open.push(*range);
+        }
+        end = end.max(range.end);
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// By step: inputs that no step after it touches and that are no outputs. Only external calls have any: between them nothing is freed.
@@ -434,5 +541,51 @@ impl Graph {
         let executable = &self.inner.compiled.executable;
         let basis = oxyfuel_engine::Basis::default();
         oxyfuel_engine::explain(executable.plan(), executable.record(), &basis).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlaps_are_those_of_every_pair() {
+        // All ways to put three ranges of up to three bytes into six, each written or not.
+        let places: Vec<(u64, u64, bool)> = (0..6)
+            .flat_map(|begin| (1..=3).map(move |bytes| (begin, begin + bytes)))
+            .flat_map(|(begin, end)| [(begin, end, false), (begin, end, true)])
+            .collect();
+        let count = places.len();
+        for choice in 0..count.pow(3) {
+            let chosen = [
+                choice % count,
+                choice / count % count,
+                choice / count / count,
+            ];
+            let mut ranges: Vec<Range> = chosen
+                .iter()
+                .enumerate()
+                .map(|(input, &place)| {
+                    let (begin, end, written) = places[place];
+                    Range {
+                        begin,
+                        end,
+                        input,
+                        written,
+                    }
+                })
+                .collect();
+            let expected: Vec<usize> = (0..3)
+                .filter(|&a| {
+                    ranges[a].written
+                        && (0..3).any(|b| {
+                            a != b
+                                && ranges[a].begin < ranges[b].end
+                                && ranges[b].begin < ranges[a].end
+                        })
+                })
+                .collect();
+            assert_eq!(overlaps(&mut ranges), expected);
+        }
     }
 }
