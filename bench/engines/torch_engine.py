@@ -62,8 +62,14 @@ def make(spec, instance, seed):
     else:
         low, high = spec["low"], spec["high"]
         x = (h % np.uint64(high - low + 1)).astype(np.int64) + low
-    # In memory of torch's own, as a program's tensors are: NumPy aligns to 16 bytes, by chance to more, and a row's time would depend on it.
-    return torch.empty(shape, dtype=dtype).copy_(torch.from_numpy(x).reshape(shape))
+    return settled(torch.from_numpy(x).to(dtype).reshape(shape))
+
+
+def settled(tensor):
+    """The tensor in memory that begins with a cache line and has huge pages where the system gives them: NumPy's, since torch asks for none. Where inputs happen to lie would otherwise decide rows."""
+    room = torch.from_numpy(np.empty(tensor.nbytes + 64, dtype=np.uint8))
+    skip = -room.data_ptr() % 64
+    return room[skip : skip + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape).copy_(tensor)
 
 
 def twin(function, mode):
