@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
 }
 
 /// Whether a kernel of ours computes a node's result with any strides.
-fn writes_anywhere(node: &Node) -> bool {
+pub(crate) fn writes_anywhere(node: &Node) -> bool {
     match node.op.category() {
         Category::Pointwise
         | Category::Reduction

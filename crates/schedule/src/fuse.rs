@@ -17,6 +17,7 @@ use oxyfuel_plan::TargetDesc;
 
 use crate::destinations::{Destinations, place};
 use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
+use crate::reuse::reuse;
 use crate::waits::Waits;
 
 /// Groups with more nodes gain nothing and cost registers.
@@ -39,7 +40,9 @@ pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
     fuser.fuse_siblings();
     let producers = fuser.producer.clone();
     let groups = fuser.finish(target)?;
-    let memory = overwrites.memory_of_all(&placements.map(|place| destinations.memory(place)));
+    let reuse = reuse(graph, &groups, &placements, &overwrites, &destinations);
+    let memory = placements.map(|place| reuse.memory(destinations.memory(place)));
+    let memory = overwrites.memory_of_all(&memory);
     Ok(Schedule {
         groups,
         producers,

@@ -16,7 +16,7 @@ pub struct Schedule {
     pub placements: Placements,
     /// Roots that live in an input.
     pub overwrites: Overwrites,
-    /// Views over memory: as `placements`, but what lives in an input, or in the result that it is a part of, is a window on it.
+    /// Views over memory: as `placements`, but what lives in an input, in the result that it is a part of, or where an operand was, is a window on it.
     pub memory: Placements,
     /// The node that computes each value, by the value's number.
     pub producers: Vec<Option<NodeId>>,
@@ -28,7 +28,7 @@ impl Schedule {
         self.producers.get(value.index()).copied().flatten()
     }
 
-    /// The root whose memory a root has: its own, or that of the result it is a part of.
+    /// The root whose memory a root has: its own, that of the result it is a part of, or that of an operand whose place it takes.
     pub fn owner(&self, root: ValueId) -> ValueId {
         if self.overwrites.contains(root) {
             root

@@ -12,6 +12,7 @@
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
+//! | `reuse.rs` | results where an operand was |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod destinations;
 mod fuse;
 mod group;
 mod inplace;
+mod reuse;
 mod scan;
 mod siblings;
 mod text;
