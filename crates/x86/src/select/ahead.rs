@@ -19,10 +19,8 @@ const LEAST: i64 = 1 << 10;
 const NEAR: i64 = 1 << 14;
 /// Beyond this the second-level cache does not.
 const MOST: i64 = 1 << 19;
-/// Steps of a stage that hardly computes: it takes the most vectors at once.
+/// Steps of a stage that hardly computes.
 const LIGHT: usize = 4;
-/// Of those, as many are asked for in the first stage as it takes of the time of two such stages.
-const EARLY: u32 = 3;
 /// Rows up to this many bytes end before the machine has learnt to follow them.
 const SHORT: i64 = 512;
 /// Rows this far apart are in pages of their own.
@@ -37,12 +35,11 @@ impl<'p> Select<'p, '_> {
             return Ok(());
         }
         let staged = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
-        let again = staged && c.nest.stage(v) == Some(0) && c.nest.cost.get(1) > Some(&0);
+        let again = staged && c.stage == 1 && c.nest.stage(v) == Some(0);
         let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
         let Some(apart) = self.apart(w) else {
             let own = row(c.nest.vector.as_slice());
-            let now = c.nest.staged.is_empty() || (again && c.stage == 1);
-            if now && (SHORT..=NEAR).contains(&own) {
+            if (again || c.nest.staged.is_empty()) && (SHORT..=NEAR).contains(&own) {
                 self.ask_next_row(c, v, w, copy)?;
             }
             return Ok(());
@@ -50,13 +47,11 @@ impl<'p> Select<'p, '_> {
         if again && apart >= LEAST {
             let near = apart.max(row(&c.nest.staged)) <= NEAR;
             let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
-            // Where both stages do little but read from the second-level cache, both have time, and both take as many vectors at once.
-            let light = c.nest.cost[..2].iter().all(|&cost| cost <= LIGHT) && self.e.avx512();
-            let stage = usize::from(near || !light || copy >= EARLY);
-            if c.stage != stage {
-                return Ok(());
-            }
-            return self.ask(c, w, copy, apart, how);
+            // A stage that hardly computes is over before asking for so much could help.
+            return match near || c.nest.cost[c.stage] > LIGHT {
+                true => self.ask(c, w, copy, apart, how),
+                false => Ok(()),
+            };
         }
         if self.jumps(c, w) {
             return self.ask(c, w, copy, apart, X::PrefetchT1);
