@@ -256,6 +256,23 @@ impl Emit<'_> {
         Ok(())
     }
 
+    /// Writes a whole vector of f32 lanes, rounded to bf16. The machine's own rounding takes denormals for zero: a vector that has one is rounded step by step.
+    pub fn store_rounded_bf16(&mut self, mem: Mem, v: Reg, lanes: u32) {
+        const DENORMAL: i64 = 0x20;
+        let w = Width::of_bytes(lanes * 4);
+        let rounded = self.vec(Op::VCvtNePs2Bf16, w, &[v.into()]);
+        let tiny = self.kmask(Op::VFpClassPs, w, &[v.into(), A::I(DENORMAL)]);
+        let done = self.f.label();
+        self.g(Op::KOrTestW, &[tiny.into(), tiny.into()]);
+        self.f.jump(Cond::E, done);
+        let exact = self.round_to_bf16(v, lanes);
+        let bits = self.vec(Op::VPSrlDI, w, &[exact.into(), A::I(16)]);
+        let narrow = self.narrow(bits, 2, lanes);
+        self.f.copy(Width::of_bytes(lanes * 2), rounded, narrow);
+        self.f.bind(done);
+        self.store_packed(mem, rounded, lanes * 2, false);
+    }
+
     fn store_packed(&mut self, mem: Mem, v: Reg, bytes: u32, streaming: bool) {
         let (op, w) = match bytes {
             4 => (Op::VMovSsS, Width::X),

@@ -295,6 +295,7 @@ rows! {
     VPSraQI "vpsraq" [dV uV I8] 0 { _ _ EVEX_Vpsraq_xmm_k1z_xmmm128b64_imm8 EVEX_Vpsraq_ymm_k1z_ymmm256b64_imm8 EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8 };
     VPSraVQ "vpsravq" [dV uV uW] 8 { _ _ EVEX_Vpsravq_xmm_k1z_xmm_xmmm128b64 EVEX_Vpsravq_ymm_k1z_ymm_ymmm256b64 EVEX_Vpsravq_zmm_k1z_zmm_zmmm512b64 };
     VCmpPsV "vcmpps" [dV uV uW I8] 0 { VEX_Vcmpps_xmm_xmm_xmmm128_imm8 VEX_Vcmpps_ymm_ymm_ymmm256_imm8 _ _ _ };
+    VFpClassPs "vfpclassps" [dK uW I8] 4 { _ _ EVEX_Vfpclassps_kr_k1_xmmm128b32_imm8 EVEX_Vfpclassps_kr_k1_ymmm256b32_imm8 EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8 };
     VCmpPsK "vcmpps" [dK uV uW I8] 4 { _ _ EVEX_Vcmpps_kr_k1_xmm_xmmm128b32_imm8 EVEX_Vcmpps_kr_k1_ymm_ymmm256b32_imm8 EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae };
     VCmpPdV "vcmppd" [dV uV uW I8] 0 { VEX_Vcmppd_xmm_xmm_xmmm128_imm8 VEX_Vcmppd_ymm_ymm_ymmm256_imm8 _ _ _ };
     VCmpPdK "vcmppd" [dK uV uW I8] 8 { _ _ EVEX_Vcmppd_kr_k1_xmm_xmmm128b64_imm8 EVEX_Vcmppd_kr_k1_ymm_ymmm256b64_imm8 EVEX_Vcmppd_kr_k1_zmm_zmmm512b64_imm8_sae };

@@ -581,7 +581,8 @@ impl<'p> Select<'p, '_> {
     ) -> Result<()> {
         let key = effect_key(inst);
         let dtype = self.dtype(value)?;
-        let r = self.eval(c, value, copy)?;
+        let exact = self.rounded_from(c, value);
+        let r = self.eval(c, exact.unwrap_or(value), copy)?;
         let user = mask.map(|m| self.eval(c, m, copy)).transpose()?;
         let valid = self.bounds(c, key, access, copy)?;
         let mut all = match (user, valid) {
@@ -594,11 +595,24 @@ impl<'p> Select<'p, '_> {
             .iter()
             .position(|d| d.0.is_some() && d.0 == c.nest.vector);
         let Some(dim) = along else {
+            let r = match exact {
+                Some(_) => self.e.round_to_bf16(r, c.nest.lanes),
+                None => r,
+            };
             return self.store_one(c, &w, dtype, r, all);
         };
         all = self.with_tail(c, all);
         self.ask_ahead_to_write(c, &w, copy)?;
         let (mem, stride) = self.place(c, &w, copy)?;
+        let whole = stride == Index::Const(1) && all.is_none() && hint != CacheHint::Streaming;
+        let r = match exact {
+            Some(_) if whole => {
+                self.e.store_rounded_bf16(mem, r, c.nest.lanes);
+                return Ok(());
+            }
+            Some(_) => self.e.round_to_bf16(r, c.nest.lanes),
+            None => r,
+        };
         if stride == Index::Const(1) {
             let bytes = i64::from(c.nest.lanes) * dtype.size() as i64;
             let streaming = hint == CacheHint::Streaming
@@ -609,6 +623,22 @@ impl<'p> Select<'p, '_> {
             return self.e.store(dtype, mem, r, c.nest.lanes, all, streaming);
         }
         self.store_across(dtype, mem, r, c.nest.lanes, stride, all)
+    }
+
+    /// What a value is rounded from, if the machine rounds it as it is stored.
+    fn rounded_from(&self, c: &Ctx<'_, 'p>, value: Val) -> Option<Val> {
+        let Some(Def::Lazy(Inst {
+            op: Op::Cast { value: from },
+            ..
+        })) = self.defs.get(&value)
+        else {
+            return None;
+        };
+        let fits = self.e.level.avx512_bf16 && c.nest.lanes == self.e.full_lanes(4);
+        let casts = self.dtype(value).is_ok_and(|d| d == DType::BF16)
+            && self.dtype(*from).is_ok_and(|d| d == DType::F32);
+        let kept = c.nest.saved.iter().any(|list| list.contains(&value));
+        (fits && casts && !kept && self.is_vector(c, value)).then_some(*from)
     }
 
     /// Lanes `stride` elements from each other.

@@ -18,6 +18,11 @@ pub fn levels() -> Vec<(&'static str, Level)> {
         && std::arch::is_x86_feature_detected!("avx512vl")
     {
         all.push(("avx512", Level::AVX512));
+        if std::arch::is_x86_feature_detected!("avx512bf16")
+            && std::arch::is_x86_feature_detected!("avx512vnni")
+        {
+            all.push(("avx512-bf16", Level::AVX512_BF16));
+        }
     }
     all
 }

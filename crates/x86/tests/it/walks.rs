@@ -131,3 +131,41 @@ fn tiles_of_a_transpose() {
     });
     agree(&program, &[], &[1 << 20, 1 << 20], &[256], 0.0);
 }
+
+#[test]
+fn stores_round_to_bf16_in_every_range() {
+    use crate::machine::{Buf, execute, levels};
+    use oxyfuel_base::Scalar;
+    let program = kernel("round", |k| {
+        let x = k.buffer("x", DType::F32, BufferMode::Read, Expr::constant(4096));
+        let y = k.buffer("y", DType::BF16, BufferMode::Write, Expr::constant(4096));
+        k.phase([Expr::constant(1)], |k| {
+            let t = k.load(x.at(0).shape([4096]));
+            k.store(y.at(0).shape([4096]), t.cast(DType::BF16));
+        });
+    });
+    // Every exponent and both signs, with mantissas at and around ties; denormals come alone and among others.
+    let mantissas = [
+        0u32, 1, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f_8000, 0x7f_ffff,
+    ];
+    let bits: Vec<u32> = (0..4096u32)
+        .map(|i| (i >> 3 & 1) << 31 | (i >> 4) << 23 | mantissas[(i & 7) as usize])
+        .collect();
+    let want: Vec<u16> = bits
+        .iter()
+        .map(|b| Scalar::F(f64::from(f32::from_bits(*b))).to_bits(DType::BF16) as u16)
+        .collect();
+    for (name, level) in levels() {
+        let artefact = oxyfuel_x86::compile(&program, level).expect("compiles");
+        let (x, y) = (Buf::new(&bits), Buf::new(&[0u16; 4096]));
+        execute(&artefact, &[x.ptr(), y.ptr()], &[1]);
+        for (i, (got, want)) in y.iter().zip(&want).enumerate() {
+            let nan = |b: u16| b & 0x7fff > 0x7f80;
+            assert!(
+                got == want || (nan(*got) && nan(*want)),
+                "{name}: {:#x} gave {got:#x}, not {want:#x}",
+                bits[i]
+            );
+        }
+    }
+}
