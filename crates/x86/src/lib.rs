@@ -11,6 +11,7 @@
 pub mod asm;
 pub mod check;
 pub mod emit;
+pub mod interleave;
 pub mod level;
 #[cfg(feature = "listing")]
 pub mod listing;
@@ -26,5 +27,7 @@ pub mod vops;
 pub use level::Level;
 pub use select::{Artefact, Stats, compile};
 
+#[cfg(test)]
+mod interleave_tests;
 #[cfg(test)]
 mod regalloc_tests;

@@ -5,6 +5,7 @@
 //! with embedded broadcast where the level has it.
 
 use crate::asm::move_inst;
+use crate::interleave::interleave;
 use crate::level::Level;
 use crate::mir::{A, Arg, Base, Class, Func, Inst, Item, Kind, Mem, Op, Reg, Role, Width};
 use crate::regalloc::{
@@ -20,7 +21,8 @@ pub struct Physical {
 }
 
 pub fn compile(func: &Func, level: Level) -> Physical {
-    let items = func.items();
+    let mut items = func.items();
+    interleave(func, &mut items, level);
     let allocation = allocate(func, &items, level);
     rewrite(func, &items, &allocation, level)
 }

@@ -1,27 +1,83 @@
 //! The pass: transcendental ops go, their expansions come.
 
+use std::collections::{HashMap, HashSet};
+
 use oxyfuel_base::Result;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile, rewrite};
-use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, UnaryOp, Val};
+use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, UnaryOp, Val};
 
 use super::emit::Emit;
 use super::table::{apply, apply_double, has_expansion};
-use super::{double_power, narrow, power, remainder};
+use super::{double_power, exponential, narrow, power, remainder};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
 /// always stays. In a mapped program the new tiles take the layout of the argument.
 ///
 /// f32 and f64 are expanded as they are. f16 and bf16 are converted to f32, and the result is rounded once. `pow` and `rem` of floats are always expanded: no target has them.
 pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Result<Program> {
-    rewrite(program, &mut |k, inst| expand_inst(k, inst, needs))
+    let mut bounds = Bounds::default();
+    rewrite(program, &mut |k, inst| {
+        bounds.note(inst);
+        expand_inst(k, inst, needs, &bounds)
+    })
+}
+
+/// What is known of values without computing them: a softmax takes exponentials of what is at most zero.
+#[derive(Default)]
+struct Bounds {
+    /// Of largest values, what they are the largest of.
+    largest_of: HashMap<Val, Val>,
+    at_most_zero: HashSet<Val>,
+}
+
+impl Bounds {
+    fn note(&mut self, inst: &Inst) {
+        let Some(&result) = inst.results.first() else {
+            return;
+        };
+        match inst.op {
+            Op::Reduce {
+                op: ReduceOp::Max,
+                value,
+                ..
+            } => {
+                self.largest_of.insert(result, value);
+            }
+            Op::Broadcast { value } => {
+                if let Some(&of) = self.largest_of.get(&value) {
+                    self.largest_of.insert(result, of);
+                }
+            }
+            Op::Binary {
+                op: BinaryOp::Sub,
+                lhs,
+                rhs,
+            } if self.largest_of.get(&rhs) == Some(&lhs) => {
+                self.at_most_zero.insert(result);
+            }
+            _ => {}
+        }
+    }
 }
 
 fn expand_inst(
     k: &KernelBuilder,
     inst: &Inst,
     needs: &dyn Fn(UnaryOp, DType) -> bool,
+    bounds: &Bounds,
 ) -> Result<Option<Vec<Val>>> {
     let result = match inst.op {
+        Op::Unary {
+            op: UnaryOp::Exp,
+            value,
+        } if needs(UnaryOp::Exp, DType::F32)
+            && bounds.at_most_zero.contains(&value)
+            && k.tile(value).dtype() == DType::F32 =>
+        {
+            let argument = k.tile(value);
+            let emit = emit_like(k, &argument);
+            Some(k.tile(exponential::exp_at_most_zero(&emit, value)))
+        }
         Op::Unary { op, value } => expand_unary(k, op, &k.tile(value), needs)?,
         Op::Binary {
             op: BinaryOp::Pow,

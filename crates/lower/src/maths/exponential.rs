@@ -51,8 +51,17 @@ fn expm1_parts<A: Arith>(a: &A, x: A::F, k: A::F, q: &[f32]) -> (A::F, A::F) {
 }
 
 pub fn exp<A: Arith>(a: &A, x: A::F) -> A::F {
+    exp_bounded(a, a.min(a.max(x, a.float(-104.0)), a.float(89.0)))
+}
+
+/// `exp` of what cannot overflow: the same bits without the bound above. NaN stays NaN.
+pub fn exp_at_most_zero<A: Arith>(a: &A, x: A::F) -> A::F {
+    exp_bounded(a, a.max(x, a.float(-104.0)))
+}
+
+/// `exp` for `-104 <= x <= 89`.
+fn exp_bounded<A: Arith>(a: &A, x: A::F) -> A::F {
     let one = a.float(1.0);
-    let x = a.min(a.max(x, a.float(-104.0)), a.float(89.0));
     let (k, s, t) = nearest_power_in_two(a, x, c::LOG2E);
     let r = reduce(a, x, k);
     let p = a.fma(a.fma(a.poly(r, &c::EXP), r, one), r, one);

@@ -1,15 +1,15 @@
 //! What the next instance will touch is asked for while this one computes.
 //!
 //! An instance that reads its rows in several stages waits for memory in the first and computes in the second, so that each is idle while the other works. The second stage asks for what the
-//! first stage of the next instance will read; a worker's instances follow each other. Short rows far from each other (the tiles of a transpose) are nothing that the machine foresees, neither
+//! first stage of the next instance will read, and so do loops that read what loops before them read; a worker's instances follow each other. Short rows far from each other (the tiles of a transpose) are nothing that the machine foresees, neither
 //! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Index, Val};
+use oxyfuel_kernel::ir::{Index, Inst, Op, Val};
 
-use super::Select;
 use super::nest::{Ctx, Window};
-use super::run::Axis;
+use super::run::{Axis, Nest};
+use super::{Def, Select};
 use crate::mir::{Op as X, Width};
 
 const LINE: i64 = 64;
@@ -44,6 +44,18 @@ impl<'p> Select<'p, '_> {
             }
             return Ok(());
         };
+        if staged
+            && c.stage == 0
+            && self.read_before.contains(&v)
+            && (LEAST..=MOST).contains(&apart)
+        {
+            let how = if apart <= NEAR {
+                X::PrefetchT0
+            } else {
+                X::PrefetchT1
+            };
+            return self.ask(c, w, copy, apart, how);
+        }
         if again && apart >= LEAST {
             let near = apart.max(row(&c.nest.staged)) <= NEAR;
             let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
@@ -57,6 +69,19 @@ impl<'p> Select<'p, '_> {
             return self.ask(c, w, copy, apart, X::PrefetchT1);
         }
         Ok(())
+    }
+
+    /// Remembers what a nest read, for the nests after it.
+    pub fn note_reads(&mut self, nest: &Nest<'p>) {
+        for v in nest.facts.keys() {
+            if let Some(Def::Lazy(Inst {
+                op: Op::Load { .. },
+                ..
+            })) = self.defs.get(&v)
+            {
+                self.read_before.insert(v);
+            }
+        }
     }
 
     /// The same for a window that is written.

@@ -32,7 +32,7 @@ use oxyfuel_base::{Code, DType, Id, Result, ensure, err};
 use oxyfuel_kernel::ir::{
     Access, Block, BufferMode, Index, Inst, Op, Order, ParamKind, Phase, Program, Val,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::asm::Assembler;
 use crate::asm::pool::Pool;
@@ -158,6 +158,8 @@ pub(crate) struct Select<'p, 'a> {
     pub kept_strides: FxHashMap<Val, Vec<i64>>,
     /// Strides that a kept tile must have because others share its place.
     pub forced_strides: FxHashMap<Val, Vec<i64>>,
+    /// Windows that loops of this instance have read.
+    pub read_before: FxHashSet<Val>,
 }
 
 impl<'p, 'a> Select<'p, 'a> {
@@ -192,6 +194,7 @@ impl<'p, 'a> Select<'p, 'a> {
             kept_scratch: FxHashMap::default(),
             kept_strides: FxHashMap::default(),
             forced_strides: FxHashMap::default(),
+            read_before: FxHashSet::default(),
         };
         s.params(args)?;
         s.grid(phase)?;

@@ -131,7 +131,9 @@ impl<'p> Select<'p, '_> {
         }
         self.limit_stages(&mut c)?;
         self.parallel(&mut c, 0)?;
-        self.keep(&mut c)
+        self.keep(&mut c)?;
+        self.note_reads(&nest);
+        Ok(())
     }
 
     /// Finds the staged axes whose loops end at the limit of the reductions over them, and makes sure that no limit is lost.
@@ -343,16 +345,11 @@ impl<'p> Select<'p, '_> {
     }
 
     fn unroll(&self, c: &Ctx<'_, 'p>, axis: Axis, cost: usize, reduces: bool) -> u32 {
-        let wanted = match cost {
-            0..=4 if reduces => 8,
-            0..=10 => 4,
-            11..=32 => 2,
+        let registers = match (cost, self.e.avx512()) {
+            (0..=4, true) if reduces => 8,
+            (0..=10, _) | (11..=32, true) => 4,
+            (11..=32, false) | (33..=64, true) => 2,
             _ => 1,
-        };
-        let registers = if self.e.avx512() {
-            wanted
-        } else {
-            wanted.min(4)
         };
         let chunks = (c.axes.extent[axis] / i64::from(c.nest.lanes)).max(1);
         registers.min(u32::try_from(chunks).unwrap_or(u32::MAX))
@@ -593,7 +590,7 @@ impl<'p> Select<'p, '_> {
                 self.save(c, *v, r, copy)?;
             }
             for v in &work.folds {
-                self.accumulate(c, *v, copy)?;
+                self.accumulate(c, *v, copy, copies)?;
             }
             for v in &ahead {
                 self.eval(c, *v, copy)?;
