@@ -2,8 +2,10 @@
 
 use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::{
-    BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
+    BinaryOp, BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
 };
+use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero};
+use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, expand, has_expansion};
 
 const LEN: i64 = 24;
@@ -161,4 +163,56 @@ fn constants_of_a_mapped_program_lie_where_their_argument_lies() {
             );
         }
     });
+}
+
+/// The upper bound goes where an exponential's argument is a difference from its own largest value, and only there; the results have the same bits.
+#[test]
+fn differences_from_the_largest_have_no_upper_bound() {
+    let smallest = |negated: bool| {
+        let k = KernelBuilder::new("softmax");
+        let x = k.buffer("x", DType::F32, BufferMode::Read, LEN);
+        let y = k.buffer("y", DType::F32, BufferMode::Write, LEN);
+        k.phase([1], |k| {
+            let t = k.load(x.at(0).shape([1, LEN]));
+            let e = if negated {
+                (t.max(1) - &t).exp()
+            } else {
+                (&t - t.max(1)).exp()
+            };
+            k.store(y.at(0).shape([1, LEN]), &e);
+        });
+        let program = k.finish().expect("a valid program");
+        let expanded = expand(program, &|_, _| true).expect("f32 expands");
+        verify(&expanded).expect("a valid program");
+        let mut bounds = 0;
+        expanded.walk(|inst| {
+            let min = matches!(
+                inst.op,
+                Op::Binary {
+                    op: BinaryOp::Min,
+                    ..
+                }
+            );
+            bounds += u32::from(min);
+        });
+        bounds
+    };
+    assert_eq!((smallest(false), smallest(true)), (0, 1));
+    let special = [
+        0.0,
+        -0.0,
+        -103.9,
+        -104.0,
+        -104.1,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    let many = (0..200_000).map(|n| -(n as f32) * 0.000_61);
+    for x in special.into_iter().chain(many) {
+        let (plain, bare) = (exp(&Native, x), exp_at_most_zero(&Native, x));
+        assert!(
+            plain.to_bits() == bare.to_bits() || (plain.is_nan() && bare.is_nan()),
+            "exp({x})"
+        );
+    }
 }
