@@ -217,6 +217,13 @@ impl Workload {
             .map(|node| match &node.op {
                 Op::Mm | Op::Bmm => product(node, 0),
                 Op::Addmm { .. } => product(node, 1),
+                // Each query meets each key twice: in the score and in the sum of values.
+                Op::Sdpa { .. } => {
+                    let rows = self.graph.ty(node.out()).shape[..3].iter().cloned();
+                    let [k, v] = [1, 2].map(|i| &self.graph.ty(node.inputs[i]).shape);
+                    let widths = number(k[3].clone()) + number(v[3].clone());
+                    2 * rows.map(number).product::<u64>() * number(k[2].clone()) * widths
+                }
                 _ => 0,
             })
             .sum()

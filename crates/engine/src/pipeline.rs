@@ -1,12 +1,12 @@
 //! The whole compiler, in order.
 
 use oxyfuel_base::{Code, Result};
-use oxyfuel_graph::{Graph, Op};
+use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
-use oxyfuel_lower::{Lowered, Rounding, lower_group};
+use oxyfuel_lower::{Lowered, Rounding, has_attention, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, schedule};
-use oxyfuel_transform::{borders, concatenations, decompose, lookups, recurrences, simplify};
+use oxyfuel_transform::{borders, concatenations, decompose_but, lookups, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
 use crate::options::{Numerics, Options};
@@ -29,7 +29,10 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
 
-    let graph = record.step("decompose", || verified(decompose(graph)?))?;
+    let graph = record.step("decompose", || {
+        let stays = |node: &Node| has_attention(graph, node, &target.desc);
+        verified(decompose_but(graph, &stays)?)
+    })?;
     record.reached(Stage::Decomposed, || &graph);
 
     let graph = record.step("recurrences", || verified(recurrences(&graph)?))?;

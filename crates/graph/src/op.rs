@@ -36,6 +36,8 @@ pub enum Category {
     Source,
     /// A matrix product.
     Matmul,
+    /// Softmax of a product, times another: matrices that are never whole in memory.
+    Attention,
     /// A known composition with a name of its own (softmax, layer norm, variance).
     Composite,
     /// The whole of a tensor, with some of it replaced.
@@ -479,6 +481,10 @@ ops! {
         "x - max - log(sum(exp(x - max))) along a dimension, rounded once.";
     NativeLayerNorm "native_layer_norm" { rank: usize, eps: Scalar } Composite ["x", "weight?", "bias?"] -> ["out", "mean", "rstd"] Float Rule Pure
         "(x - mean) * rstd * weight + bias over the last `rank` dimensions; mean and rstd keep them with size 1, at least f32.";
+    Sdpa "sdpa" { causal: bool, scale: Scalar } Attention ["q", "k", "v", "mask?"] -> ["out", "lse"] Float Rule Pure
+        "Attention: softmax(q k^T scale + mask) v of q [b, h, s, d], k [b, g, l, d] and v [b, g, l, e], where h/g heads of q share one of k and v; rounded once. A mask is [b, h, s, l] \
+         with sizes of 1 repeated: of bool it says where to look, of q's dtype it is added; `causal` looks no further than its own position. lse [b, h, s], at least f32, \
+         is log(sum(exp(scores))). A row that may look nowhere is 0, its lse -inf.";
     Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
         "Position (i64) of the first largest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";
     Argmin "argmin" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure

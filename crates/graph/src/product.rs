@@ -201,6 +201,8 @@ impl Builder {
 
     /// softmax(query key^T scale + mask) value over the last two dims, computed in at least f32; a row that may look nowhere is zero. A mask of bools says where to look,
     /// one of floats is added; `causal` looks no further than its own position. The scale is one over the root of the last dim unless it is given.
+    ///
+    /// Tensors of 4 dims, `[batch, heads, length, width]`, are one op, and heads of the query may share those of key and value; others are composed of products.
     #[track_caller]
     pub fn scaled_dot_product_attention(
         &mut self,
@@ -225,48 +227,143 @@ impl Builder {
             InvalidArgument,
             "attention takes a mask or is causal, not both"
         );
+        let width = ty.shape[ty.rank() - 1].clone();
+        let scale = scale.or_else(|| Some(1.0 / (width.as_const()? as f64).sqrt()));
+        let [q, k, v] = [query, key, value].map(|x| self.ty(x).shape.clone());
+        let of_four = [&q, &k, &v].iter().all(|shape| shape.len() == 4);
+        let shares = || match (q[1].as_const(), k[1].as_const()) {
+            (Some(heads), Some(groups)) => groups > 0 && heads % groups == 0,
+            _ => q[1] == k[1],
+        };
+        if let Some(scale) = scale
+            && of_four
+            && q[0] == k[0]
+            && k[..3] == v[..3]
+            && shares()
+            && scale.is_finite()
+        {
+            let mask = mask
+                .map(|mask| self.mask_of_four(mask, ty.dtype))
+                .transpose()?;
+            return Ok(self.sdpa([query, key, value], mask, causal, scale)?[0]);
+        }
+        let [y, _] = self.composed_attention([query, key, value], mask, causal, scale)?;
+        Ok(y)
+    }
+
+    /// A mask with 4 dims, of bool or of this dtype.
+    fn mask_of_four(&mut self, mask: ValueId, dtype: DType) -> Result<ValueId> {
+        let ty = self.ty(mask).clone();
+        let mask = match ty.dtype {
+            DType::Bool => mask,
+            _ => self.cast(mask, dtype)?,
+        };
+        let missing = 4usize.saturating_sub(ty.rank());
+        let shape = [vec![Expr::ONE; missing], ty.shape].concat();
+        self.view(mask, &shape)
+    }
+
+    /// The op itself: its result, and the logarithms of the rows' sums of exponentials.
+    #[track_caller]
+    pub fn sdpa(
+        &mut self,
+        [q, k, v]: [ValueId; 3],
+        mask: Option<ValueId>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<[ValueId; 2]> {
+        let scale = Scalar::F(scale);
+        let operands: Vec<ValueId> = [q, k, v].into_iter().chain(mask).collect();
+        let out = self.node(Op::Sdpa { causal, scale }, &operands)?;
+        Ok([out[0], out[1]])
+    }
+
+    /// Attention as products and a softmax, for machines and sizes without a kernel of its own. Without a scale, one over the root of the last dim.
+    pub fn composed_attention(
+        &mut self,
+        [query, key, value]: [ValueId; 3],
+        mask: Option<ValueId>,
+        causal: bool,
+        scale: Option<f64>,
+    ) -> Result<[ValueId; 2]> {
+        let ty = self.ty(query).clone();
         let wide = match ty.dtype {
             DType::F64 => DType::F64,
             _ => DType::F32,
         };
-        let (q, k, v) = (
-            self.cast(query, wide)?,
-            self.cast(key, wide)?,
-            self.cast(value, wide)?,
-        );
+        let q = self.cast(query, wide)?;
+        let [k, v] = [key, value].map(|x| {
+            let x = self.cast(x, wide)?;
+            self.shared_heads(x, &ty.shape)
+        });
+        let (k, v) = (k?, v?);
         let width = ty.shape[ty.rank() - 1].clone();
-        let q = match (scale, width.as_const()) {
-            (Some(scale), _) => self.mul(q, scale)?,
-            (None, Some(width)) => self.mul(q, 1.0 / (width as f64).sqrt())?,
-            (None, None) => {
+        let q = match scale {
+            Some(scale) => self.mul(q, scale)?,
+            None => {
                 let width = self.scalar_tensor(width, wide, ty.device)?;
                 let root = self.sqrt(width)?;
                 self.div(q, root)?
             }
         };
         let columns = self.transpose(k, -2, -1)?;
-        let scores = self.matmul(q, columns)?;
-        let looks = match mask {
-            Some(mask) if self.ty(mask).dtype.is_bool() => Some(mask),
-            Some(_) | None if causal => Some(self.lower_triangle(scores)?),
-            Some(_) | None => None,
-        };
-        let scores = match (mask, looks) {
-            (_, Some(looks)) => self.where_(looks, scores, f64::NEG_INFINITY)?,
-            (Some(mask), None) => {
+        let mut scores = self.matmul(q, columns)?;
+        if let Some(mask) = mask {
+            scores = if self.ty(mask).dtype.is_bool() {
+                self.where_(mask, scores, f64::NEG_INFINITY)?
+            } else {
                 let mask = self.cast(mask, wide)?;
                 self.add(scores, mask)?
-            }
-            (None, None) => scores,
-        };
-        let mut weights = self.softmax(scores, -1)?;
+            };
+        }
+        if causal {
+            let looks = self.lower_triangle(scores)?;
+            scores = self.where_(looks, scores, f64::NEG_INFINITY)?;
+        }
+        let shape = self.ty(scores).shape.clone();
+        if shape[shape.len() - 1] == Expr::ZERO {
+            let rows = shape[..shape.len() - 1].to_vec();
+            let sums = self.full(f64::NEG_INFINITY, rows, wide, ty.device)?;
+            let y = self.matmul(scores, v)?;
+            return Ok([self.cast(y, ty.dtype)?, sums]);
+        }
+        let best = self.amax(scores, &[-1], true)?;
+        let centred = self.sub(scores, best)?;
+        let powers = self.exp(centred)?;
+        let sum = self.sum(powers, &[-1], true)?;
+        let scale = self.reciprocal(sum)?;
+        let mut weights = self.mul(powers, scale)?;
+        let log = self.log(sum)?;
+        let mut sums = self.add(log, best)?;
         if mask.is_some() {
-            let best = self.amax(scores, &[-1], true)?;
             let blind = self.eq(best, f64::NEG_INFINITY)?;
             weights = self.where_(blind, 0.0, weights)?;
+            sums = self.where_(blind, f64::NEG_INFINITY, sums)?;
         }
         let y = self.matmul(weights, v)?;
-        self.cast(y, ty.dtype)
+        let rows = shape[..shape.len() - 1].to_vec();
+        let sums = self.view(sums, &rows)?;
+        Ok([self.cast(y, ty.dtype)?, sums])
+    }
+
+    /// Keys or values whose heads are repeated until there is one for each of the query's.
+    fn shared_heads(&mut self, x: ValueId, query: &[Expr]) -> Result<ValueId> {
+        let shape = self.ty(x).shape.clone();
+        let (4, 4) = (shape.len(), query.len()) else {
+            return Ok(x);
+        };
+        let (Some(heads), Some(groups)) = (query[1].as_const(), shape[1].as_const()) else {
+            return Ok(x);
+        };
+        if heads == groups || groups == 0 || heads % groups != 0 {
+            return Ok(x);
+        }
+        let times = Expr::constant(heads / groups);
+        let apart = self.unsqueeze(x, 2)?;
+        let [batch, group, keys, width] = [0, 1, 2, 3].map(|d| shape[d].clone());
+        let repeated = [batch.clone(), group, times, keys.clone(), width.clone()];
+        let repeated = self.expand(apart, &repeated)?;
+        self.view(repeated, &[batch, query[1].clone(), keys, width])
     }
 
     /// Where the column of the last two dims is not beyond the row.

@@ -440,6 +440,10 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             );
             Ok(vec![x.clone(), statistic.clone(), statistic])
         }
+        Op::Sdpa {
+            causal: _,
+            scale: _,
+        } => attention(op, operands),
         Op::Var {
             dims,
             correction: _,
@@ -488,6 +492,48 @@ pub fn wide(dtype: DType) -> DType {
         d if d.is_float() => DType::F32,
         _ => DType::I64,
     }
+}
+
+fn attention(op: &Op, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+    let [q, k, v] = [operands[0], operands[1], operands[2]];
+    accept(op, &operands[..3])?;
+    for (name, ty) in [("q", q), ("k", k), ("v", v)] {
+        expect_rank(op, name, ty, 4)?;
+    }
+    inner_ok(op, &q.shape[3], &k.shape[3])?;
+    let refuse = |message: String| Err(fail(Code::ShapeMismatch, op, message));
+    if k.shape[..3] != v.shape[..3] {
+        let (k, v) = (shape_text(&k.shape), shape_text(&v.shape));
+        return refuse(format!(
+            "k is {k} and v is {v}; they may differ in the last dimension alone"
+        ));
+    }
+    if q.shape[0] != k.shape[0] {
+        return refuse(format!("{} batches against {}", q.shape[0], k.shape[0]));
+    }
+    let (heads, groups) = (&q.shape[1], &k.shape[1]);
+    let shared = match (heads.as_const(), groups.as_const()) {
+        (Some(heads), Some(groups)) => groups > 0 && heads % groups == 0,
+        _ => false,
+    };
+    if heads != groups && !shared {
+        return refuse(format!(
+            "{heads} heads of q cannot share {groups} of k and v evenly"
+        ));
+    }
+    let scores = [&q.shape[..3], &k.shape[2..3]].concat();
+    if let Some(mask) = operands.get(3) {
+        expect_rank(op, "mask", mask, 4)?;
+        broadcasts_to(op, &mask.shape, &scores)?;
+        if !mask.dtype.is_bool() && mask.dtype != q.dtype {
+            let message = format!("a mask of {} for operands of {}", mask.dtype, q.dtype);
+            return Err(fail(Code::DTypeMismatch, op, message)
+                .help("a mask is of bool, or of the dtype of the operands"));
+        }
+    }
+    let out = [&q.shape[..3], &v.shape[3..]].concat();
+    let sums = TensorType::new(wide(q.dtype), q.shape[..3].to_vec(), q.device);
+    Ok(vec![TensorType::new(q.dtype, out, q.device), sums])
 }
 
 /// The shape after a reduction over `dims`.

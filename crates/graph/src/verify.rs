@@ -262,6 +262,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
             );
         }
         Op::NativeLayerNorm { eps: number, .. }
+        | Op::Sdpa { scale: number, .. }
         | Op::Var {
             correction: number, ..
         } => {

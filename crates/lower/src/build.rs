@@ -25,6 +25,7 @@ pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> R
     let mut builder = Builder::new(graph, schedule, group, name)?;
     let nests = match group.kind {
         GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
+        GroupKind::Attention(_) => vec![builder.empty()?],
         GroupKind::Writes(node) if graph.nodes[node].op.category() == Category::Scan => {
             vec![builder.scan(&graph.nodes[node])?]
         }
@@ -120,7 +121,8 @@ impl<'a> Builder<'a> {
 
     // ---- elementwise work and reductions ---------------------------------------------------------------------------------------
 
-    fn loops(&mut self) -> Result<Nest> {
+    /// The domain and the buffers, without any work.
+    fn empty(&self) -> Result<Nest> {
         let dims = self
             .group
             .dims
@@ -129,6 +131,11 @@ impl<'a> Builder<'a> {
             .collect::<Result<Vec<_>>>()?;
         let mut nest = Nest::new(self.name.clone(), dims, &self.known);
         nest.buffers = self.buffers.clone();
+        Ok(nest)
+    }
+
+    fn loops(&mut self) -> Result<Nest> {
+        let mut nest = self.empty()?;
         for &dim in &self.group.reduced {
             nest.reduced = nest.reduced.with(dim);
         }
@@ -290,6 +297,7 @@ impl<'a> Builder<'a> {
             | Op::Softmax { .. }
             | Op::LogSoftmax { .. }
             | Op::NativeLayerNorm { .. }
+            | Op::Sdpa { .. }
             | Op::Var { .. } => Err(internal(node)),
         }
     }

@@ -13,6 +13,7 @@
 //! | `sort.rs` | positions in order |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
+//! | `attention.rs` | attention with a running softmax, block by block |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel |
@@ -21,6 +22,7 @@
 //! This is the only crate that sees both IRs.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod build;
 mod chunk;
 mod codes;
@@ -55,6 +57,7 @@ use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
 
+pub use crate::attention::applies as has_attention;
 pub use crate::wide::Rounding;
 
 /// What a kernel's parameter stands for, in order.
@@ -115,6 +118,16 @@ pub fn lower_group(
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
                 loops(&work.nests, strategy, target, name)?
             }
+        }
+        GroupKind::Attention(node) => {
+            let node = &graph.nodes[node];
+            let a = attention::Attention::read(graph, &schedule.memory, node, &work.buffers)?;
+            let nest = &work.nests[0];
+            let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
+            let program = attention::attention(nest, params, &a, target)?;
+            let mapped = expanded(program.clone(), target)?;
+            depth = a.work();
+            (program, mapped, Vec::new())
         }
         GroupKind::Loops | GroupKind::Writes(_) | GroupKind::External(_) => {
             loops(&work.nests, strategy, target, name)?

@@ -113,13 +113,7 @@ pub fn packed(
             b.shape([depth / blocking.pack, cols, blocking.pack])
                 .operand([MmaDim::K, MmaDim::Side, MmaDim::K])
         };
-        // A tile of its own: the product updates it in place.
-        let zero = k.constant(product.acc, 0);
-        let made = k.append(
-            Op::Splat { value: zero.val() },
-            &[Type::tile(product.acc, &[rows, cols])],
-        );
-        let mut acc = k.tile(made.first().copied().unwrap_or(zero.val()));
+        let mut acc = zeros(k, product.acc, rows, cols);
         if blocking.matrix {
             acc = acc.convert_layout(matrix_layout(rows, cols));
         }
@@ -191,15 +185,25 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     })
 }
 
+/// An accumulator: a tile of its own, since the product updates it in place.
+pub fn zeros(k: &KernelBuilder, dtype: DType, rows: i64, cols: i64) -> Tile {
+    let zero = k.constant(dtype, 0);
+    let made = k.append(
+        Op::Splat { value: zero.val() },
+        &[Type::tile(dtype, &[rows, cols])],
+    );
+    k.tile(made.first().copied().unwrap_or(zero.val()))
+}
+
 /// Tiles of this shape, and of the shapes that broadcast to it, run along vector lanes.
-fn lay_out(k: &KernelBuilder, spread: &Spread, shape: &[i64]) {
+pub fn lay_out(k: &KernelBuilder, spread: &Spread, shape: &[i64]) {
     for small in [[shape[0], shape[1]], [1, shape[1]], [shape[0], 1]] {
         k.layout_shape(small, spread.layout(&small, shape));
     }
 }
 
 /// Accumulators in matrix registers: one lane walks the whole block.
-fn matrix_layout(rows: i64, cols: i64) -> TileLayout {
+pub fn matrix_layout(rows: i64, cols: i64) -> TileLayout {
     let mode = |dim: u8, extent: i64| Mode {
         dim,
         extent: u32::try_from(extent).unwrap_or(1),

@@ -206,6 +206,7 @@ pub(crate) fn writes_anywhere(node: &Node) -> bool {
         Category::View
         | Category::Source
         | Category::Sort
+        | Category::Attention
         | Category::Composite
         | Category::External => false,
     }

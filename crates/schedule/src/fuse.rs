@@ -139,6 +139,9 @@ impl<'a> Fuser<'a> {
             Category::Matmul => {
                 self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
             }
+            Category::Attention => {
+                self.start(id, node, GroupKind::Attention(id), self.shape(node.out()))
+            }
             Category::Scan if matches!(node.op, Op::LinearScan { .. }) => self.visit_scan(id, node),
             Category::Indexing | Category::Scan | Category::Sort => {
                 self.start(id, node, GroupKind::Writes(id), self.shape(node.out()))
@@ -252,7 +255,10 @@ impl<'a> Fuser<'a> {
     ) -> Option<(DimMap, Vec<(usize, Expr)>)> {
         let draft = &self.drafts[group];
         if draft.nodes.len() >= MAX_NODES
-            || matches!(draft.kind, GroupKind::Writes(_) | GroupKind::External(_))
+            || matches!(
+                draft.kind,
+                GroupKind::Writes(_) | GroupKind::Attention(_) | GroupKind::External(_)
+            )
         {
             return None;
         }
@@ -635,7 +641,9 @@ impl<'a> Fuser<'a> {
                 operand_maps,
                 inputs: inputs[g].iter().copied().collect(),
                 outputs: match draft.kind {
-                    GroupKind::External(node) => self.graph.nodes[node].outputs.clone(),
+                    GroupKind::External(node) | GroupKind::Attention(node) => {
+                        self.graph.nodes[node].outputs.clone()
+                    }
                     GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
                         outputs[g].iter().copied().collect()
                     }
@@ -754,7 +762,7 @@ fn made_again(user: &Op, operand: usize, source: &Op) -> bool {
 /// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.
 pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
     match op.category() {
-        Category::Matmul => true,
+        Category::Matmul | Category::Attention => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
         Category::Scan => !matches!(op, Op::LinearScan { .. }),
@@ -845,7 +853,7 @@ fn view_map(op: &Op, from: &[Expr], to: &[Expr], inner: &DimMap) -> Option<DimMa
 fn strategies(group: &Group, target: &TargetDesc, guess: &dyn Fn(&Expr) -> i64) -> Vec<Strategy> {
     match group.kind {
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
-        GroupKind::Writes(_) => vec![Strategy::Tiles],
+        GroupKind::Writes(_) | GroupKind::Attention(_) => vec![Strategy::Tiles],
         GroupKind::External(_) => vec![],
         GroupKind::Loops if group.reduced.is_empty() || group.scanned.is_some() => {
             vec![Strategy::Tiles]

@@ -103,6 +103,7 @@ fn lays_out(op: &Op) -> bool {
         | Category::Sort
         | Category::Indexing
         | Category::Matmul
+        | Category::Attention
         | Category::Composite
         | Category::Update => true,
     }

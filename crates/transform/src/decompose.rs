@@ -4,11 +4,16 @@
 
 use oxyfuel_base::{DType, Expr, Result, Scalar};
 use oxyfuel_graph::{
-    Binary, Builder, Compare, Graph, Op, Rebuild, Reduce, Scatter, Unary, ValueId,
+    Binary, Builder, Compare, Graph, Node, Op, Rebuild, Reduce, Scatter, Unary, ValueId,
 };
 
 /// Replaces every composite op. What comes out has primitive ops only.
 pub fn decompose(graph: &Graph) -> Result<Graph> {
+    decompose_but(graph, &|_| false)
+}
+
+/// Replaces every composite op but those that `stays` names: the target has a kernel for them.
+pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     let mut rebuild = Rebuild::new(graph);
     for (id, node) in graph.nodes.iter() {
         let inputs = node
@@ -18,6 +23,10 @@ pub fn decompose(graph: &Graph) -> Result<Graph> {
             .collect::<Result<Vec<_>>>()?;
         rebuild.at(id);
         let outs = match &node.op {
+            _ if stays(node) => {
+                rebuild.copy(id)?;
+                continue;
+            }
             Op::Softmax { dim } => vec![softmax(&mut rebuild.builder, inputs[0], *dim)?],
             Op::LogSoftmax { dim } => vec![log_softmax(&mut rebuild.builder, inputs[0], *dim)?],
             Op::Argmax { dim, keepdim } => {
@@ -40,6 +49,13 @@ pub fn decompose(graph: &Graph) -> Result<Graph> {
             }
             Op::NativeLayerNorm { rank, eps } => {
                 layer_norm(&mut rebuild.builder, &inputs, *rank, eps.as_f64())?
+            }
+            Op::Sdpa { causal, scale } => {
+                let (operands, mask) = ([inputs[0], inputs[1], inputs[2]], inputs.get(3).copied());
+                let scale = Some(scale.as_f64());
+                let b = &mut rebuild.builder;
+                b.composed_attention(operands, mask, *causal, scale)?
+                    .to_vec()
             }
             Op::Var {
                 dims,

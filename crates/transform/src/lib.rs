@@ -21,7 +21,7 @@ mod simplify;
 
 pub use borders::borders;
 pub use concatenations::concatenations;
-pub use decompose::decompose;
+pub use decompose::{decompose, decompose_but};
 pub use lookups::lookups;
 pub use recurrences::recurrences;
 pub use simplify::{RULES, Rule, same_values, simplify};

@@ -19,6 +19,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
             GroupKind::Writes(_)
             | GroupKind::Loops
             | GroupKind::Contraction(_)
+            | GroupKind::Attention(_)
             | GroupKind::External(_) => 0,
         };
         for (i, &value) in node.inputs.iter().enumerate().skip(base) {
@@ -47,6 +48,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
         GroupKind::Writes(_)
         | GroupKind::Loops
         | GroupKind::Contraction(_)
+        | GroupKind::Attention(_)
         | GroupKind::External(_) => group.outputs.iter().map(size).sum(),
     };
     let nodes = group.nodes.iter().map(|&id| &graph.nodes[id]);

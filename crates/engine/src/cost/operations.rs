@@ -109,6 +109,8 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
             product(graph, node.inputs[1], numel(node.out()))
                 + out(adds + u32::try_from(scaled).unwrap_or(0))
         }
+        // Two products, and between them a softmax over the scores.
+        Op::Sdpa { .. } => node_products(graph, node) + scores(graph, node) * i64::from(exp + 4),
         // Largest, difference, exponential, sum; then a quotient, or the sum's logarithm.
         Op::Softmax { .. } => out(exp + 4),
         Op::LogSoftmax { .. } => out(exp + 5),
@@ -157,11 +159,22 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
 /// Of a node's operations, those of its matrix product.
 pub fn node_products(graph: &Graph, node: &Node) -> Expr {
     let a = match &node.op {
+        Op::Sdpa { .. } => {
+            let width = |value: ValueId| graph.values[value].ty.shape[3].clone();
+            return scores(graph, node) * (width(node.inputs[1]) + width(node.inputs[2])) * 2;
+        }
         Op::Mm | Op::Bmm => node.inputs[0],
         Op::Addmm { .. } => node.inputs[1],
         _ => return Expr::ZERO,
     };
     product(graph, a, graph.values[node.out()].ty.numel())
+}
+
+/// Pairs of a query and a key.
+fn scores(graph: &Graph, node: &Node) -> Expr {
+    let rows = &graph.values[node.inputs[0]].ty.shape[..3];
+    let keys = &graph.values[node.inputs[1]].ty.shape[2];
+    rows.iter().cloned().product::<Expr>() * keys.clone()
 }
 
 /// A multiplication and an addition for each element of the result and of the contracted dim, which is the last of the left operand.

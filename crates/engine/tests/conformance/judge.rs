@@ -202,7 +202,7 @@ fn rounds(op: &Op) -> bool {
         Op::Argmax { .. } | Op::Argmin { .. } => false,
         op => matches!(
             op.info().category,
-            Category::Matmul | Category::Composite | Category::Scan
+            Category::Matmul | Category::Attention | Category::Composite | Category::Scan
         ),
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! **Integers** are computed without bound and wrapped to the dtype.
 
+mod attention;
 mod function;
 mod index;
 mod matmul;
@@ -177,6 +178,12 @@ fn apply(
                 types[1].dtype,
             ))
         }
+        Op::Sdpa { causal, scale } => Ok(attention::attention(
+            operands,
+            *causal,
+            scale.as_f64(),
+            types[1].dtype,
+        )),
         Op::View { shape: _ } => one(Tensor {
             shape,
             ..x()?.clone()
