@@ -108,6 +108,7 @@ impl<'a> Search<'a> {
                 GroupKind::External(_) => {
                     hosted.extend(group.inputs.iter().chain(&group.outputs).copied());
                 }
+                GroupKind::Attention(_) => {}
                 GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
                     let nodes = group.nodes.iter().map(|&id| &graph.nodes[id]);
                     let free = nodes.filter(|node| writes_anywhere(node));

@@ -12,8 +12,9 @@
 
 use crate::level::Level;
 use crate::mir::{Arg, Base, Class, Func, Inst, Item, Mem, Op, Reg, Role};
-use crate::regalloc::SCRATCH;
 
+/// Vector registers left to reloads, the most that one instruction needs.
+const RELOADS: i32 = 3;
 /// Shorter bodies overlap by themselves, longer ones cost too much time to look at.
 const LENGTHS: std::ops::RangeInclusive<usize> = 24..=1200;
 /// Cycles from the first to the last instruction of a chain from which on the processor does not look far enough ahead.
@@ -356,7 +357,7 @@ fn reorder(func: &Func, items: &mut [Item], occurrences: &[u32]) {
     for item in items.iter() {
         for_each_reg(item, |r, _| inside[r.number()] += 1);
     }
-    let mut room = [0, 32 - SCRATCH[Class::Vec as usize] as i32, 7];
+    let mut room = [0, 32 - RELOADS, 7];
     let mut own: Vec<Vec<(Reg, u32)>> = vec![Vec::new(); items.len()];
     let mut seen = vec![false; regs];
     let mut sums = 0;

@@ -3,14 +3,12 @@
 //! An interval reaches from the first to the last occurrence in list order, and to the end of every loop that the register
 //! lives into. When a class runs out of registers, the interval with the least use for its length (uses count eight times
 //! more per loop level; a constant that the pool can give again counts half) lives in memory for its whole life. The scan
-//! is then repeated once with a few registers of that class kept back for reloads, so that a function without spills pays
-//! nothing for the possibility.
+//! is then repeated with as many registers of that class kept back as an instruction needs for reloads at once, so that a
+//! function without spills pays nothing for the possibility, and one whose constants come out of the pool pays one.
 
 use crate::level::Level;
 use crate::mir::{Class, Func, Item, Op, Reg, Remat, Role};
-
-/// Registers kept for reloads in a class that spills.
-pub const SCRATCH: [usize; 3] = [3, 3, 2];
+use crate::rewrite::reloads_at_once;
 
 pub const RAX: u8 = 0;
 pub const RDX: u8 = 2;
@@ -38,7 +36,7 @@ pub enum Loc {
 pub struct Allocation {
     pub locs: Vec<Loc>,
     pub frame_bytes: u32,
-    /// Reload registers of each class, empty where nothing of it spilled.
+    /// Reload registers of each class, empty where nothing of it needs one.
     pub scratch: [Vec<u8>; 3],
     pub spilled: u32,
 }
@@ -218,12 +216,12 @@ fn uses_div(items: &[Item]) -> bool {
 }
 
 /// Register files: what each class may hand out, as bit sets.
-fn files(level: Level, div: bool, spills: [bool; 3]) -> ([u32; 3], [Vec<u8>; 3]) {
+fn files(level: Level, div: bool, framed: bool, kept: [usize; 3]) -> ([u32; 3], [Vec<u8>; 3]) {
     let mut gpr: u32 = GPR_ORDER.iter().map(|&r| 1 << r).sum();
     if div {
         gpr &= !(1 << RAX | 1 << RDX);
     }
-    if spills.iter().any(|&s| s) {
+    if framed {
         gpr &= !(1 << RBP);
     }
     let vec = if level.avx512 { u32::MAX } else { 0xffff };
@@ -231,12 +229,10 @@ fn files(level: Level, div: bool, spills: [bool; 3]) -> ([u32; 3], [Vec<u8>; 3])
     let mut files = [gpr, vec, mask];
     let mut scratch: [Vec<u8>; 3] = Default::default();
     for class in 0..3 {
-        if spills[class] {
-            for _ in 0..SCRATCH[class] {
-                let top = 31 - files[class].leading_zeros() as u8;
-                files[class] &= !(1 << top);
-                scratch[class].push(top);
-            }
+        for _ in 0..kept[class] {
+            let top = 31 - files[class].leading_zeros() as u8;
+            files[class] &= !(1 << top);
+            scratch[class].push(top);
         }
     }
     (files, scratch)
@@ -249,21 +245,24 @@ pub fn allocate(func: &Func, items: &[Item], level: Level) -> Allocation {
         .collect();
     order.sort_by_key(|&n| intervals[n as usize].start);
     let div = uses_div(items);
-    let mut spills = [false; 3];
-    // Each round can only add classes that spill, so that four rounds are the most.
+    let (mut framed, mut kept) = (false, [0; 3]);
+    // Each round keeps more than the one before, and no instruction has more than a handful of operands.
     loop {
-        let (files, scratch) = files(level, div, spills);
-        let locs = scan(&intervals, &order, files);
-        let mut found = spills;
+        let (files, scratch) = files(level, div, framed, kept);
+        let mut locs = scan(&intervals, &order, files);
         for &n in &order {
-            if locs[n as usize] == Loc::Stack(0) {
-                found[intervals[n as usize].reg.class() as usize] = true;
+            if let (Loc::Stack(_), Some(remat)) = (locs[n as usize], func.remat.get(&(n as usize)))
+            {
+                locs[n as usize] = Loc::Pool(*remat);
             }
         }
-        if found == spills {
-            return place(func, &intervals, &order, locs, scratch, level);
+        let needed = reloads_at_once(items, &locs, level);
+        let spills = locs.iter().any(|loc| matches!(loc, Loc::Stack(_)));
+        if spills <= framed && (0..3).all(|class| needed[class] <= kept[class]) {
+            return place(&intervals, &order, locs, scratch, level);
         }
-        spills = found;
+        framed |= spills;
+        kept = std::array::from_fn(|class| kept[class].max(needed[class]));
     }
 }
 
@@ -338,7 +337,6 @@ fn choose(iv: &Interval, locs: &[Loc], free: u32) -> Option<u8> {
 
 /// Gives frame slots to what lives in memory; slots are reused once their interval ended.
 fn place(
-    func: &Func,
     intervals: &[Interval],
     order: &[u32],
     mut locs: Vec<Loc>,
@@ -350,10 +348,6 @@ fn place(
     let mut chosen: Vec<(u32, usize, usize)> = Vec::new();
     for &n in order {
         if locs[n as usize] != Loc::Stack(0) {
-            continue;
-        }
-        if let Some(remat) = func.remat.get(&(n as usize)) {
-            locs[n as usize] = Loc::Pool(*remat);
             continue;
         }
         let iv = &intervals[n as usize];

@@ -103,6 +103,85 @@ fn callee_saved(items: &[Item]) -> Vec<u8> {
         .collect()
 }
 
+/// Registers of each class that one instruction at most needs beside those of the allocation.
+pub fn reloads_at_once(items: &[Item], locs: &[Loc], level: Level) -> [usize; 3] {
+    let loc = |reg: Reg| match reg.is_virt() {
+        true => locs[reg.number()],
+        false => Loc::Reg(reg.number() as u8),
+    };
+    let away = |reg: Reg| !matches!(loc(reg), Loc::Reg(_));
+    let mut most = [0; 3];
+    for item in items {
+        let mut needed = [0; 3];
+        match item {
+            Item::Inst(inst) if is_pooled(inst, &loc) => {}
+            Item::Inst(inst) => {
+                let mut inst = *inst;
+                fold(&mut inst, &loc, level);
+                let mut seen: Vec<Reg> = Vec::new();
+                inst.for_each_reg(|reg, role| {
+                    if reg.is_none() || !away(reg) {
+                        return;
+                    }
+                    let class = reg.class() as usize;
+                    if role == Role::Def {
+                        needed[class] = needed[class].max(1);
+                    } else if !seen.contains(&reg) {
+                        seen.push(reg);
+                    }
+                });
+                for class in 0..3 {
+                    let reloads = seen.iter().filter(|reg| reg.class() as usize == class);
+                    needed[class] = needed[class].max(reloads.count());
+                }
+            }
+            Item::Copy(_, to, from) if away(*to) && away(*from) => needed[to.class() as usize] = 1,
+            Item::Copy(..) | Item::Entry(_) | Item::Bind(_) | Item::Align | Item::Jump(..) => {}
+        }
+        most = std::array::from_fn(|class| most[class].max(needed[class]));
+    }
+    most
+}
+
+/// The definition of a constant that is read from the pool at each use.
+fn is_pooled(inst: &Inst, loc: &dyn Fn(Reg) -> Loc) -> bool {
+    matches!(inst.args[0], Arg::Reg(d) if inst.op.row().slots[0].role == Role::Def && matches!(loc(d), Loc::Pool(_)))
+}
+
+/// Turns one spilled operand into memory where the instruction can read it from there.
+fn fold(inst: &mut Inst, loc: &dyn Fn(Reg) -> Loc, level: Level) {
+    let slots = inst.op.row().slots;
+    if inst.has_mem() || slots.iter().any(|s| matches!(s.kind, Kind::VecIndexed(_))) {
+        return;
+    }
+    for i in 0..inst.args.len() {
+        let Arg::Reg(reg) = inst.args[i] else {
+            continue;
+        };
+        let slot = inst.op.row().slots[i];
+        if !slot.takes_mem() || inst.role(i) != Role::Use {
+            continue;
+        }
+        let mem = match loc(reg) {
+            Loc::Stack(at) => Mem::stack(at),
+            Loc::Pool(r)
+                if level.avx512 && r.element != 0 && r.element == inst.op.row().broadcast =>
+            {
+                Mem::pool(r.pool).repeated()
+            }
+            Loc::Pool(r) if r.element == 0 => Mem::pool(r.pool),
+            Loc::Pool(r) => match r.whole {
+                Some(whole) => Mem::pool(whole),
+                None => continue,
+            },
+            Loc::Reg(_) | Loc::Unused => continue,
+        };
+        inst.args[i] = Arg::Mem;
+        inst.mem = mem;
+        return;
+    }
+}
+
 struct Rewriter<'a> {
     allocation: &'a Allocation,
     level: Level,
@@ -214,57 +293,12 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Turns one spilled operand into memory where the instruction can read it from there.
-    fn fold(&self, inst: &mut Inst) {
-        if inst.has_mem()
-            || inst
-                .op
-                .row()
-                .slots
-                .iter()
-                .any(|s| matches!(s.kind, Kind::VecIndexed(_)))
-        {
-            return;
-        }
-        for i in 0..inst.args.len() {
-            let Arg::Reg(reg) = inst.args[i] else {
-                continue;
-            };
-            let slot = inst.op.row().slots[i];
-            if !slot.takes_mem() || inst.role(i) != Role::Use {
-                continue;
-            }
-            let mem = match self.loc(reg) {
-                Loc::Stack(at) => Mem::stack(at),
-                Loc::Pool(r)
-                    if self.level.avx512
-                        && r.element != 0
-                        && r.element == inst.op.row().broadcast =>
-                {
-                    Mem::pool(r.pool).repeated()
-                }
-                Loc::Pool(r) if r.element == 0 => Mem::pool(r.pool),
-                Loc::Pool(r) => match r.whole {
-                    Some(whole) => Mem::pool(whole),
-                    None => continue,
-                },
-                Loc::Reg(_) | Loc::Unused => continue,
-            };
-            inst.args[i] = Arg::Mem;
-            inst.mem = mem;
-            return;
-        }
-    }
-
     fn inst(&mut self, mut inst: Inst) {
-        // The definition of a constant that is read from the pool at each use.
-        if let Arg::Reg(d) = inst.args[0]
-            && inst.op.row().slots[0].role == Role::Def
-            && matches!(self.loc(d), Loc::Pool(_))
-        {
+        let loc = |reg: Reg| self.loc(reg);
+        if is_pooled(&inst, &loc) {
             return;
         }
-        self.fold(&mut inst);
+        fold(&mut inst, &loc, self.level);
         let mut reloads: Vec<(Reg, u8, bool)> = Vec::new();
         let mut used = [0usize; 3];
         let mut stores: Vec<(Reg, u32)> = Vec::new();
