@@ -202,7 +202,7 @@ impl Builder {
     /// softmax(query key^T scale + mask) value over the last two dims, computed in at least f32; a row that may look nowhere is zero. A mask of bools says where to look,
     /// one of floats is added; `causal` looks no further than its own position. The scale is one over the root of the last dim unless it is given.
     ///
-    /// Tensors of 4 dims, `[batch, heads, length, width]`, are one op, and heads of the query may share those of key and value; others are composed of products.
+    /// Tensors of 4 dims of known size, `[batch, heads, length, width]`, are one op, and heads of the query may share those of key and value; others are composed of products.
     #[track_caller]
     pub fn scaled_dot_product_attention(
         &mut self,
@@ -230,7 +230,8 @@ impl Builder {
         let width = ty.shape[ty.rank() - 1].clone();
         let scale = scale.or_else(|| Some(1.0 / (width.as_const()? as f64).sqrt()));
         let [q, k, v] = [query, key, value].map(|x| self.ty(x).shape.clone());
-        let of_four = [&q, &k, &v].iter().all(|shape| shape.len() == 4);
+        let fixed = |shape: &&Vec<Expr>| shape.iter().all(|n| n.as_const().is_some());
+        let of_four = [&q, &k, &v].iter().all(|x| x.len() == 4 && fixed(x));
         let shares = || match (q[1].as_const(), k[1].as_const()) {
             (Some(heads), Some(groups)) => groups > 0 && heads % groups == 0,
             _ => q[1] == k[1],
