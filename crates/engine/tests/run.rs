@@ -104,7 +104,12 @@ fn every_level_gives_the_same_bits() {
         let outputs = load(TO_THE_BIT, &target, &device).run(&[&x]).unwrap();
         // The order of the sum of the last one is a level's own.
         let floats: Vec<Vec<u32>> = outputs[..3].iter().map(bits).collect();
-        let all = (floats, outputs[3].to_bytes().unwrap());
+        let halves = outputs[3].to_bytes().unwrap();
+        let half = |bytes: &[u8]| match u16::from_le_bytes([bytes[0], bytes[1]]) {
+            nan if nan & 0x7fff > 0x7f80 => u16::MAX,
+            number => number,
+        };
+        let all = (floats, halves.chunks(2).map(half).collect::<Vec<_>>());
         assert!(
             *first.get_or_insert_with(|| all.clone()) == all,
             "{}",
