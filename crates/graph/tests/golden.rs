@@ -36,8 +36,8 @@ fn tolerance(op: &str, dtype: DType) -> Tolerance {
         "erfc" => Tolerance::Ulps(8.0),
         // Eager's gelu cancels for negative numbers, ours does not.
         "gelu" | "gelu:tanh" | "sum" | "mean" | "prod" | "cumsum" | "cumprod" | "linear_scan"
-        | "var" | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm" | "mm"
-        | "bmm" | "addmm" | "matmul" | "linear" | "scatter:sum" | "scatter:prod"
+        | "var" | "sdpa" | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm"
+        | "mm" | "bmm" | "addmm" | "matmul" | "linear" | "scatter:sum" | "scatter:prod"
         | "scatter_reduce" | "index_reduce" | "embedding_backward" => Tolerance::Sum,
         _ => Tolerance::Exact,
     }
@@ -296,6 +296,12 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
                 at["eps"].as_f64().unwrap(),
             )
             .map(Vec::from)
+        }
+        "sdpa" => {
+            let (causal, scale) = (at["causal"].as_bool(), at["scale"].as_f64());
+            let operands = [value(0)?, value(1)?, value(2)?];
+            b.sdpa(operands, optional(3), causal.unwrap(), scale.unwrap())
+                .map(Vec::from)
         }
         "view" => one(b.view(value(0)?, &exprs("shape"))),
         "permute" => one(b.permute(value(0)?, &ints("dims"))),

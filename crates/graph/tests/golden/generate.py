@@ -362,6 +362,12 @@ for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
     limits = torch.iinfo(dtype)
     case("philox", philox, torch.tensor([0, 1, 2, 100, limits.max, limits.min], dtype=dtype), torch.tensor([[0], [7], [limits.max]], dtype=dtype))
 
+for dtype, causal in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+    flash = lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=0.25)
+    case("sdpa", flash, *[torch.randn(2, 2, 3, 4).to(dtype) for _ in range(3)], causal=causal, scale=0.25)
+flash = lambda q, k, v, mask: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=0.5)
+case("sdpa", flash, *[torch.randn(1, 2, 3, 4) for _ in range(3)], torch.randn(1, 2, 3, 3), causal=False, scale=0.5)
+
 # Promotion, of dtypes and classes alone.
 KINDS = [("t", 1), ("t", 0)]
 for a, b in itertools.combinations_with_replacement(ALL, 2):
