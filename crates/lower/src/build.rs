@@ -467,17 +467,26 @@ impl<'a> Builder<'a> {
         };
         let place = self.placements.of(value);
         let ty = &self.graph.values[value].ty;
+        // Its elements may lie apart, if somebody wants them in memory like that.
+        let apart = self.placements.of(node.out()).strides[0].clone();
+        let steps = |distance: &Expr| -> Result<Expr> {
+            if apart.is_const(1) {
+                return checked(distance);
+            }
+            let (distance, apart) = (constant(distance)?, constant(&apart)?);
+            Ok(Expr::constant(distance / apart.max(1)))
+        };
         let mut walk = Walk {
             dim: None,
             stride: Expr::ONE,
-            offset: checked(&place.offset)?,
+            offset: steps(&place.offset)?,
         };
         let mut moving = 0;
         for (d, stride) in place.strides.iter().enumerate() {
             if !ty.shape[d].is_const(1) && !stride.is_const(0) {
                 moving += 1;
                 walk.dim = map[d];
-                walk.stride = checked(stride)?;
+                walk.stride = steps(stride)?;
             }
         }
         if moving > 1 {
