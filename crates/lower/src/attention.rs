@@ -342,7 +342,7 @@ impl Writer<'_> {
 
         let q = panel(b.part, b.rows * self.depth);
         let mut window = self.mems[a.q.buffer]
-            .at(&here(&a.q))
+            .at(here(&a.q))
             .shape([b.rows, self.depth])
             .strides([a.q.strides[2], a.q.strides[3]]);
         if let Some(rows_left) = &rows_left {
@@ -417,7 +417,7 @@ impl Writer<'_> {
         }
         let log = sum.unary(oxyfuel_kernel::ir::UnaryOp::Log);
         let mut window = self.mems[a.sums.buffer]
-            .at(&here(&a.sums))
+            .at(here(&a.sums))
             .shape([b.rows, 1])
             .strides([a.sums.strides[2], 1]);
         if let Some(rows_left) = &rows_left {
@@ -499,7 +499,7 @@ impl Writer<'_> {
                 .shape([rows, self.chunk])
                 .strides([apart, 1]),
         );
-        let best = most.binary(BinaryOp::Max, &scores.reduce(ReduceOp::Max, [1]));
+        let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
         let mut base = best.clone();
         if a.mask.is_some() {
             // Nothing seen so far: any number keeps the powers at 0.

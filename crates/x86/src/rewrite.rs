@@ -130,9 +130,9 @@ pub fn reloads_at_once(items: &[Item], locs: &[Loc], level: Level) -> [usize; 3]
                         seen.push(reg);
                     }
                 });
-                for class in 0..3 {
+                for (class, needed) in needed.iter_mut().enumerate() {
                     let reloads = seen.iter().filter(|reg| reg.class() as usize == class);
-                    needed[class] = needed[class].max(reloads.count());
+                    *needed = (*needed).max(reloads.count());
                 }
             }
             Item::Copy(_, to, from) if away(*to) && away(*from) => needed[to.class() as usize] = 1,
