@@ -69,6 +69,23 @@ impl Select<'_, '_> {
         Some(step)
     }
 
+    /// Whether two windows are certainly one, though each may have computed its place for itself.
+    pub fn same_window(&self, a: &Access, b: &Access) -> bool {
+        let equal = |a: Index, b: Index| a == b || self.difference(a, b) == Some(0);
+        let bounds = |a: &Option<Index>, b: &Option<Index>| match (a, b) {
+            (Some(a), Some(b)) => equal(*a, *b),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        let mut strides = a.strides.iter().zip(&b.strides);
+        let mut valid = a.valid.iter().zip(&b.valid);
+        a.mem == b.mem
+            && a.shape == b.shape
+            && equal(a.base, b.base)
+            && strides.all(|(a, b)| equal(*a, *b))
+            && valid.all(|(a, b)| bounds(a, b))
+    }
+
     /// `b - a`, where it is the same number always.
     fn difference(&self, a: Index, b: Index) -> Option<i64> {
         let sum = |index: Index| match index {

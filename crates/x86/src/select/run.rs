@@ -623,7 +623,7 @@ impl<'p> Select<'p, '_> {
                     Sink::Effect(Inst {
                         op: Op::Store { access: to, .. },
                         ..
-                    }) if to.mem == access.mem => to == access,
+                    }) if to.mem == access.mem => self.same_window(to, access),
                     Sink::Effect(i) => written_memory(&Sink::Effect(i)) != Some(access.mem),
                     Sink::Keep(_) => true,
                 });
