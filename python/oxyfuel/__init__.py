@@ -4,14 +4,14 @@
     model = torch.compile(model, backend="oxyfuel")
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
-defaults of the process, `explain`, which says what became of a model, and the errors.
+defaults of the process, `explain`, which says what became of a model, `trim`, which gives kept memory back, and the errors.
 """
 
 from __future__ import annotations
 
 from . import _torch as _torch  # checks torch's version before anything else of it is touched
 from . import config, logs
-from ._native import __version__
+from ._native import __version__, trim
 from .backend import backend
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import Explanation, GraphReport, explain
@@ -27,6 +27,7 @@ __all__ = [
     "backend",
     "config",
     "explain",
+    "trim",
 ]
 
 logs.setup(config.log)

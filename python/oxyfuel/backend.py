@@ -77,6 +77,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
             raise
         cause = _warn(role, error)
         code = OutputCode.eager(gm, role)
+    else:
+        _tell(code.run.notes, options)
     if role == "forward":
         _torch.report_output_strides(_strides(gm))
         _torch.donate_nothing()
@@ -99,6 +101,17 @@ def _strides(gm: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
 
 
 _warned: set[str] = set()
+
+
+def _tell(notes: Sequence[str], options: Options) -> None:
+    """One warning for one folder and one kind of trouble with it; results are right all the same."""
+    for note in notes:
+        kind = note.partition(":")[0]
+        option = "trace_dir" if errors.FILE_UNREADABLE in kind else "cache_dir"
+        where = f"`{option}` {getattr(options, option)}"
+        if f"{kind} {where}" not in _warned:
+            _warned.add(f"{kind} {where}")
+            warnings.warn(f"oxyfuel cannot use {where} and goes on without: {note}", OxyfuelWarning, stacklevel=2)
 
 
 def _warn(role: str, error: Exception) -> str:

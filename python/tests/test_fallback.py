@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 import warnings
 
+import oxyfuel
 import oxyfuel.compiled
 import pytest
 import torch
@@ -64,20 +68,52 @@ def test_wrong_inputs_after_the_compile_are_errors() -> None:
         ([], "E0108"),
         ([torch.randn(4, 3)], "E0101"),
         ([torch.randn(3, 4).double()], "E0102"),
+        ([None], "E0109"),
+        ([3.5], "E0109"),
     ):
         with pytest.raises(OxyfuelError) as raised:
             graph(inputs)
         assert raised.value.code == code
-    with pytest.raises(Exception):
-        graph([None])
     x = torch.randn(4, 3).t()
     torch.testing.assert_close(graph([x])[0], x + 1)
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: object) -> None:
+@pytest.mark.parametrize("option, code", [("cache_dir", "E0502"), ("trace_dir", "E0507")])
+def test_a_folder_that_cannot_be_written_costs_one_warning(option: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_warned", set())
+    options = {option: "/proc/nowhere"}
     x = torch.randn(3)
-    f = compiled(lambda x: x + 1, options={"cache_dir": "/proc/nowhere"})
-    torch.testing.assert_close(f(x), x + 1)
+    with pytest.warns(OxyfuelWarning) as seen:
+        torch.testing.assert_close(compiled(lambda x: x + 1, options=options)(x), x + 1)
+        torch.testing.assert_close(compiled(lambda x: x * 2, options=options)(x), x * 2)
+    (warning,) = [str(w.message) for w in seen if issubclass(w.category, OxyfuelWarning)]
+    for part in (f"`{option}`", "/proc/nowhere", f"error[{code}]", "No such file or directory", "help: "):
+        assert part in warning, warning
+    # Another folder is another warning, and the same one is told by every explanation.
+    with pytest.warns(OxyfuelWarning, match="elsewhere"):
+        compiled(lambda x: x - 1, options={option: "/proc/elsewhere"})(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OxyfuelWarning)
+        said = oxyfuel.explain(lambda x: x + 1, x, options=options)
+    (note,) = said.graphs[0].said["notes"]
+    assert code in note and "/proc/nowhere" in note and f"note: error[{code}]" in str(said)
+
+
+def test_a_cache_of_torch_s_that_cannot_be_written_costs_nothing_but_time() -> None:
+    program = (
+        "import torch\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU())\n"
+        "x = torch.randn(2, 3)\n"
+        "y = torch.compile(model, backend='oxyfuel', options={'fallback': 'error'})(x)\n"
+        "y.sum().backward()\n"
+        "torch.testing.assert_close(y, model(x))\n"
+        "assert model[0].weight.grad is not None\n"
+    )
+    # A folder that is there, and in which nobody can make another.
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "/proc/self"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "AOTAutograd cache unable to write compiled graph" in done.stderr and "/proc/" in done.stderr, done.stderr
 
 
 def test_traces_are_written(tmp_path: object) -> None:

@@ -1,11 +1,13 @@
 //! The compiler with a memory: a target, a device, and what was compiled before.
 //!
 //! A graph is looked for in this process, then on disk, then compiled. A cache that cannot be used costs a compile and a note, never the result.
+//!
+//! A compiler knows what it made as long as somebody holds it: it keeps no executable alive, and so neither its code, nor its constants, nor its arena.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use oxyfuel_base::{Code, Digest, Error, Result};
 use oxyfuel_graph::Graph;
@@ -26,7 +28,9 @@ pub struct Compiler {
     options: Options,
     device: Arc<dyn Device>,
     cache: Option<Cache>,
-    known: Mutex<HashMap<Digest, Arc<Executable>>>,
+    /// Why there is no cache where one was asked for; every record says it.
+    no_cache: Option<String>,
+    known: Mutex<HashMap<Digest, Weak<Executable>>>,
     stats: Mutex<Stats>,
     traces: AtomicU64,
     figures: OnceLock<Option<Figures>>,
@@ -45,8 +49,6 @@ pub struct Stats {
     pub cache_problems: Vec<String>,
 }
 
-/// More executables than this, and those that nobody holds are forgotten.
-const KEEP: usize = 1024;
 /// More problems than this are the same ones again.
 const KEEP_PROBLEMS: usize = 64;
 
@@ -60,23 +62,23 @@ impl Compiler {
 
     /// For this target, on this device.
     pub fn on(target: Target, options: Options, device: Arc<dyn Device>) -> Self {
-        let mut stats = Stats::default();
-        let cache =
-            options
-                .cache_dir
-                .as_ref()
-                .and_then(|dir| match Cache::open(dir, DEFAULT_LIMIT) {
-                    Ok(cache) => Some(cache),
-                    Err(error) => {
-                        stats.cache_problems.push(error.to_string());
-                        None
-                    }
-                });
+        let (cache, no_cache) = match &options.cache_dir {
+            None => (None, None),
+            Some(dir) => match Cache::open(dir, DEFAULT_LIMIT) {
+                Ok(cache) => (Some(cache), None),
+                Err(error) => (None, Some(error.to_string())),
+            },
+        };
+        let stats = Stats {
+            cache_problems: no_cache.iter().cloned().collect(),
+            ..Stats::default()
+        };
         Self {
             target,
             options,
             device,
             cache,
+            no_cache,
             known: Mutex::default(),
             stats: Mutex::new(stats),
             traces: AtomicU64::new(0),
@@ -113,17 +115,19 @@ impl Compiler {
     /// An executable for the graph.
     pub fn compile(&self, graph: &Graph) -> Result<Arc<Executable>> {
         let key = plan_key(graph, &self.target.desc, &self.options)?;
-        if let Some(known) = lock(&self.known).get(&key) {
+        if let Some(known) = lock(&self.known).get(&key).and_then(Weak::upgrade) {
             lock(&self.stats).memory_hits += 1;
-            return Ok(known.clone());
+            return Ok(known);
         }
-        // Two threads may compile the same graph at once; both results are good and the first one stays.
         let executable = Arc::new(self.make(graph, &key)?);
         let mut known = lock(&self.known);
-        if known.len() >= KEEP {
-            known.retain(|_, executable| Arc::strong_count(executable) > 1);
+        // Two threads may compile the same graph at once; both results are good and the first one stays.
+        if let Some(first) = known.get(&key).and_then(Weak::upgrade) {
+            return Ok(first);
         }
-        Ok(known.entry(key).or_insert(executable).clone())
+        known.retain(|_, executable| executable.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&executable));
+        Ok(executable)
     }
 
     fn make(&self, graph: &Graph, key: &Digest) -> Result<Executable> {
@@ -164,6 +168,7 @@ impl Compiler {
             stats.cache_problems.extend(notes.iter().cloned());
             stats.cache_problems.truncate(KEEP_PROBLEMS);
         }
+        notes.extend(self.no_cache.clone());
         compiled.record.notes = notes;
         Executable::load(compiled.plan, compiled.record, self.device.clone())?
             .limited(self.options.memory_limit)
@@ -180,6 +185,7 @@ impl Compiler {
         let dir = dir.join(format!("{}-{number:03}-{name}", std::process::id()));
         let bad = |error: std::io::Error| {
             Error::new(Code::FileUnreadable, format!("{}: {error}", dir.display()))
+                .help("name a directory for traces that this user can write and that has room")
         };
         std::fs::create_dir_all(&dir).map_err(bad)?;
         for (number, stage) in Stage::ALL.into_iter().enumerate() {

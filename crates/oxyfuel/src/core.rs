@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 
 /// More variants than this and the oldest goes: shapes that never repeat must not fill memory.
 const MAX_VARIANTS: usize = 256;
+/// A function that is cut holds so many segments; more are compiled anew at each call.
+const MAX_SEGMENTS: usize = 1024;
 
 /// The structure of a result, whose tensors are replaced by those of a call.
 pub(crate) type Template = Arc<dyn Any + Send + Sync>;
@@ -176,7 +178,7 @@ impl Segments {
                 .executables
                 .iter()
                 .any(|known| Arc::ptr_eq(known, &executable));
-            if !known && self.executables.len() < MAX_VARIANTS {
+            if !known && self.executables.len() < MAX_SEGMENTS {
                 self.executables.push(executable);
             }
         }
@@ -298,6 +300,10 @@ impl Core {
                 let whole = Whole::new(&variant.compiler, captured)?;
                 let mut tensors = request.inputs.to_vec();
                 tensors.extend(&whole.captured);
+                if let Kind::Cut(segments) = &variant.kind {
+                    let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
+                    segments.add(&[], Some(whole.executable.clone()));
+                }
                 let outputs = whole.executable.run(&tensors)?;
                 Ok(Returned {
                     tensors: whole.results(variant, request, outputs)?,

@@ -99,6 +99,30 @@ pub fn compiler(settings: &Settings) -> Result<Arc<Compiler>> {
     Ok(compiler)
 }
 
+/// Gives memory that is kept for later calls back to the system; how many bytes that were.
+pub fn trim() -> usize {
+    let known = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    trim_all(known.as_ref())
+}
+
+fn trim_all(known: Option<&HashMap<String, Arc<Compiler>>>) -> usize {
+    let compilers = known.into_iter().flat_map(HashMap::values);
+    compilers.map(|compiler| compiler.device().trim()).sum()
+}
+
+/// What a graph leaves behind when it goes: its arena is memory that nobody may ask for again. The last field of what owns one.
+#[derive(Debug)]
+pub struct Leftovers;
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        // In a forked child a thread that does not exist there may hold the lock.
+        if let Ok(known) = COMPILERS.try_lock() {
+            trim_all(known.as_ref());
+        }
+    }
+}
+
 /// A graph that was compiled, and how its host calls it.
 #[derive(Debug)]
 pub struct Compiled {

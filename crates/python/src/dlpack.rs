@@ -4,7 +4,8 @@
 //!
 //! Asking the table costs a tenth of a microsecond; Python's `data_ptr`, `size` and `stride` together cost one. A torch without the table is asked by those.
 
-use oxyfuel_base::DType;
+use crate::errors::raise;
+use oxyfuel_base::{DType, err};
 use oxyfuel_runtime::storage::Storage;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -187,7 +188,10 @@ impl View {
                 .unwrap_or_else(|| PyTypeError::new_err("torch does not lend this tensor")));
         }
         if dl.device[0] != CPU {
-            return Err(PyTypeError::new_err("a tensor is not on the CPU"));
+            return Err(raise(err!(
+                DeviceMismatch,
+                "a tensor is not on the CPU, for which the graph was compiled"
+            )));
         }
         self.address = dl.data as u64 + dl.byte_offset;
         self.element = Some((dl.dtype.code, dl.dtype.bits));

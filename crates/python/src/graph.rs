@@ -1,6 +1,6 @@
 //! A compiled graph as Python sees it: a callable that takes a list of tensors, empties it, and returns a tuple.
 
-use crate::compile::{self, Compiled};
+use crate::compile::{self, Compiled, Leftovers};
 use crate::dlpack::View;
 use crate::errors::raise;
 use crate::form::{Form, Forms, Maker, Output};
@@ -12,6 +12,7 @@ use oxyfuel_engine::Executable;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::{Device, Stream};
 use oxyfuel_runtime::execute::LATER;
+use oxyfuel_runtime::overlap::{Range, overlaps};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::collections::HashMap;
@@ -54,6 +55,7 @@ pub struct Inner {
     others: Mutex<HashMap<usize, Arc<Executable>>>,
     /// What calls need for themselves, waiting for the next.
     states: Mutex<Vec<State>>,
+    _leftovers: Leftovers,
 }
 
 /// More calls at once than this, and what they needed is not kept.
@@ -157,6 +159,7 @@ impl Graph {
             only: None,
             known: Mutex::default(),
             given,
+            _leftovers: Leftovers,
         };
         if inner.plan().symbols.is_empty() {
             inner.only = Some(Arc::new(inner.make_forms(py, &[])?));
@@ -297,7 +300,9 @@ impl Inner {
             match kind {
                 InputKind::Tensor(input) => {
                     let item = inputs.get_item(parameter)?;
-                    state.views[*input].read(&item)?;
+                    state.views[*input]
+                        .read(&item)
+                        .map_err(|error| unreadable(&item, &plan.inputs[*input].name, error))?;
                     state.slots[self.input_buffers[*input]] = Some(item.unbind());
                 }
                 InputKind::Object(input) => {
@@ -306,7 +311,14 @@ impl Inner {
                 }
                 InputKind::Symbol(_) => {
                     if let Some((_, place)) = self.given.iter().find(|(p, _)| *p == parameter) {
-                        state.numbers[*place] = inputs.get_item(parameter)?.extract()?;
+                        let item = inputs.get_item(parameter)?;
+                        state.numbers[*place] = item.extract().map_err(|_| {
+                            let class = item.get_type();
+                            raise(err!(
+                                InvalidArgument,
+                                "input {parameter} is {class}, not an integer"
+                            ))
+                        })?;
                     }
                 }
                 InputKind::Unused => {}
@@ -436,38 +448,6 @@ impl Inner {
     }
 }
 
-/// Where an input lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Range {
-    begin: u64,
-    end: u64,
-    input: usize,
-    written: bool,
-}
-
-/// The written inputs that share bytes with another, in their order.
-fn overlaps(ranges: &mut [Range]) -> Vec<usize> {
-    ranges.sort_unstable();
-    let mut found = vec![];
-    // Of what lies before: the end of all, and the written ones that have not ended.
-    let mut end = 0;
-    let mut open: Vec<Range> = vec![];
-    for range in ranges.iter() {
-        open.retain(|earlier| earlier.end > range.begin);
-        found.extend(open.iter().map(|earlier| earlier.input));
-        if range.written {
-            if range.begin < end {
-                found.push(range.input);
-            }
-            open.push(*range);
-        }
-        end = end.max(range.end);
-    }
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
 /// By step: inputs that no step after it touches and that are no outputs. Only external calls have any: between them nothing is freed.
 fn last_reads(plan: &Plan) -> Vec<Vec<usize>> {
     let mut last = vec![0; plan.buffers.len()];
@@ -498,6 +478,19 @@ fn last_reads(plan: &Plan) -> Vec<Vec<usize>> {
         }
     }
     reads
+}
+
+/// What to say of an input that cannot be read.
+fn unreadable(item: &Bound<'_, PyAny>, name: &str, error: PyErr) -> PyErr {
+    let class = item.py().import("torch").and_then(|t| t.getattr("Tensor"));
+    match class.and_then(|class| item.is_instance(&class)) {
+        Ok(false) => raise(err!(
+            InvalidArgument,
+            "input {name} is {}, not a tensor",
+            item.get_type()
+        )),
+        Ok(true) | Err(_) => error,
+    }
 }
 
 /// Whether an input can be used as it is; an error where it is not the tensor that the plan was made for.
@@ -536,56 +529,16 @@ impl Graph {
             .map_err(raise)
     }
 
+    /// What a person should know: a folder that could not be used, and why.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.inner.compiled.executable.record().notes.clone()
+    }
+
     /// The plan as text, for people.
     fn __str__(&self) -> String {
         let executable = &self.inner.compiled.executable;
         let basis = oxyfuel_engine::Basis::default();
         oxyfuel_engine::explain(executable.plan(), executable.record(), &basis).to_string()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overlaps_are_those_of_every_pair() {
-        // All ways to put three ranges of up to three bytes into six, each written or not.
-        let places: Vec<(u64, u64, bool)> = (0..6)
-            .flat_map(|begin| (1..=3).map(move |bytes| (begin, begin + bytes)))
-            .flat_map(|(begin, end)| [(begin, end, false), (begin, end, true)])
-            .collect();
-        let count = places.len();
-        for choice in 0..count.pow(3) {
-            let chosen = [
-                choice % count,
-                choice / count % count,
-                choice / count / count,
-            ];
-            let mut ranges: Vec<Range> = chosen
-                .iter()
-                .enumerate()
-                .map(|(input, &place)| {
-                    let (begin, end, written) = places[place];
-                    Range {
-                        begin,
-                        end,
-                        input,
-                        written,
-                    }
-                })
-                .collect();
-            let expected: Vec<usize> = (0..3)
-                .filter(|&a| {
-                    ranges[a].written
-                        && (0..3).any(|b| {
-                            a != b
-                                && ranges[a].begin < ranges[b].end
-                                && ranges[b].begin < ranges[a].end
-                        })
-                })
-                .collect();
-            assert_eq!(overlaps(&mut ranges), expected);
-        }
     }
 }

@@ -71,6 +71,12 @@ mod _native {
         crate::compile::fingerprint(&settings).map_err(errors::raise)
     }
 
+    /// Gives memory that is kept for later calls back to the system; how many bytes that were.
+    #[pyfunction]
+    fn trim(py: Python<'_>) -> usize {
+        py.detach(crate::compile::trim)
+    }
+
     /// The edits that our rules make in a described joint graph, as JSON. Its first `forward` results are the forward's; `own_random`: random numbers are ours to choose.
     #[pyfunction]
     fn rewrite_joint(

@@ -95,6 +95,9 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The time between two marks of this device; waits for the later one.
     fn elapsed(&self, from: &Mark, to: &Mark) -> Result<Duration>;
 
+    /// Gives memory that is kept for reuse back to the system, and says how many bytes that were.
+    fn trim(&self) -> usize;
+
     /// Fills part of a storage of this device.
     fn copy_in(&self, from: &[u8], to: &Storage, offset: usize) -> Result<()> {
         check_range(self.id(), to, offset, from.len())?;

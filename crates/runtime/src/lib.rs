@@ -17,6 +17,7 @@ pub mod fork;
 pub mod memory;
 pub mod null;
 pub mod openmp;
+pub mod overlap;
 pub mod pool;
 pub mod runner;
 pub mod storage;

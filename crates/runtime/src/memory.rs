@@ -205,11 +205,14 @@ impl<S: Source> Caching<S> {
         Ok(block(address))
     }
 
-    /// Gives everything that is kept for reuse back to where it came from.
-    pub fn trim(&self) {
-        if let Some(mut state) = self.shared.lock() {
-            state.release_all(&self.shared.source);
-        }
+    /// Gives everything that is kept for reuse back to where it came from, and says how many bytes that were.
+    pub fn trim(&self) -> usize {
+        let Some(mut state) = self.shared.lock() else {
+            return 0;
+        };
+        let kept = state.stats.cached;
+        state.release_all(&self.shared.source);
+        kept
     }
 
     /// Where the bytes are.
@@ -434,8 +437,8 @@ mod tests {
         }
         let stats = memory.stats();
         assert_eq!((stats.live, stats.hits), (0, 18 - 5)); // nine sizes in five classes
-        memory.trim();
-        assert_eq!(memory.stats().cached, 0);
+        assert_eq!(memory.trim(), stats.cached);
+        assert_eq!((memory.stats().cached, memory.trim()), (0, 0));
         assert!(memory.stats().peak >= 9 << 20);
     }
 

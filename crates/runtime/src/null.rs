@@ -124,6 +124,10 @@ impl Device for NullDevice {
         Ok(())
     }
 
+    fn trim(&self) -> usize {
+        0
+    }
+
     fn mark(&self, _stream: Stream) -> Result<Mark> {
         Ok(Mark(MarkKind::Clock(Instant::now())))
     }

@@ -356,6 +356,7 @@ fn cannot_write(error: &io::Error, path: &Path) -> Error {
         _ => Code::CacheUnwritable,
     };
     Error::new(code, format!("{}: {error}", path.display()))
+        .help("name a place that this user can write and that has room")
 }
 
 #[cfg(test)]

@@ -178,6 +178,10 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn trim(&self) -> usize {
+        self.memory.trim()
+    }
+
     fn mark(&self, _stream: Stream) -> Result<Mark> {
         Ok(Mark(MarkKind::Clock(Instant::now())))
     }

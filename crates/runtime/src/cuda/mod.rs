@@ -165,11 +165,6 @@ impl CudaDevice {
         self.memory.stats()
     }
 
-    /// Gives memory that is kept for reuse back to the driver.
-    pub fn trim(&self) {
-        self.memory.trim();
-    }
-
     /// A stream of our own, which does not wait for the default stream.
     pub fn new_stream(&self) -> Result<OwnStream> {
         OwnStream::new(&self.context)
@@ -323,6 +318,10 @@ impl Device for CudaDevice {
         let entered = self.context.enter()?;
         // SAFETY: no arguments.
         unsafe { entered.driver().context_synchronize() }
+    }
+
+    fn trim(&self) -> usize {
+        self.memory.trim()
     }
 
     fn mark(&self, stream: Stream) -> Result<Mark> {
