@@ -27,7 +27,8 @@ def keep(*args):
     return codes[-1]
 door.compile_graph = keep
 torch.set_num_threads(1)
-x = torch.ones(1 << 18)
+# Enough for several threads; little where the interpreter runs it too.
+x = torch.ones(1 << (22 if "OXYFUEL_NUM_THREADS" in os.environ else 12))
 said = {"error": None}
 try:
     y = torch.compile(lambda x: x * 3.140625 + 1, backend="oxyfuel")(x)

@@ -140,8 +140,8 @@ def test_nothing_leaks_over_ten_thousand_steps_of_training() -> None:
 
 
 def test_nothing_leaks_over_ten_thousand_large_outputs() -> None:
-    fast = compiled(lambda x: (x + 1, x[:1] * 2))
-    # Just above what is ours to keep: twelve gigabytes in all, in pages that are used again.
+    fast = compiled(lambda x: (x + 1, x[:1] * 2), options={"threads": 1})
+    # Just above what is ours to keep: ten gigabytes in all, in pages that are used again.
     x = torch.randn((1 << 18) + 64)
     with torch.no_grad():
         leaks_nothing(lambda: fast(x))
