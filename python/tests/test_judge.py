@@ -1,9 +1,14 @@
 """The judge itself: it must find what is wrong, survive a crash, and shrink."""
 
+import argparse
+import collections
+import shutil
+import subprocess
+
 import pytest
 import torch
 
-from judge import counts, doors, grammar, opinfo, pool, program, programs, share, verdict
+from judge import counts, doors, first, grammar, models, opinfo, pool, program, programs, record, revision, share, verdict
 
 
 class Liar(doors.Torch):
@@ -175,6 +180,98 @@ def test_a_count_that_rises_is_said(tmp_path, monkeypatch):
     (said,) = counts.rises("x", {"add float32 forward": counts.row(3, 1, 0, {"aten.mm.default": 2})})
     assert said.startswith("add float32 forward: external 2, was 1")
     assert counts.rises("x", {"sub float32 forward": row}) != []
+
+
+
+
+def test_a_row_that_was_not_counted_or_of_other_samples_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(counts, "HERE", tmp_path)
+    row = counts.row(3, 1, 0, {})
+    assert counts.rises("x", {"add float32 forward": row}) != []  # nothing is recorded at all
+    counts.write("x", {"add float32 forward": row, "sub float32 forward": row}, {}, partial=False)
+    (said,) = counts.rises("x", {"add float32 forward": counts.row(2, 1, 0, {}), "sub float32 forward": row})
+    assert said.startswith("add float32 forward: 2 samples, was 3")
+    assert counts.rises("x", {"add float32 forward": row}) == []
+    assert counts.rises("x", {"add float32 forward": row}, whole=True) == ["sub float32 forward: recorded, and not counted now"]
+
+
+def test_every_operator_is_counted_forward_and_backward():
+    jobs = list(first.jobs())
+    assert {j["op"] for j in jobs} == {name for name, op in opinfo.database().items() if op.supported_dtypes("cpu")}
+    assert len({(j["op"], j["direction"]) for j in jobs}) == len(jobs)
+
+
+def test_the_first_sample_that_compiles_is_counted(monkeypatch):
+    class Shy(doors.Torch):
+        """Counts every graph but those of the first sample, which it refuses."""
+
+        def below_dynamo(self, function):
+            def counting(graph, inputs):
+                if asked == ["below"]:
+                    raise RuntimeError("no")
+                self.counts.graphs += 1
+                return doors._nop(graph, inputs)
+
+            asked.append("below")
+            return doors.aot_function(function, fw_compiler=counting, keep_inference_input_mutations=True)
+
+        def backend(self):
+            return "eager"
+
+    asked, said = [], []
+    monkeypatch.setattr(doors, "door", {"oxyfuel": Shy("shy")}.get)
+    first.serve({"op": "atan2", "dtype": "float32", "direction": opinfo.FORWARD}, said.append)
+    assert [s["sample"] for s in said if "sample" in s] == [1]
+
+
+def test_a_record_is_written_for_whole_runs_and_said_on_the_page(tmp_path, monkeypatch):
+    page = tmp_path / "torch.md"
+    page.write_text(f"before\n{record.BEGIN}\nold\n{record.END}\nafter\n")
+    monkeypatch.setattr(record, "RECORD", tmp_path / "judge.json")
+    monkeypatch.setattr(record, "PAGE", page)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    record.write("programs", record.programs(0, 30, collections.Counter(agree=26, skip=3, wrong=1, kernels=9)))
+    line = {"op": "add", "dtype": "float32", "direction": "forward", "samples": 5, "agree": 4, "skipped": [{}], "wrong": [], "uncompiled": [1]}
+    record.write("opinfo", record.operators([line, line | {"op": "sub", "commit": "abc"}]))
+    found = record.json.loads((tmp_path / "judge.json").read_text())
+    assert (found["programs"]["compared"], found["programs"]["skipped"], found["programs"]["seeds"]) == (27, 3, [0, 29])
+    assert found["opinfo"]["commits"] == {"unknown": 1, "abc": 1}
+    assert (found["opinfo"]["operators"], found["opinfo"]["agree"], found["opinfo"]["uncompiled"]) == (2, 8, 2)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert "27 compared (seeds 0 to 29), 1 wrong; 3 more skipped" in text
+    with pytest.raises(SystemExit, match="whole"):
+        models.main(argparse.Namespace(model=["gpt2"], way=None, record=True, backend="oxyfuel", workers=0, patience=1, bless=False))
+
+
+def test_the_page_says_what_the_record_says():
+    whole = record.json.loads(record.RECORD.read_text()) if record.RECORD.exists() else {}
+    page = record.PAGE.read_text()
+    assert record.replaced(page, record.sentences(whole)) == page
+    if p := whole.get("programs"):
+        assert p["compared"] >= 10_000 and p["wrong"] == 0
+    for suite in ("opinfo", "models"):
+        assert whole.get(suite, {}).get("wrong", 0) == 0
+
+
+def test_a_commit_is_named_and_a_changed_tree_is_told(tmp_path):
+    if not shutil.which("git"):
+        return
+
+    def git(*args):
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *args], check=True, capture_output=True)
+
+    assert revision.of(tmp_path) == "unknown"
+    git("init", "-q")
+    (tmp_path / "Cargo.toml").write_text("1")
+    (tmp_path / "page.md").write_text("1")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    before = revision.of(tmp_path)
+    (tmp_path / "page.md").write_text("2")
+    assert revision.of(tmp_path) == before and len(before) >= 7
+    (tmp_path / "Cargo.toml").write_text("2")
+    assert revision.of(tmp_path) == before + "+"
 
 
 def test_kinds():

@@ -6,28 +6,31 @@ use crate::{Outcome, process, venv, workspace};
 use std::process::Command;
 
 pub const OPINFO_HELP: &str = "\
-usage: cargo xtask opinfo [--op NAME] [--dtype D] [--limit N] [--shard I/N] [--workers N] [--seed N] [--fresh] [--bless] ...
+usage: cargo xtask opinfo [--op NAME] [--dtype D] [--limit N] [--shard I/N] [--workers N] [--seed N] [--fresh] [--bless] [--record] ...
 
 Runs PyTorch's operator database through the backend: every operator, every sample, in float32, bfloat16, int64 and
 bool, and gradients in float32. The first samples of an operator are graphs of their own, the others are compiled
 several to a graph (--together 1: all alone). Results go to target/judge/opinfo.jsonl; jobs that are in it are not run
 again, so a run can be stopped and taken up. Fails when a result is wrong or a count of external operators or
-interpreted kernels is above the recorded one; --bless records the counts and writes docs/operators.md. All options:
---options.
+interpreted kernels is above the recorded one; --bless records the counts and writes docs/operators.md,
+--record writes the outcome of a whole run to bench/record/judge.json and docs/torch.md (with --report: of the results
+there are). All options: --options.
 ";
 
 pub const PROGRAMS_HELP: &str = "\
-usage: cargo xtask programs [--programs N] [--seed N] [--workers N] [--failures DIR] ...
+usage: cargo xtask programs [--programs N] [--seed N] [--workers N] [--failures DIR] [--record] ...
 
 Makes random torch programs, compares each with eager, and prints the smallest form of what is wrong as Python.
+About one in 27 cannot be compared (eager refuses it) and is skipped: `--programs 10450 --record` compares 10,000 and
+writes the outcome to bench/record/judge.json and docs/torch.md.
 All options: --options.
 ";
 
 pub const MODELS_HELP: &str = "\
-usage: cargo xtask models [--model NAME] [--way WAY] [--bless] ...
+usage: cargo xtask models [--model NAME] [--way WAY] [--bless] [--record] ...
 
 Runs torchvision and transformers models with random weights, forward and backward, against eager, and fails when a
-result is wrong or a count rose. All options: --options.
+result is wrong or a count rose; --record writes the outcome of a whole run. All options: --options.
 ";
 
 pub fn opinfo(args: &[String]) -> Outcome {

@@ -60,6 +60,12 @@ const COMMANDS: &[Command] = &[
         run: venv::package,
     },
     Command {
+        name: "install",
+        summary: "`pip install .` in a fresh environment, and the quickstart",
+        help: venv::INSTALL_HELP,
+        run: venv::install,
+    },
+    Command {
         name: "fmt",
         summary: "format the workspace (or --check it)",
         help: lint::FMT_HELP,

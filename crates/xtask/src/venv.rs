@@ -24,6 +24,18 @@ Makes `.venv-test` where it is not up to date, and builds the Python package of 
 profile. Python files are taken from the tree as they are; run this again after a change in Rust.
 ";
 
+pub const INSTALL_HELP: &str = "\
+usage: cargo xtask install
+
+Tries what a user does: `pip install .` of this tree in an environment of its own (`.venv-install`), with the packages of
+`.venv-test` but ours in reach, then checks what was installed and runs the quickstart.
+";
+
+pub fn install(args: &[String]) -> Outcome {
+    Args::parse(args, &[])?.nothing_after_dashes()?;
+    install_fresh(&ensure()?)
+}
+
 pub fn package(args: &[String]) -> Outcome {
     Args::parse(args, &[])?.nothing_after_dashes()?;
     let tools = ensure_package("dev")?;
@@ -106,54 +118,76 @@ pub fn ensure_package(profile: &str) -> Result<Tools, String> {
     Ok(tools)
 }
 
-/// `pip install .` in an environment with nothing else in it, as a user does it; its interpreter.
+/// `pip install .` in an environment of its own, as a user does it: with its requirements, its build tool fetched for it, everything that came of it
+/// checked, and the quickstart.
 ///
-/// torch and the build tool come from the test environment, and the development profile is used: what is tried is the package, not the download of torch nor
-/// the optimiser.
-pub fn install_fresh(tools: &Tools) -> Result<PathBuf, String> {
-    let venv = workspace::root().join(".venv-install");
+/// Two things differ from a user's. pip, torch and what it needs are links to the test environment, so that gigabytes are not fetched twice; the package that stands in
+/// there is not among them. And the development profile is used, since the optimiser is not what is tried.
+pub fn install_fresh(tools: &Tools) -> Outcome {
+    let root = workspace::root();
+    let venv = root.join(".venv-install");
     if venv.exists() {
         fs::remove_dir_all(&venv)
             .map_err(|e| format!("cannot remove the old {}: {e}", venv.display()))?;
     }
     process::run(
-        Command::new(&tools.python).args(["-m", "venv"]).arg(&venv),
+        Command::new(&tools.python)
+            .args(["-m", "venv", "--without-pip"])
+            .arg(&venv),
         "`python -m venv`",
     )?;
     let site = |venv: &Path| -> Result<PathBuf, String> {
         let sites = find_folder(&venv.join("lib"), "site-packages");
         sites.ok_or_else(|| format!("{} has no site-packages", venv.display()))
     };
-    let test = tools
-        .python
-        .parent()
-        .and_then(Path::parent)
-        .unwrap_or(Path::new("."));
-    let (from, to) = (site(test)?, site(&venv)?.join("tools.pth"));
-    fs::write(&to, format!("{}\n", from.display()))
-        .map_err(|e| format!("cannot write {}: {e}", to.display()))?;
+    let test = tools.bin()?.parent().unwrap_or(Path::new("."));
+    link_packages(&site(test)?, &site(&venv)?)
+        .map_err(|e| format!("cannot link the packages of {}: {e}", test.display()))?;
     let python = venv.join("bin/python");
-    let mut install = Command::new(&python);
-    install
-        .current_dir(workspace::root())
-        .env("PATH", search_path(tools)?)
-        .env("MATURIN_PEP517_ARGS", "--profile dev")
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ])
-        .args([
-            "--no-deps",
-            "--no-build-isolation",
-            "--ignore-installed",
-            ".",
-        ]);
-    process::run(&mut install, "`pip install .`")?;
-    Ok(python)
+    let pip = |args: &[&str]| {
+        let mut pip = Command::new(&python);
+        // The pins hold for the build tool too; what an environment variable does not know, pip leaves alone.
+        let pins = root.join(TEST.1);
+        pip.current_dir(&root)
+            .env("MATURIN_PEP517_ARGS", "--profile dev")
+            .env("PIP_CONSTRAINT", &pins)
+            .env("PIP_BUILD_CONSTRAINT", &pins)
+            .args(["-m", "pip", "--disable-pip-version-check"])
+            .args(args);
+        pip
+    };
+    process::run(&mut pip(&["install", "--quiet", "."]), "`pip install .`")?;
+    process::run(&mut pip(&["check"]), "`pip check`")?;
+    for script in [
+        "python/tests/check_install.py",
+        "python/examples/quickstart.py",
+    ] {
+        let mut run = Command::new(&python);
+        // Outside of the tree, so that what is imported is what was installed.
+        run.current_dir(std::env::temp_dir()).arg(root.join(script));
+        process::run(&mut run, script)?;
+    }
+    Ok(())
 }
+
+/// Links everything of one `site-packages` into another that is empty, except the package of this tree.
+fn link_packages(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let text = name.to_string_lossy();
+        let is_ours = text
+            .trim_start_matches("__editable__.")
+            .starts_with(PACKAGE);
+        if !is_ours && text != "__pycache__" {
+            std::os::unix::fs::symlink(entry.path(), to.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The Python package of this tree; its files in `site-packages` begin with this.
+const PACKAGE: &str = "oxyfuel";
 
 /// A program of the test environment, as if the environment was active.
 fn in_environment(tools: &Tools, program: &str) -> Result<Command, String> {
@@ -247,6 +281,32 @@ mod tests {
         fs::write(deep.join("tool"), "x").unwrap();
         assert_eq!(find_file(&folder, "tool"), Some(deep.join("tool")));
         assert_eq!(find_file(&folder, "other"), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_fresh_environment_gets_everything_but_our_own_package() {
+        let folder = std::env::temp_dir().join(format!("xtask-link-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        for name in [
+            "torch",
+            "torch-2.15.0.dist-info",
+            "pip",
+            "oxyfuel",
+            "oxyfuel-0.1.0.dist-info",
+            "__pycache__",
+        ] {
+            fs::create_dir_all(from.join(name)).unwrap();
+        }
+        fs::write(from.join("oxyfuel.pth"), "/tree/python").unwrap();
+        fs::create_dir_all(&to).unwrap();
+        link_packages(&from, &to).unwrap();
+        let mut found: Vec<_> = fs::read_dir(&to)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        found.sort();
+        assert_eq!(found, ["pip", "torch", "torch-2.15.0.dist-info"]);
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -23,6 +23,8 @@ def main():
         sub = commands.add_parser(name, help=summary, description=summary)
         importlib.import_module(f"judge.{name}").arguments(sub)
     args = parser.parse_args()
+    if args.record and args.backend != "oxyfuel":
+        parser.error("only runs of oxyfuel are recorded")
     return importlib.import_module(f"judge.{args.command}").main(args)
 
 if __name__ == "__main__":

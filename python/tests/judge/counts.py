@@ -38,26 +38,28 @@ def write(name, rows, reasons, partial):
     (HERE / f"{name}.json").write_text('{\n "reasons": {\n' + lines(reasons) + '\n },\n "rows": {\n' + lines(rows) + "\n }\n}\n")
 
 
-def rises(name, found):
-    """One sentence for each count that is above the recorded one."""
+def rises(name, found, whole=False):
+    """One sentence for each count that is above the recorded one, or cannot be told from it; of a whole run, for each recorded row that was not counted too."""
     recorded = load(name)["rows"]
     said = []
     for entry, now in found.items():
         before = recorded.get(entry)
         if before is None:
-            if recorded:
-                said.append(f"{entry}: not recorded (external {now['external']}, interpreted {now['interpreted']}); --bless records it")
+            said.append(f"{entry}: not recorded (external {now['external']}, interpreted {now['interpreted']}); --bless records it")
             continue
         if now["samples"] != before["samples"]:
+            said.append(f"{entry}: {now['samples']} samples, was {before['samples']}: the counts cannot be compared; --bless records them")
             continue
         for c in COUNTED:
             if now[c] > before[c]:
                 said.append(f"{entry}: {c} {now[c]}, was {before[c]} ({now['calls']} instead of {before['calls']})")
+    if whole:
+        said += [f"{entry}: recorded, and not counted now" for entry in recorded if entry not in found]
     return said
 
 
-def check(name, found):
-    said = rises(name, found)
+def check(name, found, whole=False):
+    said = rises(name, found, whole)
     for line in said[:50]:
         print(f"COUNT ROSE {line}")
     return not said

@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from judge import counts, doors, pool, verdict
+from judge import counts, doors, pool, record, verdict
 
 TOKENS = 320
 
@@ -107,6 +107,16 @@ def step(module, call, inputs, way, double=False):
     return {"out": [t.detach() for t in outs], "grad": grads, "buffer": {n: b.clone() for n, b in module.named_buffers()}}
 
 
+def count(name, way, door):
+    """The counts of the graphs of one model in one way, which is run and compared with nothing."""
+    module, inputs = build(name, way)
+    torch._dynamo.reset()
+    door.take_counts()
+    with door.same_numbers():
+        step(module, door.compile(module, dynamic=False), inputs, way)
+    return door.take_counts()
+
+
 def judge(name, way, door):
     """Problems of one model in one way, and the counts of its graphs."""
     import copy
@@ -141,7 +151,10 @@ def serve(job, say):
     for i in range(job.get("from", 0), 1):
         say({"at": i})
         try:
-            found, c, first = judge(job["model"], job["way"], door)
+            if job.get("compare", True):
+                found, c, first = judge(job["model"], job["way"], door)
+            else:
+                found, c, first = [], count(job["model"], job["way"], door), 0.0
         except Exception as error:
             found, c, first = [f"raises {verdict._one_line(error)}"], door.take_counts(), 0.0
         say({"sample": i, "verdict": "wrong" if found else "agree", "what": "; ".join(found[:6]), "kernels": c.kernels, "interpreted": c.interpreted, "external": c.external, "reasons": c.reasons, "first": round(first, 2)})
@@ -155,16 +168,18 @@ def arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--patience", type=float, default=600)
     parser.add_argument("--bless", action="store_true", help="write the counts")
+    parser.add_argument("--record", action="store_true", help="write the outcome of a whole run to bench/record/judge.json and docs/torch.md")
 
 
 def main(args):
     jobs = [{"model": m, "way": w, "backend": args.backend} for m in args.model or MODELS for w in args.way or WAYS]
-    wrong, table, reasons = 0, {}, {}
+    wrong, table, reasons, verdicts = 0, {}, {}, {}
 
     def see(job, found, last):
         nonlocal wrong
         s = found[-1] if found else {"verdict": "wrong", "what": last.get("error", "the worker died")}
         wrong += s["verdict"] != "agree"
+        verdicts[job["model"], job["way"]] = s["verdict"]
         external = s.get("external", {})
         name = f"{job['model']} {job['way']}"
         row = table[name] = counts.row(1, s.get("kernels", 0), s.get("interpreted", 0), external)
@@ -175,7 +190,12 @@ def main(args):
             print(f"  {s['what'][:1500]}", flush=True)
 
     pool.Pool("models", args.workers, args.patience, see).run(jobs)
+    whole = not (args.model or args.way)
+    if args.record:
+        if not whole:
+            raise SystemExit("only a whole run is recorded: every model in every way")
+        record.write("models", record.models(table, verdicts))
     if args.bless:
-        counts.write("models", table, reasons, partial=bool(args.model or args.way))
+        counts.write("models", table, reasons, partial=not whole)
         return 1 if wrong else 0
-    return 0 if not wrong and counts.check("models", table) else 1
+    return 0 if not wrong and counts.check("models", table, whole) else 1

@@ -23,7 +23,7 @@ import zlib
 
 import torch
 
-from judge import counts, pool, share, verdict
+from judge import counts, pool, record, revision, share, verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
 FORWARD, GRAD = "forward", "gradient"
@@ -64,12 +64,17 @@ def key(job):
     return f"{job['op']} {job['dtype']} {job['direction']}"
 
 
-def samples(job):
-    """Every sample of a job; the same ones in every process."""
+def stream(job):
+    """The operator of a job and its samples, made one after the other; the same ones in every process."""
     seed_all(zlib.crc32(key(job).encode()) + job.get("seed", 0))
     op = database()[job["op"]]
-    grad = job["direction"] == GRAD
-    found = list(op.sample_inputs("cpu", DTYPES[job["dtype"]], requires_grad=grad))
+    return op, iter(op.sample_inputs("cpu", getattr(torch, job["dtype"]), requires_grad=job["direction"] == GRAD))
+
+
+def samples(job):
+    """Every sample of a job."""
+    op, found = stream(job)
+    found = list(found)
     limit = job.get("limit")
     if limit and len(found) > limit:
         # Spread over the list, whose neighbours are much alike.
@@ -204,7 +209,7 @@ def summarise(job, found, done):
     # The last word on a sample counts.
     found = list({s["sample"]: s for s in found}.values())
     line = {"key": key(job), **{k: job[k] for k in ("op", "dtype", "direction", "backend", "limit", "seed", "together")}}
-    line |= {"samples": len(found), "seconds": done["seconds"]}
+    line |= {"samples": len(found), "seconds": done["seconds"], "commit": revision.code()}
     line["uncompiled"] = [s["sample"] for s in found if s.get("uncompiled")]
     line["agree"] = sum(s["verdict"] == "agree" for s in found)
     line["through_dynamo"] = sum(s.get("route") == "torch.compile" for s in found)
@@ -238,6 +243,7 @@ def arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--dynamo", action="store_true", help="every sample through torch.compile")
     parser.add_argument("--bless", action="store_true", help="write the counts and docs/operators.md from the results")
     parser.add_argument("--report", action="store_true", help="run nothing; report on the results there are")
+    parser.add_argument("--record", action="store_true", help="write the outcome of a whole run to bench/record/judge.json and docs/torch.md")
 
 
 def main(args):
@@ -278,8 +284,12 @@ def main(args):
         reasons = {t: e["reason"] for line in lines for t, e in line["external"].items()}
         counts.write("opinfo", rows(lines), reasons, partial=not whole)
         counts.write_operators()
-    elif args.together == TOGETHER and not counts.check("opinfo", rows(lines)):
+    elif args.together == TOGETHER and not args.limit and not counts.check("opinfo", rows(lines), whole and not args.report):
         ok = False
+    if args.record:
+        if not whole or len(lines) < len(wanted):
+            raise SystemExit("only a whole run is recorded: every operator, dtype, direction and sample")
+        record.write("opinfo", record.operators(lines))
     return 0 if ok else 1
 
 
@@ -290,7 +300,7 @@ def read(path):
 
 
 def rows(lines):
-    """The rows of the counts. A row of another number of samples is not comparable, and nobody compares it."""
+    """The rows of the counts."""
     return {
         line["key"]: counts.row(line["samples"], line["kernels"], line["interpreted"], {t: e["count"] for t, e in line["external"].items()})
         for line in lines

@@ -9,17 +9,22 @@ the job goes on with the same samples one by one, and if none of them falls alon
 
 import json
 import os
+import pathlib
 import queue
 import subprocess
 import sys
 import threading
 import time
 
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+
 
 class Pool:
     def __init__(self, module, workers, patience, see, environment=None):
         self.module, self.patience, self.see = module, patience, see
-        self.environment = {**os.environ, **(environment or {})}
+        # Workers find the judge wherever they are started.
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        self.environment = {**os.environ, "PYTHONPATH": path, **(environment or {})}
         self.workers = workers
 
     def run(self, jobs):

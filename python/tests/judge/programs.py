@@ -12,7 +12,7 @@ import warnings
 import torch
 import torch.nn.functional as F
 
-from judge import doors, grammar, pool, verdict
+from judge import doors, grammar, pool, record, verdict
 from judge.program import LARGEST, MOST_ELEMENTS, Program, Statement, shrink
 
 LAYOUTS = ("plain", "plain", "plain", "transposed", "stepped", "expanded", "offset", "reversed dims")
@@ -263,6 +263,7 @@ def arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--dynamo", action="store_true", help="every program through torch.compile, not one in twenty")
     parser.add_argument("--show", type=int, help="print the program of this seed and stop")
     parser.add_argument("--failures", type=pathlib.Path, help="write each failing program into this folder")
+    parser.add_argument("--record", action="store_true", help="write the outcome to bench/record/judge.json and docs/torch.md")
 
 
 def main(args):
@@ -278,6 +279,7 @@ def main(args):
         tally["jobs"] += 1
         if "error" in last:
             wrong.append(job["seed"])
+            tally["wrong"] += 1
             print(f"WRONG the worker of seeds {job['seed']}..: {last['error']}", flush=True)
         for s in found:
             tally[s["verdict"]] += 1
@@ -302,4 +304,6 @@ def main(args):
         print(f"  external {n:>6}  {target}")
     if wrong:
         print(f"wrong seeds: {wrong}")
+    if args.record:
+        record.write("programs", record.programs(args.seed, args.programs, tally))
     return 1 if wrong else 0

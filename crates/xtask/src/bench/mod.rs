@@ -10,6 +10,7 @@
 //! them: two pools of spinning threads spoil each other. A round gives one paired ratio. Reported is the median of the ratios with bounds that hold for the true
 //! median in 95 of 100 runs (order statistics: nothing is assumed about the distribution).
 
+mod door;
 mod engine;
 mod record;
 mod stats;
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 pub const HELP: &str = "\
 usage: cargo xtask bench --peers [--torch-door] [--filter TEXT] [--quick] [--rounds N] [--threads N] [--record]
-       cargo xtask bench --door [--parts LIST] [--model NAME] [--rounds N] [--processes N] [--inductor] [--record FILE]
+       cargo xtask bench --door [--parts LIST] [--model NAME] [--rounds N] [--processes N] [--inductor] [--record FILE] [--mixed]
 
 --peers: builds the release binary, makes the pinned environment `.venv-peers` (OXYFUEL_PEERS_PYTHON names an interpreter with
 torch and numpy to use instead) and runs every CPU workload of bench/definitions on Oxyfuel, torch eager and torch
@@ -42,13 +43,18 @@ are also compared with a copy of as many bytes, ours or torch's, whichever is fa
 --door: builds the Python package with the release profile into `.venv-test` (OXYFUEL_DOOR_PYTHON names an interpreter
 that has it, torch, torchvision and transformers, to use instead) and measures `torch.compile(backend=\"oxyfuel\")`.
 
-  --parts LIST   of models (against eager), overhead (of a call), first (calls in fresh processes) and warm (the same
-                 with a warm cache); default: models,overhead,first,warm
+  --parts LIST   of models (against eager, a process each), overhead (of a call), first (calls in fresh processes) and
+                 warm (the same with a warm cache); default: all of them, half an hour or more
   --model NAME   only this model; may be said several times
   --rounds N     paired turns of models and calls (default: 30)
   --processes N  fresh processes of each engine for first and warm (default: 5)
-  --inductor     beside eager and backends that do nothing, Inductor; it needs a C++ compiler
-  --record FILE  write the figures there; `default` names the file of this processor in bench/record/
+  --inductor     beside eager and backends that do nothing, Inductor; it needs a C++ compiler. Where a record is written,
+                 of first and warm by default (--no-inductor)
+  --record FILE  write the figures there, and into README.md; `default` names the file of this processor in
+                 bench/record/. Parts of another commit that the file holds, and that are not measured now, are refused
+  --mixed        keep them; the record says so
+
+Fails when a bar is missed, after the figures are written.
 ";
 
 pub use record::readme;
@@ -72,7 +78,7 @@ struct Wishes {
 
 pub fn run(args: &[String]) -> Outcome {
     if args.first().is_some_and(|word| word == "--door") {
-        return door(&args[1..]);
+        return door::run(&args[1..]);
     }
     let wishes = parse(args)?;
     let workloads = workloads(&wishes)?;
@@ -145,15 +151,6 @@ fn door_python() -> Result<PathBuf, String> {
         Some(python) => Ok(PathBuf::from(python)),
         None => Ok(venv::ensure_package("release")?.python),
     }
-}
-
-/// The torch door; the script reads the options.
-fn door(args: &[String]) -> Outcome {
-    let mut command = Command::new(door_python()?);
-    command
-        .arg(workspace::root().join("bench/engines/torch_door.py"))
-        .args(args);
-    process::run(&mut command, "bench/engines/torch_door.py")
 }
 
 fn parse(args: &[String]) -> Result<Wishes, String> {

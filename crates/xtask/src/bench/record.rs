@@ -2,6 +2,7 @@
 //!
 //! A record names the processor, the number of cores and the versions; nothing in it tells one machine of a kind from another.
 
+use super::door;
 use crate::args::Args;
 use crate::{Outcome, workspace};
 use serde_json::Value;
@@ -10,13 +11,26 @@ use std::path::PathBuf;
 pub const README_HELP: &str = "\
 usage: cargo xtask readme [--check]
 
-Writes the table of figures in README.md (between its two markers) from the newest records under bench/record/.
+Writes the tables of figures in README.md (between their markers) from the records under bench/record/.
 
   --check   change nothing; fail where the table is not what the records say
 ";
 
-const BEGIN: &str = "<!-- figures: cargo xtask readme -->";
-const END: &str = "<!-- /figures -->";
+/// Where figures stand on the page: the records they come from, and the lines around them.
+const PLACES: [(&str, Figures, [&str; 2]); 2] = [
+    (
+        "peers-",
+        figures,
+        ["<!-- figures: cargo xtask readme -->", "<!-- /figures -->"],
+    ),
+    (
+        "torch-door-",
+        door::figures,
+        ["<!-- door: cargo xtask readme -->", "<!-- /door -->"],
+    ),
+];
+/// Records to text.
+type Figures = fn(&[Value]) -> String;
 const FOLDER: &str = "bench/record";
 
 /// The table that is printed and stands in a record.
@@ -112,7 +126,7 @@ fn number(value: &Value) -> String {
     value.as_f64().map_or("-".to_owned(), |r| format!("{r:.2}"))
 }
 
-fn interval(ratio: &Value) -> String {
+pub fn interval(ratio: &Value) -> String {
     match ratio["median"].as_f64() {
         Some(median) => format!(
             "{median:.2} ({}…{})",
@@ -176,10 +190,13 @@ pub fn readme(args: &[String]) -> Outcome {
     update(args.has("--check"))
 }
 
-fn update(check: bool) -> Outcome {
+pub fn update(check: bool) -> Outcome {
     let path = workspace::root().join("README.md");
     let old = std::fs::read_to_string(&path).map_err(|e| format!("cannot read README.md: {e}"))?;
-    let new = replaced(&old, &figures(&records()?))?;
+    let mut new = old.clone();
+    for (prefix, figures, markers) in PLACES {
+        new = replaced(&new, markers, &figures(&records(prefix)?))?;
+    }
     if new == old {
         return Ok(());
     }
@@ -192,8 +209,8 @@ fn update(check: bool) -> Outcome {
     std::fs::write(&path, new).map_err(|e| format!("cannot write README.md: {e}"))
 }
 
-/// Every record against peers, in the order of names.
-fn records() -> Result<Vec<Value>, String> {
+/// Every record whose name begins so, in the order of names.
+fn records(prefix: &str) -> Result<Vec<Value>, String> {
     let folder = workspace::root().join(FOLDER);
     let Ok(entries) = std::fs::read_dir(&folder) else {
         return Ok(Vec::new());
@@ -205,7 +222,7 @@ fn records() -> Result<Vec<Value>, String> {
                 .file_name()
                 .map(|n| n.to_string_lossy().into_owned())
                 .unwrap_or_default();
-            name.starts_with("peers-") && name.ends_with(".json")
+            name.starts_with(prefix) && name.ends_with(".json")
         })
         .collect();
     files.sort();
@@ -258,14 +275,14 @@ fn microseconds(us: f64) -> String {
     }
 }
 
-fn replaced(page: &str, figures: &str) -> Result<String, String> {
+fn replaced(page: &str, [begin, end]: [&str; 2], figures: &str) -> Result<String, String> {
     let (before, rest) = page
-        .split_once(BEGIN)
-        .ok_or_else(|| format!("README.md lacks the line {BEGIN}"))?;
+        .split_once(begin)
+        .ok_or_else(|| format!("README.md lacks the line {begin}"))?;
     let (_, after) = rest
-        .split_once(END)
-        .ok_or_else(|| format!("README.md lacks the line {END}"))?;
-    Ok(format!("{before}{BEGIN}\n\n{figures}\n{END}{after}"))
+        .split_once(end)
+        .ok_or_else(|| format!("README.md lacks the line {end}"))?;
+    Ok(format!("{before}{begin}\n\n{figures}\n{end}{after}"))
 }
 
 /// The processor's name for itself.
@@ -329,14 +346,16 @@ mod tests {
 
     #[test]
     fn figures_go_between_the_markers() {
-        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
-        let new = replaced(&page, &figures(&[report()])).unwrap();
+        let (_, _, markers) = PLACES[0];
+        let [begin, end] = markers;
+        let page = format!("a\n{begin}\nold\n{end}\nb\n");
+        let new = replaced(&page, markers, &figures(&[report()])).unwrap();
         assert!(new.starts_with("a\n") && new.ends_with("\nb\n") && !new.contains("old"));
         assert!(
             new.contains("| softmax | 1.50 ms | - | 1.00 ms | 1.50 (1.40…1.60) | 50 % |"),
             "{new}"
         );
-        assert!(replaced("nothing", "x").is_err());
+        assert!(replaced("nothing", markers, "x").is_err());
     }
 
     #[test]
