@@ -21,7 +21,8 @@ def results():
 
     pairs = [(name, way) for name in models.MODELS for way in models.WAYS]
     jobs = [{"model": m, "way": w, "backend": "oxyfuel", "compare": (m, w) in COMPARED} for m, w in pairs]
-    pool.Pool("models", 2, PATIENCE, see).run(jobs)
+    # A core each.
+    pool.Pool("models", 2, PATIENCE, see, {"OMP_NUM_THREADS": "1"}).run(jobs)
     return found
 
 
