@@ -4,7 +4,8 @@
     model = torch.compile(model, backend="oxyfuel")
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
-defaults of the process, `explain`, which says what became of a model, `trim`, which gives kept memory back, and the errors.
+defaults of the process, `explain`, which says what became of a model, `recompiles`, which says what was compiled again, `trim`, which gives kept memory
+back, and the errors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .backend import backend
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import Explanation, GraphReport, explain
 from .options import Options
+from .recompiles import Recompile, recompiles
 
 __all__ = [
     "Explanation",
@@ -23,10 +25,12 @@ __all__ = [
     "Options",
     "OxyfuelError",
     "OxyfuelWarning",
+    "Recompile",
     "__version__",
     "backend",
     "config",
     "explain",
+    "recompiles",
     "trim",
 ]
 

@@ -11,7 +11,8 @@ import contextvars
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -44,8 +45,9 @@ VERSION = version_of(torch.__version__)
 
 import sympy  # noqa: E402  (torch depends on it)
 from torch._decomp import _core_aten_decompositions_post_autograd  # noqa: E402
+from torch._dynamo import convert_frame  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
-from torch._dynamo.utils import counters, get_compilation_metrics  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler  # noqa: E402
 from torch._functorch import partitioners  # noqa: E402
@@ -222,7 +224,7 @@ def _leave_inductor_out() -> None:
     if hasattr(system, "__wrapped__"):
         replace(codecache, "triton_key", lambda: None)
         # What it remembers for others must not come from a key of ours.
-        codecache.CacheBase.get_system = staticmethod(_instead(system, functools.cache(system.__wrapped__)))  # type: ignore[method-assign]
+        codecache.CacheBase.get_system = staticmethod(_instead(system, functools.cache(system.__wrapped__)))
 
 
 def _instead(function: Any, ours: Callable[..., Any]) -> Any:
@@ -238,27 +240,84 @@ def _instead(function: Any, ours: Callable[..., Any]) -> Any:
     return chosen
 
 
-class Events:
-    """Why Dynamo compiled again or cut a graph."""
+class BoxedCode(OutputCode):
+    """What AOTAutograd and its cache look up on a compiled graph, under their names."""
 
     def __init__(self) -> None:
-        self.recompiles: list[str] = []
-        self.breaks: list[str] = []
+        # Of the object, not of the class: wrappers that torch puts around it copy what the object says of itself.
+        self._boxed_call = True
+
+    def prepare_for_serialization(self) -> None:
+        """Nothing has to be left out."""
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Nothing is left to do after loading."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is none."""
+
+
+def is_zero(value: torch.Tensor) -> bool:
+    """Whether a tensor stands for zeros and has no memory."""
+    return bool(value._is_zerotensor())
+
+
+def is_mutable(op: Any) -> bool:
+    """Whether an operator writes an argument."""
+    return bool(op._schema.is_mutable)
+
+
+def returns_nothing(op: Any) -> bool:
+    return not op._schema.returns
+
+
+def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: bool = False) -> list[Any]:
+    """The arguments whose memory the results may be (`written`: those that the call writes)."""
+    found = []
+    for place, parameter in enumerate(op._schema.arguments):
+        alias = parameter.alias_info
+        if alias is not None and (alias.is_write or not written):
+            found.append(args[place] if place < len(args) else kwargs.get(parameter.name))
+    # It is a view, and says that it is none.
+    return [args[0]] if op is torch.ops.aten._unsafe_view.default and not written else found
+
+
+def on_recompile(see: Callable[[CodeType, Any, list[tuple[Any, str]]], None]) -> None:
+    """From now on, whenever Dynamo compiles a function again: its code, the backend, and for every version that there was the backend of that one and why it did not do."""
+    theirs = convert_frame.get_and_maybe_log_recompilation_reasons
+
+    @functools.wraps(theirs)
+    def asked(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        reasons = theirs(entries, frame, *args, **kwargs)
+        backend = args[0] if args else kwargs.get("backend")
+        # A reason begins with the number of the version that it is about.
+        owners = {str(entry.compile_id): getattr(entry, "backend", None) for entry in entries}
+        see(frame.f_code, _chosen(backend), [(_chosen(owners.get(reason.partition(":")[0])), reason) for reason in reasons])
+        return reasons
+
+    convert_frame.get_and_maybe_log_recompilation_reasons = asked
+
+
+def _chosen(backend: Any) -> Any:
+    """The backend as the user gave it."""
+    return getattr(backend, "compiler_fn", backend)
+
+
+def original(function: Any) -> Any:
+    """What was given to `torch.compile`, of what came from it."""
+    function = getattr(function, "_orig_mod", function)
+    return getattr(function, "_torchdynamo_orig_callable", function)
 
 
 @contextlib.contextmanager
-def compile_events() -> Iterator[Events]:
-    """Collects Dynamo's reasons; nothing comes from AOTAutograd's cache meanwhile."""
-    events = Events()
+def graph_breaks() -> Iterator[list[str]]:
+    """Collects why Dynamo cuts graphs; nothing comes from AOTAutograd's cache meanwhile."""
+    breaks: list[str] = []
     before = dict(counters["graph_break"])
-    seen = {id(metrics) for metrics in get_compilation_metrics()}
     with functorch_config.patch(enable_autograd_cache=False):
-        yield events
-    for metrics in get_compilation_metrics():
-        if id(metrics) not in seen and metrics.recompile_reason:
-            events.recompiles.append(metrics.recompile_reason)
+        yield breaks
     for reason, count in counters["graph_break"].items():
-        events.breaks.extend([reason] * (count - before.get(reason, 0)))
+        breaks.extend([reason] * (count - before.get(reason, 0)))
 
 
 # A window on a tensor: sizes, strides and the offset from the tensor's own first element.

@@ -17,16 +17,15 @@ from .options import Options
 log = logging.getLogger("oxyfuel")
 
 
-class OutputCode(_torch.OutputCode):
+class OutputCode(_torch.BoxedCode):
     """A boxed callable: takes a list, empties it, and returns the outputs. Pickled, it is the plan and the objects that the plan names."""
 
     def __init__(self, run: Any, role: str, settings: str | None = None, objects: list[Any] | None = None) -> None:
+        super().__init__()
         self.run = run
         self.role = role
         self.settings = settings
         self.objects = objects
-        # Of the object, not of the class: wrappers that torch puts around it copy what the object says of itself.
-        self._boxed_call = True
 
     @classmethod
     def eager(cls, gm: torch.fx.GraphModule, role: str) -> OutputCode:
@@ -53,15 +52,6 @@ class OutputCode(_torch.OutputCode):
         seconds = time.perf_counter() - started
         log.debug("%s: loaded in %.1f ms", state["role"], 1e3 * seconds, extra={"loading": seconds})
         self.__init__(run, state["role"], state["settings"], state["objects"])  # type: ignore[misc]
-
-    def prepare_for_serialization(self) -> None:
-        """Nothing has to be left out."""
-
-    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """Nothing is left to do after loading."""
-
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There is none."""
 
 
 def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:

@@ -16,9 +16,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .options import KEYS, Options, check
+
+if TYPE_CHECKING:
+    # What the module has by its class, below.
+    def current() -> Options: ...
+    def patch(**values: Any) -> contextlib.AbstractContextManager[None]: ...
+    def reset() -> None: ...
+    def __getattr__(name: str) -> Any: ...
 
 
 def _from_environment(environment: dict[str, str]) -> dict[str, Any]:

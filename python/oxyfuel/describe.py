@@ -8,7 +8,7 @@ generators, constants) goes into a list of objects beside the text, and the text
 
 - Sizes are expressions over symbols s0, s1, ..., renamed from sympy's; nodes that only compute sizes disappear into them.
 - `getitem` disappears into `{"node": "split", "index": 1}`.
-- A `copy_` into a graph input that nothing reads afterwards becomes a mutation.
+- A `copy_` into a graph input that nothing reads afterwards becomes a mutation; any other write is a call of torch's, in order with all that touch the same memory.
 - A value that is no plain tensor on the CPU is of kind `object`: only torch's own operators touch it.
 """
 
@@ -20,6 +20,7 @@ import json
 import math
 import operator
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -87,6 +88,16 @@ class Evaluate:
         return int(self.expression.xreplace(dict(zip(self.symbols, map(_torch.sympy.Integer, values)))))
 
 
+class Extent:
+    """A size of a tensor that the text takes for an object."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def __call__(self, value: torch.Tensor) -> int:
+        return int(value.shape[self.dim])
+
+
 def describe(gm: fx.GraphModule, name: str) -> Description:
     """Says the graph as data, or raises an `OxyfuelError` that names what cannot be said."""
     return _Describer(gm).run(name)
@@ -101,7 +112,7 @@ def is_plain(value: Any) -> bool:
         and value.dtype in DTYPES
         and not value.is_conj()
         and not value.is_neg()
-        and not value._is_zerotensor()
+        and not _torch.is_zero(value)
         and _torch.is_ordinary(value)
     )
 
@@ -141,11 +152,15 @@ class _Describer:
         self.targets: dict[int, _Target] = {}
         # Tokens that order effects: traced as tensors, and nothing at all when the graph runs.
         self.tokens = {node.args[0] for node in gm.graph.nodes if node.target is _torch.with_effects}
+        # Sizes that depend on data and that a call has told.
+        self.told: set[Any] = set()
+        # Values whose memory calls of torch's write: objects, whose readers keep their order with the writers.
+        self.in_place: set[fx.Node] = set()
 
     def run(self, name: str) -> Description:
         inputs: list[dict[str, Any]] = []
         outputs: list[Any] = []
-        write_backs = self.write_backs()
+        write_backs = self.writes()
         mutations: list[dict[str, Any]] = []
         constants: list[dict[str, Any]] = []
         placeholders: dict[fx.Node, int] = {}
@@ -162,7 +177,6 @@ class _Describer:
             elif node.op == "call_function":
                 self.call(node)
             elif node.op == "output":
-                self.check_places(node.args[0], write_backs)
                 outputs = [self.arg(value) for value in node.args[0]]
             else:
                 raise _unsupported(f"node {node.name} is a {node.op}")
@@ -189,47 +203,67 @@ class _Describer:
             known = self.targets[id(target)] = _Target(
                 name=_target_name(target),
                 ordered=_is_ordered(node) if plain else None,
-                mutable=plain and target._schema.is_mutable,
+                mutable=plain and _torch.is_mutable(target),
                 mislaid=plain and target in layouts.MISLAID,
             )
         return known
 
-    def write_backs(self) -> set[fx.Node]:
-        """The `copy_` nodes into graph inputs; nothing may read the input afterwards."""
-        found: set[fx.Node] = set()
-        written: set[fx.Node] = set()
+    def writes(self) -> set[fx.Node]:
+        """The `copy_` nodes that are said as mutations. Whatever else is written is left to torch, and `in_place` says where.
+
+        A mutation takes place when everything has been read. Its target is a graph input that kernels of ours may write, and nothing reads or writes it afterwards. All other
+        writes are calls of torch's in their order, and so is then every call that touches the memory that they write.
+        """
+        found: dict[fx.Node, fx.Node] = {}
         for node in self.gm.graph.nodes:
             if node.op != "call_function":
                 continue
             if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
-                if not isinstance(node.args[1], fx.Node) or node.args[0] in written:
-                    raise _unsupported(f"node {node.name} writes {node.args[0]} in a way that is not known")
-                same = is_plain(node.args[0].meta.get("val")) and is_plain(node.args[1].meta.get("val"))
-                if not same:
-                    raise _unsupported(f"node {node.name} writes an input that is no plain tensor")
-                found.add(node)
-                written.add(node.args[0])
+                target, source = node.args[:2]
+                plain = isinstance(source, fx.Node) and is_plain(target.meta.get("val")) and is_plain(source.meta.get("val"))
+                if plain and target not in found and source not in found:
+                    found[target] = node
+                else:
+                    self.in_place.update(value for value in (target, source) if value is target or value in found)
                 continue
             if self.target(node).mutable:
-                raise _unsupported(f"node {node.name} ({node.target}) writes its arguments")
-            late = [value.name for value in node.all_input_nodes if value in written] if written else None
-            if late:
-                raise _unsupported(f"node {node.name} reads input {late[0]} after it was written")
-        return found
+                self.in_place.update(_nodes(_torch.shared(node.target, node.args, node.kwargs, written=True)))
+            if found:
+                self.in_place.update(value for value in node.all_input_nodes if value in found)
+        self.in_place.update(self.misplaced(found))
+        while self.in_place:
+            before = len(self.in_place)
+            self.spread()
+            # What torch's calls compute is written by them.
+            self.in_place.update(target for target, node in found.items() if node.args[1] in self.in_place)
+            if len(self.in_place) == before:
+                break
+        return {node for target, node in found.items() if target not in self.in_place}
 
-    def check_places(self, outputs: Any, write_backs: set[fx.Node]) -> None:
+    def misplaced(self, write_backs: dict[fx.Node, fx.Node]) -> Iterator[fx.Node]:
         """Inputs that overlap are traced as windows on one, and a result that is such a window is found again by where it begins, which a result of ours does not keep."""
-        written = {node.args[1] for node in write_backs}
-        for value in outputs:
-            if not isinstance(value, fx.Node) or value.target is not torch.ops.aten.as_strided.default or value.args[0] not in written:
+        written = {node.args[1] for node in write_backs.values()}
+        for value in self.gm.graph.output_node().args[0] if written else ():
+            if isinstance(value, fx.Node) and value.target is torch.ops.aten.as_strided.default and value.args[0] in written:
+                place = value.meta["val"].storage_offset()
+                if isinstance(place, torch.SymInt) or place != 0:
+                    yield value
+
+    def spread(self) -> None:
+        """Adds to `in_place` whatever may be the same memory."""
+        for node in [*self.gm.graph.nodes, *reversed(self.gm.graph.nodes)]:
+            if node.target is operator.getitem:
+                same = [node.args[0]]
+            elif isinstance(node.target, _torch.OpOverload):
+                same = _nodes(_torch.shared(node.target, node.args, node.kwargs))
+            else:
                 continue
-            place = value.meta["val"].storage_offset()
-            if isinstance(place, torch.SymInt) or place != 0:
-                raise _unsupported(f"node {value.name} is a window on an input that is written, not at its beginning")
+            if node in self.in_place or not self.in_place.isdisjoint(same):
+                self.in_place.update(same, [node] if same else [])
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")
-        if node in self.tokens:
+        if node in self.tokens or node in self.in_place:
             # A token looks like a tensor while tracing; what comes in its place is anything.
             self.uses[node] = {"node": node.name}
             return {"name": node.name, "kind": "object"}
@@ -258,6 +292,8 @@ class _Describer:
             results = [{"kind": "object"}]
         if node.target is _torch.with_effects:
             results[0] = {"kind": "object"}
+        if node in self.in_place:
+            results = [{"kind": "object"} if result["kind"] == "tensor" else result for result in results]
         target = known.name
         for index, source in MISTOLD.get(target, {}).items() if target else ():
             dtype = source if isinstance(source, torch.dtype) else node.args[source].meta["val"].dtype
@@ -277,7 +313,7 @@ class _Describer:
             "kwargs": kwargs,
             "results": results,
             "sequence": sequence,
-            "ordered": _is_ordered(node) if known.ordered is None else known.ordered,
+            "ordered": self.touches(node) or (_is_ordered(node) if known.ordered is None else known.ordered),
         }
         place = _place(node)
         if place:
@@ -285,8 +321,25 @@ class _Describer:
         self.nodes.append(said)
         self.uses[node] = {"node": node.name}
         self.results[node] = results
+        if self.symbols.shape_env is not None:
+            self.extents(node, [(item, {"node": node.name, "index": i}) for i, item in enumerate(value)] if sequence else [(value, {"node": node.name})])
         if node.target in READERS and isinstance(value, torch.SymBool):
             self.truth(node, value.node.expr)
+
+    def touches(self, node: fx.Node) -> bool:
+        """Whether a call reads or writes memory that calls of torch's write."""
+        return bool(self.in_place) and (node in self.in_place or not self.in_place.isdisjoint(node.all_input_nodes))
+
+    def extents(self, node: fx.Node, values: list[tuple[Any, dict[str, Any]]]) -> None:
+        """Sizes that only an object tells are asked of it; what a tensor tells is read where it is made."""
+        for (value, use), result in zip(values, self.results[node], strict=True):
+            for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else ():
+                expression = size.node.expr if isinstance(size, torch.SymInt) else None
+                if expression is None or not expression.is_Symbol or expression in self.told or not _torch.free_unbacked_symbols(size):
+                    continue
+                self.told.add(expression)
+                if result["kind"] == "object":
+                    self.number(str(self.int(size)), Extent(dim), [use])
 
     def fold(self, node: fx.Node) -> bool:
         """A part of a sequence of results is said where it is used."""
@@ -365,7 +418,7 @@ class _Describer:
         """A bool that was read is traced as `symbol == 1`; the symbol is the bool as a number."""
         free = list(expression.free_symbols)
         if len(free) == 1:
-            self.number(self.symbols.text(free[0]), int, [{"node": node.name}])
+            self.number(str(self.symbols.text(free[0])), int, [{"node": node.name}])
 
     def number(self, symbol: str, function: Any, args: list[Any]) -> None:
         """A call that gives a symbol its number."""
@@ -375,7 +428,7 @@ class _Describer:
     def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
         """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""
         value = _attribute(self.gm, node.target)
-        small = is_plain(value) and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
+        small = node not in self.in_place and is_plain(value) and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
         if not small or not value.is_contiguous():
             return self.object(value)
         # Read as memory: an operation on it would be traced.
@@ -383,7 +436,7 @@ class _Describer:
         constants.append({"name": node.name, "type": self.result(value)["type"], "data": data})
         return {"node": node.name}
 
-    def object(self, value: Any) -> dict[str, int]:
+    def object(self, value: Any) -> dict[str, Any]:
         """A value that the text names by number."""
         number = self.object_of.get(id(value))
         if number is None:
@@ -434,6 +487,12 @@ def _has_nodes(value: Any) -> bool:
     return found
 
 
+def _nodes(values: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.node.map_arg(values, lambda node: found.append(node))
+    return found
+
+
 def _attribute(gm: fx.GraphModule, path: str) -> Any:
     value: Any = gm
     for part in path.split("."):
@@ -459,7 +518,7 @@ def _is_ordered(node: fx.Node) -> bool:
     if not isinstance(node.target, _torch.OpOverload):
         return False
     # Whoever returns nothing is called for what it does.
-    return node.target.namespace in ("_c10d_functional", "c10d_functional") or not node.target._schema.returns
+    return node.target.namespace in ("_c10d_functional", "c10d_functional") or _torch.returns_nothing(node.target)
 
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')

@@ -23,9 +23,10 @@ from typing import Any
 import torch
 
 from . import _torch
+from .recompiles import Recompile, doors, noted, recompiles
 
 # Where compiles of this context are reported; none outside of `explain`.
-_reports: contextvars.ContextVar[list[GraphReport] | None] = contextvars.ContextVar("oxyfuel_reports", default=None)
+_reports: contextvars.ContextVar[list[tuple[GraphReport, float]] | None] = contextvars.ContextVar("oxyfuel_reports", default=None)
 
 # What a call of a compiled graph costs beside its kernels, in calls of an operator: guards and the wrappers around a graph.
 CALL = 2.0
@@ -107,8 +108,9 @@ class GraphReport:
 
     @property
     def kernel_bytes(self) -> int | None:
-        sizes = [None if kernel["bytes"] is None else kernel["bytes"] * kernel["launches"] for kernel in self.kernels]
-        return None if None in sizes else sum(sizes)
+        if any(kernel["bytes"] is None for kernel in self.kernels):
+            return None
+        return sum(kernel["bytes"] * kernel["launches"] for kernel in self.kernels)
 
     @property
     def eager_bytes(self) -> int | None:
@@ -121,8 +123,8 @@ class Explanation:
     """What `explain` found."""
 
     graphs: list[GraphReport]
-    recompiles: list[str]
-    """Why graphs were compiled again, in the order it happened."""
+    recompiles: list[Recompile]
+    """Every compile of a function that had been compiled before, with all its reasons: those of this function that the process has had, then those of this call."""
     breaks: list[str]
     """Why the program was cut into several graphs."""
     seconds: float
@@ -143,8 +145,8 @@ class Explanation:
         lines = [f"{_count(len(self.graphs), 'graph')}; first call {1e3 * self.seconds:.0f} ms, of which compiling in oxyfuel {1e3 * own:.0f} ms"]
         for graph in self.graphs:
             lines.extend(_describe(graph))
-        for title, reasons in (("compiled again", self.recompiles), ("graph break", self.breaks)):
-            lines.extend(f"{title}: {reason}" for reason in reasons)
+        lines.extend(f"compiled again: {again}" for again in self.recompiles)
+        lines.extend(f"graph break: {reason}" for reason in self.breaks)
         if self.verdict is not None:
             lines.append(str(self.verdict))
         return "\n".join(lines)
@@ -158,19 +160,25 @@ def explain(
     dynamic: bool | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Compiles and runs a function or module once with these arguments, and says what came of it. Nothing is taken from caches."""
+    """Compiles and runs a function or module once with these arguments, and says what came of it. Nothing is taken from caches.
+
+    What `torch.compile` made of a function is taken for the function; asked after a run, the answer has the recompiles of that run.
+    """
     from .backend import backend
 
     def door(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         return backend(gm, inputs, mode=mode, options=options)
 
-    with _recorded() as reports, _torch.compile_events() as events:
+    doors.add(door)
+    function = _torch.original(function)
+    before = recompiles(function)
+    with _recorded() as reports, noted() as again, _torch.graph_breaks() as breaks:
         started = time.perf_counter()
         torch.compile(function, backend=door, dynamic=dynamic)(*args, **kwargs)
         seconds = time.perf_counter() - started
     # Asking is no part of the first call.
     seconds -= sum(asked for _, asked in reports)
-    return Explanation([graph for graph, _ in reports], events.recompiles, events.breaks, seconds)
+    return Explanation([graph for graph, _ in reports], before + again, breaks, seconds)
 
 
 @contextlib.contextmanager

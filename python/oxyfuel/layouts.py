@@ -80,7 +80,7 @@ def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -
     if op in NORMALISED and _is_row_major(args[0]):
         return (value[0].contiguous(), *value[1:])
     if op in INDEXED:
-        return _picked(*args, value)
+        return _picked(args[0], args[1], value)
     if op in CHANNELS_LAST and not args[0].is_contiguous() and args[0].is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
     if op in ROW_MAJOR:

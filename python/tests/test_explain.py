@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import oxyfuel
 import pytest
@@ -90,6 +91,63 @@ def test_breaks_are_reported() -> None:
     said = oxyfuel.explain(f, torch.randn(3))
     assert len(said.graphs) == 2
     assert said.breaks
+
+
+SCALE = 2.0
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return (x * SCALE).sum(-1)
+
+
+def test_every_recompile_is_said_with_all_its_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = torch.compile(scaled, backend="oxyfuel")
+    fast(torch.randn(3, 4))
+    assert oxyfuel.recompiles(fast) == []
+    fast(torch.randn(3, 4).double())
+    fast(torch.randn(2, 3, 4))
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 3.0)
+    fast(torch.randn(3, 4))
+    # One reason for each version that there was.
+    wanted = [("dtype mismatch",), ("dtype mismatch", "rank mismatch"), ("rank mismatch", "dtype mismatch", "SCALE")]
+    said = oxyfuel.explain(fast, torch.randn(3, 4))
+    assert said.recompiles == oxyfuel.recompiles(fast) == oxyfuel.recompiles(scaled)
+    assert [len(again.reasons) for again in said.recompiles] == [1, 2, 3]
+    for again, reasons in zip(said.recompiles, wanted, strict=True):
+        assert again.function == "scaled" and "test_explain.py" in again.place
+        assert all(part in reason for part, reason in zip(reasons, again.reasons, strict=True)), again
+        assert all(line.strip() in str(said) for reason in again.reasons for line in reason.splitlines())
+    assert len(json.loads(said.to_json())["recompiles"]) == 3
+    # What an explanation compiles is no version of the program's.
+    fast(torch.randn(3, 4).half())
+    assert len(oxyfuel.recompiles(fast)) == 4 and len(oxyfuel.recompiles(fast)[-1].reasons) == 4
+
+
+def test_recompiles_of_a_module_and_of_what_comes_after_a_cut() -> None:
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + 1
+            torch._dynamo.graph_break()
+            return x * 2
+
+    fast = torch.compile(Cut(), backend="oxyfuel", dynamic=False)
+    for size in (3, 4):
+        fast(torch.randn(size))
+    again = oxyfuel.recompiles(fast)
+    assert len(again) == 2 and all("size mismatch" in item.reasons[0] for item in again), again
+    assert sum("resume" in item.function for item in again) == 1
+
+
+def test_recompiles_in_the_very_call_are_said() -> None:
+    def part(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x * 2
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return part(x).sum() + part(x.double()).sum()
+
+    said = oxyfuel.explain(f, torch.randn(3))
+    assert any(again.function != "f" and "dtype mismatch" in again.reasons[0] for again in said.recompiles), said
 
 
 def test_what_does_not_compile_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

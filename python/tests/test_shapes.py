@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import oxyfuel
 import pytest
 import torch
 from oxyfuel import backend
@@ -38,6 +40,35 @@ def test_a_sweep_of_batch_sizes_compiles_twice(order: str) -> None:
     assert counter.compiles <= 2
     f(torch.randn(1, 8))
     assert counter.compiles <= 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sweep_in_any_order(seed: int) -> None:
+    sizes = list(range(2, 66))
+    random.Random(seed).shuffle(sizes)
+    assert compiles(sizes) <= 2
+
+
+# Where the size 1 stands among the others.
+@pytest.mark.parametrize("place", [0, 1, 2, 31, 64])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sweep_with_size_one_anywhere(place: int, seed: int) -> None:
+    sizes = list(range(2, 66))
+    if seed:
+        random.Random(seed).shuffle(sizes)
+    sizes.insert(place, 1)
+    # Once more at the end: nothing of it was lost.
+    assert compiles([*sizes, 1, *sizes[:4]]) <= 3
+
+
+def compiles(sizes: list[int]) -> int:
+    """How often a sweep compiles; all of it agrees with eager."""
+    counter = Counter()
+    f = torch.compile(net, backend=counter)
+    for size in sizes:
+        x = torch.randn(size, 8)
+        agree(f(x), net(x))
+    return counter.compiles
 
 
 def test_dynamic_from_the_start() -> None:
@@ -111,6 +142,26 @@ def test_sizes_that_depend_on_data() -> None:
             torch.manual_seed(seed)
             x = torch.randn(6) > 0
             agree(g(x), f(x))
+        # Only what tells the size is torch's: what comes after it is a kernel.
+        (graph,) = oxyfuel.explain(f, torch.randn(6) > 0).graphs
+    assert [call["target"] for call in graph.external if "nonzero" in call["target"]] == ["aten.nonzero.default"]
+    assert not [call for call in graph.external if call["target"].startswith(("aten.mul", "aten.sum", "aten.add"))], graph.external
+    ops = {op for kernel in graph.kernels for op in kernel["ops"]}
+    assert {"mul", "sum", "add"} <= ops, ops
+    assert all(kernel["code"] == "machine" for kernel in graph.kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_sizes_that_depend_on_data_of_what_is_no_tensor_of_ours(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, where: torch.Tensor) -> Any:
+        found = torch.masked_select(x, where) * 2
+        return found, torch.ones(found.shape[0]) + 1
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        g = compiled(f, fullgraph=True)
+        for count in (0, 3, 5):
+            x = torch.randn(6, dtype=dtype)
+            agree(g(x, torch.arange(6) < count), f(x, torch.arange(6) < count))
 
 
 def test_numbers_that_depend_on_data() -> None:
