@@ -271,6 +271,12 @@ def returns_nothing(op: Any) -> bool:
     return not op._schema.returns
 
 
+def shares(op: Any) -> bool:
+    """Whether a result of an operator may be the memory of an argument."""
+    # The one is a view, and says that it is none.
+    return op is torch.ops.aten._unsafe_view.default or any(parameter.alias_info is not None for parameter in op._schema.arguments)
+
+
 def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: bool = False) -> list[Any]:
     """The arguments whose memory the results may be (`written`: those that the call writes)."""
     found = []
@@ -278,7 +284,6 @@ def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: 
         alias = parameter.alias_info
         if alias is not None and (alias.is_write or not written):
             found.append(args[place] if place < len(args) else kwargs.get(parameter.name))
-    # It is a view, and says that it is none.
     return [args[0]] if op is torch.ops.aten._unsafe_view.default and not written else found
 
 

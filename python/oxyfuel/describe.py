@@ -135,6 +135,9 @@ class _Target:
     ordered: bool | None
     """Whether its calls keep their order; none where that depends on the call."""
     mutable: bool
+    """Whether it writes an argument."""
+    shares: bool
+    """Whether a result may be the memory of an argument."""
     mislaid: bool
 
 
@@ -152,7 +155,7 @@ class _Describer:
         self.targets: dict[int, _Target] = {}
         # Tokens that order effects: traced as tensors, and nothing at all when the graph runs.
         self.tokens = {node.args[0] for node in gm.graph.nodes if node.target is _torch.with_effects}
-        # Sizes that depend on data and that a call has told.
+        # Symbols that have a number by now.
         self.told: set[Any] = set()
         # Values whose memory calls of torch's write: objects, whose readers keep their order with the writers.
         self.in_place: set[fx.Node] = set()
@@ -164,11 +167,18 @@ class _Describer:
         mutations: list[dict[str, Any]] = []
         constants: list[dict[str, Any]] = []
         placeholders: dict[fx.Node, int] = {}
+        for node in self.gm.graph.find_nodes(op="placeholder"):
+            placeholders[node] = len(inputs)
+            inputs.append(self.input(node))
+        if self.symbols.shape_env is not None:
+            # Numbers and tensors tell first: nothing has to be called for them.
+            values = [(node.meta.get("val"), {"node": node.name}, said["kind"]) for node, said in zip(placeholders, inputs, strict=True)]
+            self.told.update(value.node.expr for value, _, _ in values if isinstance(value, torch.SymInt))
+            self.extents(sorted(values, key=lambda value: value[2] == "object"))
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
-                placeholders[node] = len(inputs)
-                inputs.append(self.input(node))
-            elif node.op == "get_attr":
+                continue
+            if node.op == "get_attr":
                 self.uses[node] = self.attribute(node, constants)
             elif node in write_backs:
                 target, source = node.args[0], node.args[1]
@@ -204,6 +214,7 @@ class _Describer:
                 name=_target_name(target),
                 ordered=_is_ordered(node) if plain else None,
                 mutable=plain and _torch.is_mutable(target),
+                shares=plain and _torch.shares(target),
                 mislaid=plain and target in layouts.MISLAID,
             )
         return known
@@ -215,21 +226,29 @@ class _Describer:
         writes are calls of torch's in their order, and so is then every call that touches the memory that they write.
         """
         found: dict[fx.Node, fx.Node] = {}
-        for node in self.gm.graph.nodes:
-            if node.op != "call_function":
-                continue
+        calls = [node for node in self.gm.graph.nodes if node.op == "call_function"]
+        if not any(self.target(node).mutable for node in calls):
+            return set()
+        # What a value is a part of.
+        whole: dict[fx.Node, fx.Node] = {}
+        for node in calls:
+            late = {value for value in node.all_input_nodes if whole.get(value, value) in found}
+            same = self.same_memory(node)
+            if same:
+                whole[node] = whole.get(same[0], same[0])
             if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
                 target, source = node.args[:2]
                 plain = isinstance(source, fx.Node) and is_plain(target.meta.get("val")) and is_plain(source.meta.get("val"))
-                if plain and target not in found and source not in found:
+                if plain and not late:
                     found[target] = node
-                else:
-                    self.in_place.update(value for value in (target, source) if value is target or value in found)
-                continue
-            if self.target(node).mutable:
+                    continue
+                self.in_place.add(target)
+            elif self.target(node).mutable:
                 self.in_place.update(_nodes(_torch.shared(node.target, node.args, node.kwargs, written=True)))
-            if found:
-                self.in_place.update(value for value in node.all_input_nodes if value in found)
+            self.in_place.update(late)
+        # The input itself is what it holds then; a part of it that was looked at before would be old.
+        results = _nodes(self.gm.graph.output_node().args[0])
+        self.in_place.update(value for value in results if value not in found.values() and value in whole and whole[value] in found)
         self.in_place.update(self.misplaced(found))
         while self.in_place:
             before = len(self.in_place)
@@ -252,14 +271,17 @@ class _Describer:
     def spread(self) -> None:
         """Adds to `in_place` whatever may be the same memory."""
         for node in [*self.gm.graph.nodes, *reversed(self.gm.graph.nodes)]:
-            if node.target is operator.getitem:
-                same = [node.args[0]]
-            elif isinstance(node.target, _torch.OpOverload):
-                same = _nodes(_torch.shared(node.target, node.args, node.kwargs))
-            else:
-                continue
-            if node in self.in_place or not self.in_place.isdisjoint(same):
-                self.in_place.update(same, [node] if same else [])
+            same = self.same_memory(node)
+            if same and (node in self.in_place or not self.in_place.isdisjoint(same)):
+                self.in_place.update(same, [node])
+
+    def same_memory(self, node: fx.Node) -> list[fx.Node]:
+        """The values whose memory a value may be."""
+        if node.target is operator.getitem:
+            return _nodes(node.args[0])
+        if node.op != "call_function" or not self.target(node).shares:
+            return []
+        return _nodes(_torch.shared(node.target, node.args, node.kwargs))
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")
@@ -322,7 +344,8 @@ class _Describer:
         self.uses[node] = {"node": node.name}
         self.results[node] = results
         if self.symbols.shape_env is not None:
-            self.extents(node, [(item, {"node": node.name, "index": i}) for i, item in enumerate(value)] if sequence else [(value, {"node": node.name})])
+            uses = [{"node": node.name, "index": i} for i in range(len(results))] if sequence else [{"node": node.name}]
+            self.extents([(item, use, result["kind"]) for item, use, result in zip(value if sequence else [value], uses, results, strict=True)])
         if node.target in READERS and isinstance(value, torch.SymBool):
             self.truth(node, value.node.expr)
 
@@ -330,15 +353,15 @@ class _Describer:
         """Whether a call reads or writes memory that calls of torch's write."""
         return bool(self.in_place) and (node in self.in_place or not self.in_place.isdisjoint(node.all_input_nodes))
 
-    def extents(self, node: fx.Node, values: list[tuple[Any, dict[str, Any]]]) -> None:
-        """Sizes that only an object tells are asked of it; what a tensor tells is read where it is made."""
-        for (value, use), result in zip(values, self.results[node], strict=True):
+    def extents(self, values: list[tuple[Any, dict[str, Any], str]]) -> None:
+        """Sizes that only an object tells are asked of it; what a tensor tells is read where it is made. The values with their uses and kinds."""
+        for value, use, kind in values:
             for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else ():
                 expression = size.node.expr if isinstance(size, torch.SymInt) else None
-                if expression is None or not expression.is_Symbol or expression in self.told or not _torch.free_unbacked_symbols(size):
+                if expression is None or not expression.is_Symbol or expression in self.told:
                     continue
                 self.told.add(expression)
-                if result["kind"] == "object":
+                if kind == "object":
                     self.number(str(self.int(size)), Extent(dim), [use])
 
     def fold(self, node: fx.Node) -> bool:
