@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
+import oxyfuel
 import pytest
 import torch
 from torch import nn
+from torch._guards import TracingContext
 from torch.utils.checkpoint import checkpoint
 
 from agree import agree, compiled
@@ -126,3 +130,40 @@ def test_a_checkpoint_drops_again_what_it_dropped(fallback_random: bool) -> None
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     assert 0 < y.count_nonzero() < 1000
+
+
+def test_strides_of_the_forward_are_reported_before_the_backward_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    events: list[tuple[str, list[Any]]] = []
+    theirs = TracingContext.report_output_strides
+    ours = oxyfuel.backend.__globals__["compile_graph"]
+
+    @contextlib.contextmanager
+    def report() -> Iterator[Any]:
+        with theirs() as strides:
+            reported.append(strides)
+            yield strides
+
+    def spied(gm: Any, options: Any, role: str) -> Any:
+        code = ours(gm, options, role)
+        events.append((role, [list(strides or ()) for strides in reported]))
+        run = code.run
+
+        def seen(inputs: list[Any]) -> Any:
+            results = run(inputs)
+            events.append((f"{role} ran", [tuple(r.stride()) if isinstance(r, torch.Tensor) else None for r in results]))
+            return results
+
+        code.run = seen
+        return code
+
+    monkeypatch.setattr(TracingContext, "report_output_strides", staticmethod(report))
+    monkeypatch.setitem(oxyfuel.backend.__globals__, "compile_graph", spied)
+    # Results and what is kept for the backward, not all of them row-major.
+    x = torch.randn(4, 5, requires_grad=True)
+    y = compiled(lambda x: (x.t() * 2).sin().exp() * x.t().cos())(x)
+    y.sum().backward()
+    assert [name for name, _ in events] == ["forward", "backward", "forward ran", "backward ran"]
+    (known,) = events[1][1]
+    assert known and [None if strides is None else tuple(strides) for strides in known] == events[2][1]
+    assert (1, 5) in known
