@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import struct
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import oxyfuel
 import oxyfuel.compiled
 import pytest
 import torch
-from oxyfuel import OxyfuelError, OxyfuelWarning
+from oxyfuel import Options, OxyfuelError, OxyfuelWarning, _native
 
 from agree import compiled
 
@@ -52,7 +55,8 @@ def test_an_option_makes_it_an_error(broken: None) -> None:
         compiled(lambda x: x + 1)(torch.randn(3))
 
 
-def test_wrong_inputs_after_the_compile_are_errors() -> None:
+def graph_of(f: Callable[..., torch.Tensor], *args: torch.Tensor) -> Any:
+    """The one graph that a function is compiled to."""
     graphs = []
     original = oxyfuel.compiled.compile_graph
 
@@ -62,8 +66,13 @@ def test_wrong_inputs_after_the_compile_are_errors() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(door, "compile_graph", keep)
-        compiled(lambda x: x + 1)(torch.randn(3, 4))
+        compiled(f)(*args)
     (graph,) = graphs
+    return graph
+
+
+def test_wrong_inputs_after_the_compile_are_errors() -> None:
+    graph = graph_of(lambda x: x + 1, torch.randn(3, 4))
     for inputs, code in (
         ([], "E0108"),
         ([torch.randn(4, 3)], "E0101"),
@@ -120,6 +129,21 @@ def test_traces_are_written(tmp_path: object) -> None:
     compiled(lambda x: x + 1, options={"trace_dir": str(tmp_path)})(torch.randn(3))
     names = {path.name for path in tmp_path.rglob("*.txt")}
     assert any("plan" in name for name in names), names
+
+
+def test_verify_catches_code_that_is_wrong() -> None:
+    x = torch.ones(37)
+    plan = graph_of(lambda x: x * 3.140625 + 1, x).run.serialize()
+    # The constant in the machine code; the program that the interpreter runs is text.
+    good, bad = struct.pack("<f", 3.140625), struct.pack("<f", 2.5)
+    assert good in plan
+    for verify, bytes, result in ((True, plan, 4.140625), (False, plan.replace(good, bad), 3.5)):
+        graph = _native.load(bytes, Options(verify=verify).native([], 1), [])
+        assert torch.equal(graph([x])[0], torch.full_like(x, result))
+    wrong = _native.load(plan.replace(good, bad), Options(verify=True).native([], 1), [])
+    with pytest.raises(OxyfuelError, match="kernel") as raised:
+        wrong([x])
+    assert raised.value.code == "E0803"
 
 
 def test_verified_kernels() -> None:
