@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import logging
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +62,8 @@ from torch._prims_common import suggest_memory_format  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # noqa: E402, F401
 from torch.utils._sympy.numbers import int_oo  # noqa: E402
+
+log = logging.getLogger("oxyfuel")
 
 # Whether somebody records what runs.
 profiler_enabled = torch._C._autograd._profiler_enabled
@@ -294,17 +297,34 @@ def on_recompile(see: Callable[[CodeType, Any, list[tuple[Any, str]]], None]) ->
     @functools.wraps(theirs)
     def asked(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         reasons = theirs(entries, frame, *args, **kwargs)
-        backend = args[0] if args else kwargs.get("backend")
-        # A reason begins with the number of the version that it is about.
-        owners = {str(entry.compile_id): getattr(entry, "backend", None) for entry in entries}
-        see(frame.f_code, _chosen(backend), [(_chosen(owners.get(reason.partition(":")[0])), reason) for reason in reasons])
+        try:
+            backend = args[0] if args else kwargs.get("backend")
+            # A reason begins with the number of the version that it is about.
+            owners = {str(entry.compile_id): getattr(entry, "backend", None) for entry in _versions(entries)}
+            see(frame.f_code, _chosen(backend), [(_chosen(owners.get(reason.partition(":")[0])), reason) for reason in reasons])
+        except (AttributeError, TypeError) as error:
+            # Another version's forms: reasons are for people to read, a compile needs none.
+            log.debug("the reasons of a recompile cannot be read: %s", error)
         return reasons
 
     convert_frame.get_and_maybe_log_recompilation_reasons = asked
 
 
+def _versions(entries: Any) -> list[Any]:
+    """A list in newer versions of torch; in older ones each knows the next."""
+    if isinstance(entries, Sequence):
+        return list(entries)
+    found = []
+    while entries is not None:
+        found.append(entries)
+        entries = entries.next
+    return found
+
+
 def _chosen(backend: Any) -> Any:
     """The backend as the user gave it."""
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
     return getattr(backend, "compiler_fn", backend)
 
 

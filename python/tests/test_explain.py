@@ -123,6 +123,26 @@ def test_every_recompile_is_said_with_all_its_reasons(monkeypatch: pytest.Monkey
     assert len(oxyfuel.recompiles(fast)) == 4 and len(oxyfuel.recompiles(fast)[-1].reasons) == 4
 
 
+def test_older_versions_of_torch_chain_what_they_compiled() -> None:
+    class Entry:
+        def __init__(self, next: object) -> None:
+            self.next = next
+
+    second = Entry(None)
+    first = Entry(second)
+    assert oxyfuel._torch._versions(first) == [first, second] == oxyfuel._torch._versions([first, second])
+
+
+def test_reasons_that_cannot_be_read_break_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(entries: object) -> list[object]:
+        raise TypeError("another form")
+
+    monkeypatch.setattr(oxyfuel._torch, "_versions", unreadable)
+    fast = torch.compile(lambda x: x + 1, backend="oxyfuel", dynamic=False)
+    for x in (torch.ones(2), torch.ones(2, 2)):
+        torch.testing.assert_close(fast(x), x + 1)
+
+
 def test_recompiles_of_a_module_and_of_what_comes_after_a_cut() -> None:
     class Cut(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
