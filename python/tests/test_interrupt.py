@@ -16,6 +16,8 @@ import pytest
 
 PROGRAM = """
 import signal, sys, time
+# Whoever runs the tests in the background has it ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch
 import oxyfuel
 torch.set_num_threads(1)
