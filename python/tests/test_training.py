@@ -154,6 +154,7 @@ def test_strides_of_the_forward_are_reported_before_the_backward_is_compiled(mon
             events.append((f"{role} ran", [tuple(r.stride()) if isinstance(r, torch.Tensor) else None for r in results]))
             return results
 
+        seen.notes = run.notes  # type: ignore[attr-defined]
         code.run = seen
         return code
 
