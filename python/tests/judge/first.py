@@ -1,6 +1,6 @@
 """The counts of every operator, quickly: of the first sample of each that compiles, compiled and run, with no comparison.
 
-`cargo xtask opinfo` counts over all samples, for hours; this counts what a change of the compiler would change for an operator in the
+`cargo xtask opinfo` counts over all samples, half an hour and more; this counts what a change of the compiler would change for an operator in the
 time that a test has. The number of the sample is part of a row's name: a first sample that no longer compiles is a row that is
 missing.
 """
