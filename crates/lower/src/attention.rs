@@ -212,8 +212,8 @@ pub fn attention(
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
     let whole = blocking.cols.max(blocking.step);
-    let chunk = CHUNK.min(ceil_div(a.keys, whole) * whole);
-    let chunks = ceil_div(a.keys, chunk);
+    let chunks = ceil_div(a.keys, CHUNK);
+    let chunk = ceil_div(ceil_div(a.keys, chunks), whole) * whole;
     let depth = ceil_div(a.depth, blocking.step) * blocking.step;
     let width_blocks = ceil_div(a.width, blocking.cols);
     let keys = chunk * chunks;
@@ -273,9 +273,9 @@ struct Side {
     stride: i64,
 }
 
-/// What is left of an extent from an element on, at most `size` and at least nothing.
-fn left(from: &Tile, size: i64, extent: i64) -> Option<Tile> {
-    (extent % size != 0).then(|| {
+/// What is left of an extent from an element on, at most `size` and at least nothing; `None` where blocks, which cover `reach` elements, end with it.
+fn left(from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
+    (reach > extent).then(|| {
         let rest = from * -1 + extent;
         rest.binary(BinaryOp::Min, size).binary(BinaryOp::Max, 0)
     })
@@ -304,7 +304,7 @@ impl Writer<'_> {
                 + &first * side.stride
                 + from.base;
             let panel = (head * blocks + &block) * (cols * deep);
-            let cols_left = left(&first, cols, side.extent);
+            let cols_left = left(&first, cols, side.extent, columns);
             for lane in 0..pack {
                 let mut window = self.mems[from.buffer]
                     .at(&(&start + lane * depth.stride))
@@ -331,7 +331,8 @@ impl Writer<'_> {
         let (batch, head) = (div(&head, a.heads), rem(&head, a.heads));
         let kv = &batch * a.groups + div(&head, a.heads / a.groups);
         let first = &block * b.rows;
-        let rows_left = left(&first, b.rows, a.rows);
+        let reach = ceil_div(a.rows, b.rows) * b.rows;
+        let rows_left = left(&first, b.rows, a.rows, reach);
         let here = |place: &Place| {
             &batch * place.strides[0]
                 + &head * place.strides[1]
@@ -465,7 +466,12 @@ impl Writer<'_> {
                 if let Some(rows_left) = &at.rows_left {
                     window = window.valid(0, rows_left);
                 }
-                if let Some(keys_left) = left(&first_key, cols, a.keys) {
+                let reach = if cut {
+                    self.chunk * self.chunks
+                } else {
+                    a.keys
+                };
+                if let Some(keys_left) = left(&first_key, cols, a.keys, reach) {
                     window = window.valid(1, &keys_left);
                 }
                 let mask = k.load(window);
