@@ -5,10 +5,11 @@ use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, has_attention, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
-use oxyfuel_schedule::{Group, Schedule, schedule};
+use oxyfuel_schedule::{Group, Schedule, schedule_by_bytes};
 use oxyfuel_transform::{borders, concatenations, decompose_but, lookups, recurrences, simplify};
 
 use crate::assemble::{Emitted, assemble};
+use crate::cost::node_flops;
 use crate::options::{Numerics, Options};
 use crate::parallel;
 use crate::record::{Record, Stage};
@@ -44,7 +45,9 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let graph = record.step("borders", || verified(borders(&graph)?))?;
     record.reached(Stage::Settled, || &graph);
 
-    let schedule = record.step("schedule", || schedule(&graph, &target.desc))?;
+    let (graph, schedule) = record.step("schedule", || {
+        schedule_by_bytes(graph, &target.desc, &node_flops)
+    })?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
     let seen = record.keep_text;

@@ -296,6 +296,15 @@ impl<'a> Rebuild<'a> {
 
     /// Copies a node with all properties of its results.
     pub fn copy(&mut self, node: NodeId) -> Result<()> {
+        self.copy_as(node, None)
+    }
+
+    /// Copies a node that was copied before: its result has a name of its own, which no other value has.
+    pub fn copy_again(&mut self, node: NodeId, name: &str) -> Result<()> {
+        self.copy_as(node, Some(name))
+    }
+
+    fn copy_as(&mut self, node: NodeId, name: Option<&str>) -> Result<()> {
         let Node {
             op,
             inputs,
@@ -308,7 +317,11 @@ impl<'a> Rebuild<'a> {
             .collect::<Result<Vec<_>>>()?;
         let values = outputs
             .iter()
-            .map(|&v| self.old.values[v].clone())
+            .map(|&v| {
+                let mut value = self.old.values[v].clone();
+                value.name = name.map(str::to_owned).or(value.name);
+                value
+            })
             .collect();
         let new = self
             .builder

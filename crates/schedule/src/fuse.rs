@@ -30,9 +30,18 @@ const REGISTER_PART: i64 = 8192;
 
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
+    schedule_with_copies(graph, target, &BTreeMap::new())
+}
+
+/// The same where some values are copies of work that another group does: each is for the group of the copies with the same number, and joins no other.
+pub(crate) fn schedule_with_copies(
+    graph: &Graph,
+    target: &TargetDesc,
+    copies: &BTreeMap<ValueId, usize>,
+) -> Result<Schedule> {
     let (placements, destinations) = place(graph)?;
     let overwrites = Overwrites::new(graph, &placements);
-    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations);
+    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations, copies);
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
@@ -64,6 +73,8 @@ pub(crate) struct Draft {
     pub(crate) dead: bool,
     /// Writes into an input: a second run of the same element would read what the first one wrote.
     pub(crate) overwrites: bool,
+    /// The group began with a copy of another's work, for those who read it.
+    pub(crate) copies: Option<usize>,
 }
 
 pub(crate) struct Fuser<'a> {
@@ -71,6 +82,7 @@ pub(crate) struct Fuser<'a> {
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
     pub(crate) destinations: &'a Destinations,
+    copies: &'a BTreeMap<ValueId, usize>,
     /// Node that computes a value.
     producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
@@ -102,6 +114,7 @@ impl<'a> Fuser<'a> {
         placements: &'a Placements,
         overwrites: &'a Overwrites,
         destinations: &'a Destinations,
+        copies: &'a BTreeMap<ValueId, usize>,
     ) -> Self {
         let producer = producers(graph);
         let in_memory = in_memory(graph, placements, &producer);
@@ -110,6 +123,7 @@ impl<'a> Fuser<'a> {
             placements,
             overwrites,
             destinations,
+            copies,
             producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
@@ -176,6 +190,10 @@ impl<'a> Fuser<'a> {
             .collect();
         candidates.sort_unstable();
         candidates.dedup();
+        let copy = self.copies.get(&node.out());
+        if copy.is_some() {
+            candidates.retain(|&group| self.drafts[group].copies.as_ref() == copy);
+        }
         let joined = candidates
             .iter()
             .rev()
@@ -185,6 +203,10 @@ impl<'a> Fuser<'a> {
             return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
         };
         self.place(id, node, group, dims);
+        // Who reads the memory in other groups reads it before this one runs.
+        if self.overwrites.contains(node.out()) {
+            return Ok(());
+        }
         for other in candidates {
             if other != group && !self.drafts[other].dead {
                 self.try_merge(node, other, group);
@@ -498,6 +520,7 @@ impl<'a> Fuser<'a> {
             nodes: vec![id],
             dead: false,
             overwrites: false,
+            copies: self.copies.get(&node.out()).copied(),
         });
         self.group_of[id.index()] = Some(self.drafts.len() - 1);
         if self.shape(node.out()) == shape {

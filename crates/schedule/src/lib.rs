@@ -13,9 +13,11 @@
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
 //! | `reuse.rs` | results where an operand was |
+//! | `again.rs` | values that are computed again rather than stored |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
 #![forbid(unsafe_code)]
 
+mod again;
 mod buffers;
 mod destinations;
 mod fuse;
@@ -27,6 +29,7 @@ mod siblings;
 mod text;
 mod waits;
 
+pub use again::schedule_by_bytes;
 pub use buffers::{BufferPlan, plan_buffers, span};
 pub use fuse::{schedule, view_dims};
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
