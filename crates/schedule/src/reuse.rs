@@ -5,12 +5,17 @@
 //! - every read of the value in the group is of the very element that the result has at that point: same dtype, same strides over the domain, as many elements;
 //! - a kernel of ours made the value and nobody reads it later; neither of the two is an operand or a result of the host.
 //!
+//! An update (`slice_scatter`, `index_put`, `scatter`) of a value that dies in it writes its part alone, for the same reasons.
+//!
 //! Values that lie in each other's place form a chain; its memory is that of the first, or of the last where that is returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use oxyfuel_base::{Expr, Id};
-use oxyfuel_graph::{Device, Graph, Op, Overwrites, Placement, Placements, ValueId};
+use oxyfuel_graph::overwrite::is_update;
+use oxyfuel_graph::{
+    Device, Graph, Node, Op, Overwrites, Placement, Placements, ValueId, same_strides,
+};
 
 use crate::destinations::{Destinations, writes_anywhere};
 use crate::fuse::{reads_memory, result_dim};
@@ -111,7 +116,7 @@ impl<'a> Search<'a> {
                 GroupKind::Attention(_) => {}
                 GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
                     let nodes = group.nodes.iter().map(|&id| &graph.nodes[id]);
-                    let free = nodes.filter(|node| writes_anywhere(node));
+                    let free = nodes.filter(|node| writes_anywhere(node) || is_update(&node.op));
                     made.extend(free.map(|node| node.out()));
                 }
             }
@@ -133,6 +138,9 @@ impl<'a> Search<'a> {
 
     /// Results of a group and the operands in whose places they can lie, each at most once.
     fn pairs(&self, step: usize, group: &Group) -> Vec<(ValueId, ValueId)> {
+        if let GroupKind::Writes(node) = group.kind {
+            return self.update(step, &self.graph.nodes[node]);
+        }
         let elementwise = group.kind == GroupKind::Loops
             && group.reduced.is_empty()
             && group.scanned.is_none()
@@ -145,10 +153,8 @@ impl<'a> Search<'a> {
         if !elementwise || !group.outputs.iter().all(whole) || group.outputs.iter().any(updates) {
             return Vec::new();
         }
-        let dying =
-            |root: &ValueId| self.last[root.index()] == step && !self.returned.contains(root);
         let mut free: Vec<ValueId> = (group.inputs.iter().copied())
-            .filter(|root| dying(root) && self.is_ours(*root))
+            .filter(|&root| self.dies(step, root) && self.is_ours(root))
             .collect();
         let mut pairs = Vec::new();
         for &result in group.outputs.iter().filter(|&&root| self.is_ours(root)) {
@@ -158,6 +164,32 @@ impl<'a> Search<'a> {
             pairs.extend(found.map(|at| (result, free.remove(at))));
         }
         pairs
+    }
+
+    /// The result of an update and its base, where the one can lie in the place of the other.
+    fn update(&self, step: usize, node: &Node) -> Vec<(ValueId, ValueId)> {
+        let [base, ref brought @ ..] = node.inputs[..] else {
+            return Vec::new();
+        };
+        let out = node.out();
+        let place = |value: ValueId| self.placements.of(value);
+        let fits = is_update(&node.op)
+            && self.placements.is_root(base)
+            && self.dies(step, base)
+            && self.is_ours(base)
+            && self.is_ours(out)
+            && same_strides(
+                &self.graph.ty(out).shape,
+                &place(out).strides,
+                &place(base).strides,
+            )
+            && brought.iter().all(|&value| place(value).root != base);
+        if fits { vec![(out, base)] } else { Vec::new() }
+    }
+
+    /// Whether nobody reads a root after a group.
+    fn dies(&self, step: usize, root: ValueId) -> bool {
+        self.last[root.index()] == step && !self.returned.contains(&root)
     }
 
     /// Whether a root has memory of its own, in the arena or as a result.

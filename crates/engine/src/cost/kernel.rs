@@ -1,11 +1,18 @@
 //! A group of the schedule: each element that it touches read once, each result written once.
 
 use oxyfuel_base::Expr;
-use oxyfuel_graph::{Graph, Op, ValueId};
+use oxyfuel_graph::overwrite::is_update;
+use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_plan::Cost;
 use oxyfuel_schedule::{Group, GroupKind, Schedule};
 
 use super::{Reads, bytes, node_flops, node_products};
+
+/// Whether an update lies where its base does, so that it writes its part alone.
+fn updates_in_place(schedule: &Schedule, node: &Node) -> bool {
+    let root = |value: ValueId| schedule.memory.root(value);
+    is_update(&node.op) && root(node.inputs[0]) == root(node.out())
+}
 
 /// Bytes and operations of a group's kernel.
 pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
@@ -15,7 +22,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
         let picked = graph.values[node.out()].ty.numel();
         // An update in place leaves the rest of its base where it is.
         let base = match group.kind {
-            GroupKind::Writes(_) if schedule.overwrites.contains(node.out()) => 1,
+            GroupKind::Writes(_) if updates_in_place(schedule, node) => 1,
             GroupKind::Writes(_)
             | GroupKind::Loops
             | GroupKind::Contraction(_)
@@ -42,7 +49,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
             copied.map(size).sum()
         }
         // An update in place writes what it brings.
-        GroupKind::Writes(id) if schedule.overwrites.contains(graph.nodes[id].out()) => {
+        GroupKind::Writes(id) if updates_in_place(schedule, &graph.nodes[id]) => {
             graph.nodes[id].inputs[1..2].iter().map(size).sum()
         }
         GroupKind::Writes(_)
