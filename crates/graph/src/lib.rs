@@ -56,7 +56,7 @@ pub use op::{
 };
 pub use overwrite::Overwrites;
 pub use parse::{parse, parse_tensor};
-pub use place::{Placement, Placements, place_views, reshape_strides, same_strides};
+pub use place::{Placement, Placements, place_views, reshape_strides, root_strides, same_strides};
 pub use rules::infer;
 pub use tensor::HostTensor;
 pub use verify::verify;

@@ -1,7 +1,8 @@
 //! Values that take over the memory of an input.
 //!
-//! A graph is functional; a mutation is an output aliased to an input. Where nothing reads the old contents any more, the new value can be computed right there: a `clone`
-//! with the input's strides writes straight into the input, and a functional update of the input (`slice_scatter`, `index_put`, `scatter`) writes its part alone.
+//! A graph is functional; a mutation is an output aliased to an input. Where nothing reads the old contents any more, the new value can be computed right there: a `clone`,
+//! a concatenation, a scan or the like with the input's strides writes straight into the input, and a functional update of the input (`slice_scatter`, `index_put`, `scatter`)
+//! writes its part alone. What a `slice_scatter` brings is computed in its place where nothing else reads it.
 //!
 //! A [`Chain`] is such a way for one mutated input: the nodes that write its memory one after another, each with those that must have read it before.
 //!
@@ -9,11 +10,13 @@
 //! - An update's base is what lies in the memory at that time; what it brings lies elsewhere, or is itself an update of that very part (a write into a slice of a slice).
 //! - No value of the chain but the last is an output, and neither is the input's old value.
 //! - Whoever reads the input or a value of the chain runs before the next member writes.
+//! - A part, which an update brings, is elementwise work that the update alone reads. A chain is as right without its parts: they are left out where the order of others
+//!   forbids them.
 //!
 //! The first three are properties of the graph; the last one holds where the readers stand before the writer ([`Overwrites`]), which is what a schedule keeps to.
 
 use crate::ir::{Graph, Node, NodeId, ValueId};
-use crate::op::Op;
+use crate::op::{Category, Op};
 use crate::place::{Placement, Placements, same_strides};
 use oxyfuel_base::{Arena, Expr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +28,10 @@ pub struct Member {
     pub value: ValueId,
     /// Where the value starts in the input, in elements; its strides are those of its own placement.
     pub offset: Expr,
-    /// Nodes that read what the memory held before.
+    /// Nodes that read what the memory held before, or wrote it.
     pub readers: Vec<NodeId>,
+    /// Whether this is what an update brings, computed in its place.
+    pub part: bool,
 }
 
 /// The nodes that turn an input into its new value, in order.
@@ -35,6 +40,14 @@ pub struct Chain {
     /// Position of the input.
     pub input: usize,
     pub members: Vec<Member>,
+}
+
+impl Chain {
+    /// The chain whose updates copy what they bring.
+    pub fn without_parts(mut self) -> Self {
+        self.members.retain(|member| !member.part);
+        self
+    }
 }
 
 /// Every chain of a graph, whatever the order of its nodes.
@@ -68,7 +81,15 @@ pub struct Overwrites {
 impl Overwrites {
     pub fn new(graph: &Graph, placements: &Placements) -> Self {
         let mut this = Self::default();
-        for chain in chains(graph, placements).into_iter().filter(in_order) {
+        for chain in chains(graph, placements) {
+            let chain = if in_order(&chain) {
+                chain
+            } else {
+                chain.without_parts()
+            };
+            if !in_order(&chain) {
+                continue;
+            }
             let owner = graph.inputs[chain.input];
             for member in chain.members {
                 this.homes.insert(member.value, (owner, member.offset));
@@ -119,6 +140,41 @@ pub fn is_update(op: &Op) -> bool {
         op,
         Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. }
     )
+}
+
+/// Whether a node that writes all of a tensor shares its kernel with nobody, so that a copy of its result would be a second pass.
+pub fn stands_alone(op: &Op) -> bool {
+    match op.category() {
+        Category::Indexing => matches!(op, Op::Cat { .. }),
+        Category::Scan => !matches!(op, Op::LinearScan { .. }),
+        Category::Sort | Category::Attention => true,
+        Category::View
+        | Category::Source
+        | Category::Pointwise
+        | Category::Reduction
+        | Category::Matmul
+        | Category::Update
+        | Category::Composite
+        | Category::External => false,
+    }
+}
+
+/// Whether each element of a node's result is computed by itself, from what any kernel may have computed before.
+fn is_elementwise(op: &Op) -> bool {
+    match op.category() {
+        Category::Pointwise => true,
+        Category::Indexing => !matches!(op, Op::Cat { .. }),
+        Category::Scan
+        | Category::Sort
+        | Category::Attention
+        | Category::View
+        | Category::Source
+        | Category::Reduction
+        | Category::Matmul
+        | Category::Update
+        | Category::Composite
+        | Category::External => false,
+    }
 }
 
 /// What an update writes over: the window of its second operand in its first, which lies at `base`. None where only the data says.
@@ -243,13 +299,61 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// A clone that overwrites the whole input.
+    /// A node that overwrites the whole input.
     fn whole(&self, draft: &mut Draft, value: ValueId) -> Option<()> {
         let (id, node) = self.definition(value)?;
-        let outside = !draft
-            .homes
-            .contains_key(&self.placements.root(node.inputs.first().copied()?));
-        (node.op == Op::Clone && outside).then(|| self.push(draft, id, value, Expr::ZERO, None))
+        let inside = |&v: &ValueId| draft.homes.contains_key(&self.placements.root(v));
+        let fits = (node.op == Op::Clone || stands_alone(&node.op))
+            && !node.inputs.iter().any(inside)
+            && self.placements.is_root(value);
+        fits.then(|| self.push(draft, id, value, Expr::ZERO, None))
+    }
+
+    /// What an update brings, where it can be computed in the window that the update writes.
+    fn part(
+        &self,
+        draft: &mut Draft,
+        update: NodeId,
+        src: ValueId,
+        window: &Placement,
+    ) -> Option<()> {
+        let place = self.placements.of(src);
+        let root = place.root;
+        let (id, node) = self.definition(root)?;
+        let (ty, whole) = (self.graph.ty(src), self.graph.ty(root));
+        let fits = is_elementwise(&node.op)
+            && self
+                .readers
+                .get(&root)
+                .is_some_and(|all| all[..] == [update])
+            && !self.returned.contains_key(&root)
+            && ty.numel() == whole.numel()
+            && place.offset == Expr::ZERO
+            && same_strides(&ty.shape, &place.strides, &window.strides);
+        // It may read the very elements that it writes.
+        let own = Placement {
+            offset: window.offset.clone(),
+            ..self.placements.of(root).clone()
+        };
+        let same = |&v: &ValueId| {
+            self.memory(draft, v).is_none_or(|lies| {
+                node.op.category() == Category::Pointwise
+                    && lies.offset == own.offset
+                    && self.graph.ty(v).shape == whole.shape
+                    && same_strides(&whole.shape, &lies.strides, &own.strides)
+            })
+        };
+        if !fits || !node.inputs.iter().all(same) {
+            return None;
+        }
+        let before: Vec<NodeId> = draft.members.iter().map(|member| member.node).collect();
+        self.push(draft, id, root, window.offset.clone(), Some(id));
+        let member = draft.members.last_mut()?;
+        // The update keeps the rest of the memory as it is: it does not read what its part overwrites. Windows of earlier members may overlap this one.
+        member.readers.retain(|&reader| reader != update);
+        member.readers.extend(before);
+        member.part = true;
+        Some(())
     }
 
     /// An update of what lies in the memory.
@@ -281,6 +385,8 @@ impl<'a> Search<'a> {
             for member in &mut draft.members[before..] {
                 member.readers.retain(|&reader| reader != id);
             }
+        } else if let Some(window) = updated_window(&node.op, &place) {
+            self.part(draft, id, src, &window);
         }
         for (operand, &v) in node.inputs.iter().enumerate().skip(1) {
             if let Some(lies) = self.memory(draft, v) {
@@ -321,6 +427,7 @@ impl<'a> Search<'a> {
             value,
             offset,
             readers: readers.into_iter().collect(),
+            part: false,
         });
     }
 }

@@ -4,7 +4,7 @@
 //! `view` (reshape) that no strides can express is a root itself: the schedule copies it, row-major. The layout of any other view says what a border demands, not where
 //! the view lies.
 
-use crate::ir::{Graph, Node, ValueId};
+use crate::ir::{Graph, Node, NodeId, ValueId};
 use crate::op::{Category, Op};
 use oxyfuel_base::{Expr, ExternalResult, Id, Result};
 
@@ -193,6 +193,39 @@ pub fn reshape_strides(from: &[Expr], strides: &[Expr], to: &[Expr]) -> Option<V
         }
     }
     to[..j].iter().all(|d| *d == one).then_some(result)
+}
+
+/// The strides that the root behind `value` must have for `value` to lie with `strides`, through views that name every element once; none where a view does more.
+pub fn root_strides(
+    graph: &Graph,
+    placements: &Placements,
+    definitions: &impl Fn(ValueId) -> Option<NodeId>,
+    value: ValueId,
+    strides: &[Expr],
+) -> Option<Vec<Expr>> {
+    let shape = |value: ValueId| &graph.ty(value).shape;
+    let (mut value, mut strides) = (value, strides.to_vec());
+    while !placements.is_root(value) {
+        let node = &graph.nodes[definitions(value)?];
+        let inner = node.inputs[0];
+        strides = match &node.op {
+            Op::Permute { dims } => {
+                let mut before = strides.clone();
+                for (stride, &d) in strides.iter().zip(dims) {
+                    before[d] = stride.clone();
+                }
+                before
+            }
+            Op::View { .. } => {
+                let before = reshape_strides(shape(value), &strides, shape(inner))?;
+                let there = reshape_strides(shape(inner), &before, shape(value))?;
+                same_strides(shape(value), &there, &strides).then_some(before)?
+            }
+            _ => return None,
+        };
+        value = inner;
+    }
+    Some(strides)
 }
 
 #[cfg(test)]

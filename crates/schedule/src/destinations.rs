@@ -6,14 +6,15 @@
 //! A part is computed in its place where
 //! - the concatenation is its only reader, through views that name every element once (so that nobody reads the result's memory before all parts are there);
 //! - a kernel of ours computes it, near the concatenation: the memory of the whole result lives from the first part on;
-//! - its strides are ours to choose.
+//! - its strides are ours to choose;
+//! - the memory is new, or an input whose old contents nobody reads.
 
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Expr, Id, Result};
 use oxyfuel_graph::{
-    Category, Graph, Layout, Node, NodeId, Op, Placement, Placements, ValueId, place_views,
-    reshape_strides, same_strides,
+    Category, Graph, Layout, Node, NodeId, Op, Overwrites, Placement, Placements, ValueId,
+    place_views, root_strides, same_strides,
 };
 
 /// How many nodes may stand between a part and its concatenation.
@@ -61,7 +62,8 @@ pub fn place(graph: &Graph) -> Result<(Placements, Destinations)> {
     if !graph.nodes.values().any(is_cat) || graph.nodes.values().any(binds) {
         return Ok((placements, Destinations::default()));
     }
-    let search = Search::new(graph, &placements);
+    let overwrites = Overwrites::new(graph, &placements);
+    let search = Search::new(graph, &placements, &overwrites);
     let mut found = Found::default();
     let cats: Vec<NodeId> = graph
         .nodes
@@ -99,13 +101,14 @@ struct Found {
 struct Search<'a> {
     graph: &'a Graph,
     placements: &'a Placements,
+    overwrites: &'a Overwrites,
     /// How many operands and outputs name each value.
     uses: Vec<u32>,
     producers: Vec<Option<NodeId>>,
 }
 
 impl<'a> Search<'a> {
-    fn new(graph: &'a Graph, placements: &'a Placements) -> Self {
+    fn new(graph: &'a Graph, placements: &'a Placements, overwrites: &'a Overwrites) -> Self {
         let mut uses = vec![0; graph.values.len()];
         let mut producers = vec![None; graph.values.len()];
         for (id, node) in graph.nodes.iter() {
@@ -120,6 +123,7 @@ impl<'a> Search<'a> {
         Self {
             graph,
             placements,
+            overwrites,
             uses,
             producers,
         }
@@ -140,6 +144,11 @@ impl<'a> Search<'a> {
             strides: found.strides.get(&out).unwrap_or(&own.strides).clone(),
             ..own.clone()
         });
+        // Whoever reads what the memory held would have to run before every part.
+        let last = self.producers[place.root.index()].unwrap_or(id);
+        if !self.overwrites.readers(last).is_empty() {
+            return;
+        }
         let mut at = Expr::ZERO;
         for &operand in &node.inputs {
             if let Some((root, strides)) = self.part(id, operand, &place.strides) {
@@ -162,7 +171,7 @@ impl<'a> Search<'a> {
         if shape(operand).iter().any(|extent| extent.is_const(0)) {
             return None;
         }
-        let (mut value, mut strides) = (operand, strides.to_vec());
+        let mut value = operand;
         loop {
             let id = self.producers[value.index()]?;
             let node = &self.graph.nodes[id];
@@ -171,26 +180,14 @@ impl<'a> Search<'a> {
             }
             if !self.placements.is_view(node) {
                 let free = self.graph.values[value].layout == Layout::Any;
-                return (free && writes_anywhere(node)).then_some((value, strides));
+                (free && writes_anywhere(node)).then_some(())?;
+                break;
             }
-            let inner = node.inputs[0];
-            strides = match &node.op {
-                Op::Permute { dims } => {
-                    let mut before = strides.clone();
-                    for (stride, &d) in strides.iter().zip(dims) {
-                        before[d] = stride.clone();
-                    }
-                    before
-                }
-                Op::View { .. } => {
-                    let before = reshape_strides(shape(value), &strides, shape(inner))?;
-                    let there = reshape_strides(shape(inner), &before, shape(value))?;
-                    same_strides(shape(value), &there, &strides).then_some(before)?
-                }
-                _ => return None,
-            };
-            value = inner;
+            value = node.inputs[0];
         }
+        let producer = |v: ValueId| self.producers[v.index()];
+        let strides = root_strides(self.graph, self.placements, &producer, operand, strides)?;
+        Some((value, strides))
     }
 }
 

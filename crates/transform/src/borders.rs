@@ -10,10 +10,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Arena, Expr, Id, Result, err};
-use oxyfuel_graph::overwrite::{Chain, chains, is_update};
+use oxyfuel_graph::overwrite::{Chain, chains, is_update, stands_alone, updated_window};
 use oxyfuel_graph::{
     Category, Graph, Layout, Node, NodeId, Op, Origin, Placements, Rebuild, Value, ValueId,
-    place_views, same_strides,
+    place_views, root_strides, same_strides,
 };
 
 /// Settles what the borders demand.
@@ -69,27 +69,41 @@ fn lend_strides(graph: &mut Graph) -> Result<()> {
         return Ok(());
     }
     let mut placements = place_views(graph)?;
+    for i in 0..graph.outputs.len() {
+        let out = graph.outputs[i];
+        let Some(input) = out.alias else {
+            continue;
+        };
+        let alone = definitions[out.value].is_some_and(|id| stands_alone(&graph.nodes[id].op));
+        let strides = placements.of(graph.inputs[input]).strides.clone();
+        if alone && is_free(graph, out.value, &strides) {
+            graph.values[out.value].layout = Layout::Chosen(strides);
+        }
+    }
     for id in graph.nodes.ids().collect::<Vec<_>>() {
         let node = &graph.nodes[id];
         if !is_update(&node.op) || !family.contains(&placements.root(node.inputs[0])) {
             continue;
         }
         let (value, strides) = (node.out(), placements.of(node.inputs[0]).strides.clone());
-        let shape = &graph.values[value].ty.shape;
-        let repeats = shape
-            .iter()
-            .zip(&strides)
-            .any(|(extent, stride)| !extent.is_const(1) && stride.is_const(0));
-        if repeats || matches!(graph.values[value].layout, Layout::Required(_)) {
+        if !is_free(graph, value, &strides) {
             continue;
         }
         family.insert(value);
+        let shape = &graph.values[value].ty.shape;
         if !same_strides(shape, &strides, &placements.of(value).strides) {
             graph.values[value].layout = Layout::Chosen(strides);
             placements = place_views(graph)?;
         }
     }
     Ok(())
+}
+
+/// Whether a value may lie with these strides: its own are not required, and none of them names an element twice.
+fn is_free(graph: &Graph, value: ValueId, strides: &[Expr]) -> bool {
+    let data = &graph.values[value];
+    let repeats = |(extent, stride): (&Expr, &Expr)| !extent.is_const(1) && stride.is_const(0);
+    !data.ty.shape.iter().zip(strides).any(repeats) && !matches!(data.layout, Layout::Required(_))
 }
 
 /// Whether the layout of an op's result is ours to choose.
@@ -197,7 +211,8 @@ fn write_back(graph: &mut Graph) -> Result<Vec<Chain>> {
     let definitions = graph.definitions();
     let mut edges = Edges::new(graph);
     let in_place: BTreeSet<usize> = chains(graph, &placements)
-        .iter()
+        .into_iter()
+        .map(Chain::without_parts)
         .filter(|chain| edges.admit(chain))
         .map(|chain| chain.input)
         .collect();
@@ -209,8 +224,61 @@ fn write_back(graph: &mut Graph) -> Result<Vec<Chain>> {
         let strides = placements.of(graph.inputs[input]).strides.clone();
         graph.outputs[i].value = add_clone(graph, &definitions, out.value, Layout::Chosen(strides));
     }
+    lend_windows(graph)?;
+    settled(graph)
+}
+
+/// The chains of a graph whose mutations all have one: with the parts that an order of the nodes allows.
+fn settled(graph: &Graph) -> Result<Vec<Chain>> {
+    let chains = chains(graph, &place_views(graph)?);
+    let mut edges = Edges::new(graph);
+    let each = chains.iter().cloned();
+    if let Some(all) = each.map(|chain| edges.admit_with_parts(chain)).collect() {
+        return Ok(all);
+    }
+    Ok(chains.into_iter().map(Chain::without_parts).collect())
+}
+
+/// What an update in place brings takes the strides of its window, where it is computed there then.
+fn lend_windows(graph: &mut Graph) -> Result<()> {
     let placements = place_views(graph)?;
-    Ok(chains(graph, &placements))
+    let definitions = graph.definitions();
+    let mut lent = Vec::new();
+    for member in chains(graph, &placements)
+        .iter()
+        .flat_map(|chain| &chain.members)
+    {
+        let node = &graph.nodes[member.node];
+        let [base, src, ..] = node.inputs[..] else {
+            continue;
+        };
+        let Some(window) = updated_window(&node.op, placements.of(base)) else {
+            continue;
+        };
+        let root = placements.root(src);
+        let free = graph.values[root].layout == Layout::Any && definitions[root].is_some();
+        let producer = |v: ValueId| definitions[v];
+        let strides = root_strides(graph, &placements, &producer, src, &window.strides);
+        if let Some(strides) = strides.filter(|s| free && is_free(graph, root, s)) {
+            lent.push((root, strides));
+        }
+    }
+    if lent.is_empty() {
+        return Ok(());
+    }
+    for (root, strides) in &lent {
+        graph.values[*root].layout = Layout::Chosen(strides.clone());
+    }
+    // Memory with gaps is taken only where it is the input's.
+    let chains = settled(graph)?;
+    let members = chains.iter().flat_map(|chain| &chain.members);
+    let there: BTreeSet<ValueId> = members.map(|member| member.value).collect();
+    for (root, _) in lent {
+        if !there.contains(&root) {
+            graph.values[root].layout = Layout::Any;
+        }
+    }
+    Ok(())
 }
 
 /// Who must run before whom: operands, and readers of what is overwritten.
@@ -229,6 +297,15 @@ impl Edges {
             }
         }
         Self { next }
+    }
+
+    /// Adds the order that a chain asks for, with its parts or else without them, if it can be kept.
+    fn admit_with_parts(&mut self, chain: Chain) -> Option<Chain> {
+        if self.admit(&chain) {
+            return Some(chain);
+        }
+        let chain = chain.without_parts();
+        self.admit(&chain).then_some(chain)
     }
 
     /// Adds the order that a chain asks for, if it can be kept.
