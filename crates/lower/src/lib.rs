@@ -265,7 +265,7 @@ fn loops(
                     let first = |workspaces: &[(nest::Node, Mem)]| {
                         walk::emit_parts(&k, &params, nest, &walk, parts, workspaces)
                     };
-                    split::emit_split(&k, &params, nest, parts, first, finish)?;
+                    split::emit_split(&k, &params, nest, (parts, "partial"), first, finish)?;
                 }
                 Strategy::Tiles
                 | Strategy::SplitReduction { .. }
@@ -282,7 +282,10 @@ fn loops(
                     rows::emit_partial(&k, &params, nest, &tiling, workspaces);
                     Ok(())
                 };
-                split::emit_split(&k, &params, nest, parts, first, finish)?;
+                split::emit_split(&k, &params, nest, (parts, "partial"), first, finish)?;
+            }
+            Strategy::SplitReduction { parts } if nest.has_reduction() && target.tiles_spill => {
+                split::emit_layers(&k, &params, nest, i64::from(parts), finish)?;
             }
             Strategy::Tiles
             | Strategy::SplitReduction { .. }

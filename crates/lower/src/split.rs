@@ -1,13 +1,20 @@
-//! A long reduction cut into parts: one phase reduces each part, a second combines them and finishes.
+//! Long reductions cut into parts: one phase reduces each part, a second combines them.
 //!
-//! It applies when results are small: no store needs an element of the reduced dims, and no reduction needs another's result.
+//! ```text
+//!   results are small:   parts -> combined and finished
+//!   otherwise:           parts -> totals,  parts of what needs those -> totals,  ..  ->  everything, elementwise
+//! ```
+//!
+//! Results are small where no store needs an element of the reduced dims and no reduction needs another's result: the phase that combines finishes the work. Where rows are needed again (a softmax of one long
+//! row), every layer of reductions leaves its totals in a workspace, the next one reads them, and the last phase has no reduction left.
 
 use oxyfuel_base::{Expr, Result};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::BufferMode;
 
+use crate::chunk::layers;
 use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestStore, Node, Window};
-use crate::rows::{depends_on_reduction, emit};
+use crate::rows::{depends_on_reduction, emit, emit_partial};
 use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
@@ -21,6 +28,117 @@ pub fn applies(nest: &Nest) -> bool {
     nest.has_reduction() && !nested && small
 }
 
+/// Adds the phases of a nest of fixed sizes whose reductions need each other, or whose stores need rows. `choose` tiles what is left.
+pub fn emit_layers(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    parts: i64,
+    choose: impl Fn(&Nest) -> Tiling,
+) -> Result<()> {
+    let (mut rest, mut params) = (nest.clone(), params.clone());
+    let mut layer = 0;
+    while rest.has_reduction() {
+        let layers = layers(&rest);
+        let sums: Vec<Node> = (0..rest.values.len())
+            .filter(|&n| layers[n] == 1 && matches!(rest.values[n].op, NestOp::Reduce(..)))
+            .collect();
+        let totals: Vec<Window> = sums
+            .iter()
+            .map(|&sum| total(k, &mut rest, &mut params, sum))
+            .collect();
+        let (mut first, at) = computing(&rest, &sums, &|_| None)?;
+        for (&sum, window) in sums.iter().zip(&totals) {
+            let (value, window) = (at[sum].unwrap_or(0), window.clone());
+            first.stores.push(NestStore { value, window });
+        }
+        let (tiling, parts) = cut(&first, choose(&first), parts);
+        let partial = |workspaces: &[(Node, Mem)]| {
+            emit_partial(k, &params, &first, &tiling, workspaces);
+            Ok(())
+        };
+        let name = format!("partial{layer}_");
+        emit_split(k, &params, &first, (parts, &name), partial, &choose)?;
+        layer += 1;
+
+        let known = |node: Node| {
+            let at = sums.iter().position(|&sum| sum == node)?;
+            Some(NestOp::Load(totals[at].clone()))
+        };
+        let stored: Vec<Node> = rest.stores.iter().map(|store| store.value).collect();
+        let (mut next, at) = computing(&rest, &stored, &known)?;
+        next.stores = rest.stores.clone();
+        for store in &mut next.stores {
+            store.value = at[store.value].unwrap_or(0);
+        }
+        rest = next;
+    }
+    rest.reduced = Dims::default();
+    rest.collapse();
+    emit(k, &params, &rest, &choose(&rest));
+    Ok(())
+}
+
+/// A workspace for one number a row of `sum`, as a buffer of the nest.
+fn total(k: &KernelBuilder, nest: &mut Nest, params: &mut Params, sum: Node) -> Window {
+    let mut strides = vec![Expr::ZERO; nest.rank()];
+    let mut len = Expr::ONE;
+    for d in (0..nest.rank()).rev() {
+        if !nest.reduced.contains(d) {
+            strides[d] = len.clone();
+            len *= &nest.dims[d];
+        }
+    }
+    let (dtype, buffer) = (nest.values[sum].dtype, nest.buffers.len());
+    let name = format!("total{buffer}");
+    let mem = k.buffer(name, dtype, BufferMode::Workspace, len.clone());
+    params.mems.push(mem.aligned(64));
+    nest.buffers.push(NestBuffer {
+        dtype,
+        read: true,
+        written: true,
+        len,
+        align: 64,
+    });
+    Window {
+        buffer,
+        base: Expr::ZERO,
+        strides,
+    }
+}
+
+/// What `roots` are computed from, with some values given, as a nest of its own without stores; and where its values are.
+fn computing(
+    nest: &Nest,
+    roots: &[Node],
+    given: &dyn Fn(Node) -> Option<NestOp>,
+) -> Result<(Nest, Vec<Option<Node>>)> {
+    let mut want = vec![false; nest.values.len()];
+    for &root in roots {
+        want[root] = true;
+    }
+    for node in (0..nest.values.len()).rev() {
+        if want[node] && given(node).is_none() {
+            for operand in nest.values[node].op.operands() {
+                want[operand] = true;
+            }
+        }
+    }
+    let mut new = Nest {
+        values: Vec::new(),
+        stores: Vec::new(),
+        ..nest.clone()
+    };
+    let mut at: Vec<Option<Node>> = vec![None; nest.values.len()];
+    for node in (0..nest.values.len()).filter(|&node| want[node]) {
+        let value = &nest.values[node];
+        let same = || value.op.with_operands(|n| at[n].unwrap_or(0));
+        let op = given(node).unwrap_or_else(same);
+        at[node] = Some(new.push(op, value.dtype)?);
+    }
+    Ok((new, at))
+}
+
 /// The tiling with the outermost reduced dim, whose extent is known, in at most so many parts; and how many they are.
 pub fn cut(nest: &Nest, mut tiling: Tiling, parts: i64) -> (Tiling, i64) {
     let cut = nest.reduced.iter().next().unwrap_or(0);
@@ -30,12 +148,12 @@ pub fn cut(nest: &Nest, mut tiling: Tiling, parts: i64) -> (Tiling, i64) {
     (tiling, parts)
 }
 
-/// Adds both phases; `first` writes the one that fills a workspace for each reduction. Workspaces are parameters of the program.
+/// Adds both phases; `first` writes the one that fills a workspace for each reduction. Workspaces are parameters of the program, called `name` and a number.
 pub fn emit_split(
     k: &KernelBuilder,
     params: &Params,
     nest: &Nest,
-    parts: i64,
+    (parts, name): (i64, &str),
     first: impl FnOnce(&[(Node, Mem)]) -> Result<()>,
     finish: impl Fn(&Nest) -> Tiling,
 ) -> Result<()> {
@@ -54,7 +172,7 @@ pub fn emit_split(
             (
                 node,
                 k.buffer(
-                    format!("partial{i}"),
+                    format!("{name}{i}"),
                     nest.values[node].dtype,
                     BufferMode::Workspace,
                     len.clone(),
