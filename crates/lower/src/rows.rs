@@ -13,16 +13,95 @@ use crate::tile::Tiling;
 
 /// Adds the phase that computes `nest`.
 pub fn emit(k: &KernelBuilder, params: &Params, nest: &Nest, tiling: &Tiling) {
-    let blocks = Blocks::new(nest, tiling, Dims::default());
+    let mut blocks = Blocks::new(nest, tiling, Dims::default());
+    let mirrored = mirrored(nest, tiling).and_then(|dims| blocks.paired(dims));
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
-        let mut frame = Frame::new(k, params, nest, tiling, &blocks);
-        for node in 0..nest.values.len() {
-            frame.value(node);
-        }
-        for store in &nest.stores {
-            frame.store(store.value, &store.window);
+        let whole = |k: &KernelBuilder, positions: Vec<Option<Tile>>| {
+            let mut frame = Frame::at(k, params, nest, tiling, &blocks, positions);
+            for node in 0..nest.values.len() {
+                frame.value(node);
+            }
+            for store in &nest.stores {
+                frame.store(store.value, &store.window);
+            }
+        };
+        let positions = blocks.positions(k, params);
+        match mirrored {
+            Some(pair) => pair.emit(k, positions, whole),
+            None => whole(k, positions),
         }
     });
+}
+
+/// Square blocks of two dims in pairs, each with the one across the diagonal: what the first reads, the second reads the other way round and finds in the cache.
+///
+/// ```text
+///   instance (row, away), away <= blocks / 2:   block (row, row + away) and block (row + away, row), counted round
+/// ```
+#[derive(Clone, Copy)]
+struct Pair {
+    row: usize,
+    column: usize,
+    blocks: i64,
+}
+
+impl Pair {
+    /// Both blocks of an instance, each once: `positions` has the row, and how far away the column is.
+    fn emit(
+        self,
+        k: &KernelBuilder,
+        positions: Vec<Option<Tile>>,
+        whole: impl Fn(&KernelBuilder, Vec<Option<Tile>>),
+    ) {
+        let zero = || k.constant(DType::I64, 0);
+        let row = positions[self.row].clone().unwrap_or_else(zero);
+        let away = positions[self.column].clone().unwrap_or_else(zero);
+        let column = (&row + &away).binary(BinaryOp::Rem, self.blocks);
+        let at = |row: &Tile, column: &Tile| {
+            let mut at = positions.clone();
+            at[self.row] = Some(row.clone());
+            at[self.column] = Some(column.clone());
+            at
+        };
+        let both = |k: &KernelBuilder| {
+            whole(k, at(&row, &column));
+            let other = away.compare(CompareOp::Ne, 0i64);
+            k.when(&other, |k| whole(k, at(&column, &row)));
+        };
+        if self.blocks % 2 != 0 {
+            return both(k);
+        }
+        // Half of the way round, both of a pair find each other: the first one does the work.
+        let first = row.compare(CompareOp::Lt, self.blocks / 2);
+        let near = away.compare(CompareOp::Lt, self.blocks / 2);
+        k.when(&first.binary(BinaryOp::Or, &near), both);
+    }
+}
+
+/// The two dims of equal square blocks of which some buffer is read both ways round.
+fn mirrored(nest: &Nest, tiling: &Tiling) -> Option<(usize, usize)> {
+    let windows = || {
+        nest.values.iter().filter_map(|value| match &value.op {
+            NestOp::Load(window) => Some(window),
+            _ => None,
+        })
+    };
+    let square = |&(a, b): &(usize, usize)| {
+        let side = tiling.block[a];
+        side > 1
+            && side == tiling.block[b]
+            && nest.dims[a] == nest.dims[b]
+            && nest.dims[a].as_const().is_some_and(|n| n > side)
+    };
+    let crossed = |&(a, b): &(usize, usize)| {
+        windows().any(|window| {
+            let mut other = window.clone();
+            other.strides.swap(a, b);
+            other != *window && windows().any(|window| *window == other)
+        })
+    };
+    let pairs = (0..nest.rank()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    pairs.filter(square).find(crossed)
 }
 
 /// Adds the phase that reduces each part of a cut reduction: results of part `p` go to element `kept * parts + p` of a workspace each.
@@ -153,6 +232,22 @@ impl Blocks {
         }
     }
 
+    /// Lets instances have two blocks each, across the diagonal of two dims.
+    fn paired(&mut self, (row, column): (usize, usize)) -> Option<Pair> {
+        let blocks = self.count[row].as_const()?;
+        let alone = |d: usize| {
+            let axis = self.axes.iter().position(|axis| axis[..] == [d])?;
+            (self.grid[axis] == self.count[d]).then_some(axis)
+        };
+        let (_, axis) = (alone(row)?, alone(column)?);
+        self.grid[axis] = Expr::constant(blocks / 2 + 1);
+        Some(Pair {
+            row,
+            column,
+            blocks,
+        })
+    }
+
     /// The block number of every dim that has several.
     fn positions(&self, k: &KernelBuilder, params: &Params) -> Vec<Option<Tile>> {
         let mut positions = vec![None; self.count.len()];
@@ -269,7 +364,18 @@ impl<'a> Frame<'a> {
         tiling: &Tiling,
         blocks: &Blocks,
     ) -> Self {
-        let position = blocks.positions(k, params);
+        Self::at(k, params, nest, tiling, blocks, blocks.positions(k, params))
+    }
+
+    /// A frame of the block with these numbers.
+    fn at(
+        k: &'a KernelBuilder,
+        params: &'a Params,
+        nest: &'a Nest,
+        tiling: &Tiling,
+        blocks: &Blocks,
+        position: Vec<Option<Tile>>,
+    ) -> Self {
         let start: Vec<Option<Tile>> = position
             .iter()
             .zip(&tiling.block)

@@ -56,15 +56,20 @@ impl Select<'_, '_> {
         Some(sum)
     }
 
-    /// By how much a scalar grows from one instance to the next, where that is plain: the first axis of the grid counts fastest.
+    /// By how much a scalar grows from one instance to the next most of the time: the first axis of the grid counts fastest, and what counts round grows until it is round.
     pub fn step(&self, v: Val) -> Option<i64> {
-        let mut step = 0;
+        let mut step = 0i64;
         for (v, factor) in self.sum(v, 0)?.terms {
-            match self.origin(v)? {
-                Op::ProgramId { axis: 0 } => step = factor,
-                Op::ProgramId { .. } => {}
+            let own = match self.origin(v)? {
+                Op::ProgramId { axis } => i64::from(*axis == 0),
+                Op::Binary {
+                    op: BinaryOp::Rem,
+                    lhs,
+                    ..
+                } => self.step(*lhs)?,
                 _ => return None,
-            }
+            };
+            step = step.checked_add(own.checked_mul(factor)?)?;
         }
         Some(step)
     }
