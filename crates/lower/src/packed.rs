@@ -12,7 +12,7 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BufferMode, MmaDim, Mode, Op, Order, TileLayout, Type};
+use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Mode, Op, Order, TileLayout, Type};
 use oxyfuel_plan::{OperandHome, TargetDesc};
 
 use crate::direct::{Operand, Product};
@@ -24,6 +24,8 @@ use crate::tile::{Tiling, ceil_div};
 
 /// Below so many multiply-adds the copies cost more than they save.
 const WORTH_PACKING: i64 = 1 << 18;
+/// Elements of the depth that are copied into a panel of `b` at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
+const PIECE: i64 = 128;
 
 /// The shape of one block and of its panels.
 struct Blocking {
@@ -33,6 +35,8 @@ struct Blocking {
     depth: i64,
     /// Elements of the depth that lie next to each other in a panel of `b`.
     pack: i64,
+    /// What panels hold, and the unit multiplies: narrow floats are widened where it has no instructions for them.
+    part: DType,
     /// The accumulator lives in matrix registers.
     matrix: bool,
 }
@@ -63,12 +67,16 @@ pub fn packed(
         k.buffer(name, dtype, BufferMode::Workspace, Expr::constant(len))
             .aligned(64)
     };
-    let panels_a = workspace("panels_a", product.a.dtype, a_len);
-    let panels_b = workspace("panels_b", product.b.dtype, b_len);
+    let panels_a = workspace("panels_a", blocking.part, a_len);
+    let panels_b = workspace("panels_b", blocking.part, b_len);
 
     lay_out(&k, &spread, &[rows, blocking.depth]);
-    lay_out(&k, &spread, &[depth / blocking.pack, cols]);
     lay_out(&k, &spread, &[rows, cols]);
+    for lane in 0..blocking.pack {
+        for piece in pieces(product, &blocking, depth, lane) {
+            lay_out(&k, &spread, &[piece.deep, cols]);
+        }
+    }
 
     pack_a(
         &k,
@@ -89,7 +97,7 @@ pub fn packed(
 
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
-    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * product.a.dtype.size() as u64;
+    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.part.size() as u64;
     let band =
         (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
     let group = u32::try_from(band).unwrap_or(1);
@@ -159,12 +167,12 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
             cols: i64::from(unit.n) * 2,
             depth: i64::from(unit.k),
             pack: i64::from(unit.b_pack),
+            part: product.a.dtype,
             matrix: true,
         });
     }
-    let plain = product.a.dtype == product.acc
-        && product.b.dtype == product.acc
-        && product.acc == DType::F32;
+    let widens = |dtype: DType| matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
+    let plain = product.acc == DType::F32 && widens(product.a.dtype) && widens(product.b.dtype);
     if !plain || target.vector_bytes == 0 {
         return Err(err!(
             NoLowering,
@@ -175,12 +183,15 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     }
     // Two vectors of columns; every register but those for b and two to spare accumulates.
     let cols = i64::from(target.lanes(4)) * 2;
-    let rows = (i64::from(target.registers) - 4) / 2;
+    let most = (i64::from(target.registers) - 4) / 2;
+    // Blocks of equal height: the last one is not mostly empty.
+    let rows = ceil_div(product.m, ceil_div(product.m, most));
     Ok(Blocking {
         rows,
         cols,
         depth: 16,
         pack: 1,
+        part: DType::F32,
         matrix: false,
     })
 }
@@ -259,7 +270,7 @@ fn pack_a(
             if let Some(depth_left) = left(&block, depth, product.k) {
                 window = window.valid(1, &depth_left);
             }
-            let tile = k.load(window);
+            let tile = k.load(window).cast(blocking.part);
             k.store(
                 panels
                     .at(&(&panel + &block * (rows * depth)))
@@ -269,6 +280,40 @@ fn pack_a(
             []
         });
     });
+}
+
+/// A part of a panel of `b`, in elements of the depth that one of its lanes has.
+struct Piece {
+    first: i64,
+    deep: i64,
+    /// How many of them exist.
+    present: i64,
+    /// How many pieces like this follow each other.
+    times: i64,
+}
+
+/// The pieces of lane `lane` of a panel of `b`: whole ones, and what is left.
+fn pieces(product: &Product, blocking: &Blocking, depth: i64, lane: i64) -> Vec<Piece> {
+    let all = depth / blocking.pack;
+    let present = ceil_div(product.k - lane, blocking.pack);
+    let deep = (PIECE / blocking.pack).min(all);
+    let times = present / deep;
+    let first = times * deep;
+    let whole = Piece {
+        first: 0,
+        deep,
+        present: deep,
+        times,
+    };
+    let rest = Piece {
+        first,
+        deep: all - first,
+        present: present - first,
+        times: 1,
+    };
+    let mut pieces = vec![whole, rest];
+    pieces.retain(|piece| piece.times > 0 && piece.deep > 0);
+    pieces
 }
 
 fn pack_b(
@@ -281,36 +326,61 @@ fn pack_b(
 ) {
     let (cols, pack) = (blocking.cols, blocking.pack);
     let col_blocks = ceil_div(product.n, cols);
+    let [along, across] = product.b.strides;
     k.phase([col_blocks, product.batch].map(Expr::constant), |k| {
         let col = k.program_id(0);
         let batch = (product.batch > 1).then(|| k.program_id(1));
-        let start = origin(&product.b, &col, cols, product.b.strides[1], batch.as_ref());
+        let start = origin(&product.b, &col, cols, across, batch.as_ref());
         let panel = match &batch {
             Some(batch) => batch * col_blocks + &col,
             None => col.clone(),
         } * (cols * depth);
-        let cols_left = left(&col, cols, product.n);
-        for lane in 0..pack {
-            let mut window = from
-                .at(&(&start + lane * product.b.strides[0]))
-                .shape([depth / pack, cols])
-                .strides([pack * product.b.strides[0], product.b.strides[1]]);
-            let present = ceil_div(product.k - lane, pack);
-            if present < depth / pack {
-                window = window.valid(0, present);
+        let copy =
+            |k: &KernelBuilder, lane: i64, piece: &Piece, at: &Tile, cols_left: Option<&Tile>| {
+                let mut window = from
+                    .at(&(&start + at * (pack * along) + lane * along))
+                    .shape([piece.deep, cols])
+                    .strides([pack * along, across]);
+                if piece.present < piece.deep {
+                    window = window.valid(0, piece.present);
+                }
+                if let Some(cols_left) = cols_left {
+                    window = window.valid(1, cols_left);
+                }
+                let tile = k.load(window).cast(blocking.part);
+                let home = panels.at(&(&panel + at * (cols * pack) + lane));
+                k.store(
+                    home.shape([piece.deep, cols]).strides([cols * pack, pack]),
+                    &tile,
+                );
+            };
+        let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
+            for lane in 0..pack {
+                for piece in pieces(product, blocking, depth, lane) {
+                    let first = k.constant(DType::I64, piece.first);
+                    if piece.times == 1 {
+                        copy(k, lane, &piece, &first, cols_left);
+                        continue;
+                    }
+                    k.for_range(0, piece.times, 1, [], |k, number, []| {
+                        let at = &first + &number * piece.deep;
+                        copy(k, lane, &piece, &at, cols_left);
+                        []
+                    });
+                }
             }
-            if let Some(cols_left) = &cols_left {
-                window = window.valid(1, cols_left);
-            }
-            let tile = k.load(window);
-            k.store(
-                panels
-                    .at(&(&panel + lane))
-                    .shape([depth / pack, cols])
-                    .strides([cols * pack, pack]),
-                &tile,
-            );
+        };
+        let Some(cols_left) = left(&col, cols, product.n) else {
+            return whole(k, None);
+        };
+        // Bounds keep a window from being turned: only the last block has them.
+        let full = product.n / cols;
+        if full > 0 {
+            k.when(&col.compare(CompareOp::Lt, full), |k| whole(k, None));
         }
+        k.when(&col.compare(CompareOp::Ge, full), |k| {
+            whole(k, Some(&cols_left))
+        });
     });
 }
 
