@@ -209,7 +209,7 @@ fn plans_take_no_more_than_operators_one_by_one() {
 }
 
 /// Rows longer than any cache, long reductions over several axes, sorts, scans, and products of every kind of operand.
-const LARGE: [&str; 8] = [
+const LARGE: [&str; 11] = [
     "graph @f(%x: f32[64, 50257] cpu) {
   %y: f32[64, 50257] = _log_softmax %x, dim=1
   return %y
@@ -244,6 +244,22 @@ const LARGE: [&str; 8] = [
   %y: f32[4096, 4096] = add %x, %t
   %s: f32[4096] = sum %y, dims=[0], keepdim=false
   return %y, %s
+}",
+    "graph @f(%x: f32[64, 8000000] cpu) {
+  %y: f32[64, 8000000] = _softmax %x, dim=1
+  return %y
+}",
+    "graph @f(%x: f32[2000000, 64] cpu) {
+  %m: f32[1, 64] = mean %x, dims=[0], keepdim=true
+  %c: f32[2000000, 64] = sub %x, %m
+  %e: f32[2000000, 64] = exp %c
+  %s: f32[1, 64] = sum %e, dims=[0], keepdim=true
+  %y: f32[2000000, 64] = div %e, %s
+  return %y
+}",
+    "graph @f(%q: f32[2, 8, 4096, 256] cpu, %k: f32[2, 8, 4096, 256] cpu) {
+  %y: f32[2, 8, 4096, 256], %l: f32[2, 8, 4096] = sdpa %q, %k, %k, causal=true, scale=0.1
+  return %y
 }",
 ];
 

@@ -6,6 +6,7 @@
 use oxyfuel_plan::TargetDesc;
 
 use crate::nest::{Dims, Nest, NestOp};
+use crate::split;
 
 /// The block of each dim, at most its extent and at least 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,11 +121,19 @@ fn bound(nest: &Nest, dim: usize) -> i64 {
 const SIMT_MOST: i64 = 32 * 1024;
 /// Elements of a chunk of a row that does not fit.
 const SIMT_CHUNK: i64 = 8192;
+/// The most elements of one tile of loops whose values wait for a reduction: a worker's scratch holds some of them.
+const LOOP_MOST: i64 = 1 << 18;
+/// Elements of a chunk of a row that is longer: its accumulators stay in the first-level cache.
+const LOOP_CHUNK: i64 = 2048;
 
-/// A tile that does not fit into registers is walked in chunks along this reduced dim; the tiling has the chunk as its block.
+/// A tile that does not fit (into registers; into the scratch of a worker, where values wait for a reduction) is walked in chunks along this reduced dim; the tiling has the chunk as its block.
 pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Tiling, usize)> {
     let elements: i64 = tiling.block.iter().product();
-    if target.tiles_spill || elements <= SIMT_MOST {
+    let (most, chunk) = match target.tiles_spill {
+        true => (LOOP_MOST, LOOP_CHUNK),
+        false => (SIMT_MOST, SIMT_CHUNK),
+    };
+    if elements <= most || (target.tiles_spill && split::applies(nest)) {
         return None;
     }
     let along = nest
@@ -134,7 +143,7 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
         .max_by_key(|&d| nest.guess(d))?;
     let rest = elements / tiling.block[along].max(1);
     let mut tiling = tiling.clone();
-    tiling.block[along] = (SIMT_CHUNK / rest.max(1)).clamp(1, nest.guess(along));
+    tiling.block[along] = (chunk / rest.max(1)).clamp(1, nest.guess(along));
     Some((tiling, along))
 }
 

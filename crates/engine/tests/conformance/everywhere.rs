@@ -5,6 +5,7 @@ use crate::memory;
 use oxyfuel_base::Code;
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
 use oxyfuel_graph::{Graph, HostTensor, bind};
+use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
@@ -26,6 +27,9 @@ impl Outcome {
         }
     }
 }
+
+/// What a worker may take beside the plan.
+const MOST_SCRATCH: u64 = 4 << 20;
 
 /// Why a case has no result.
 type Failure = (Option<Code>, String);
@@ -64,6 +68,14 @@ impl Machines {
     pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
         let load = |target: &Target| {
             let compiled = compile(graph, target, &self.options, false).map_err(coded)?;
+            for kernel in compiled.plan.kernels.values() {
+                if let Artefact::MachineCode(code) = &kernel.artefact
+                    && code.scratch_bytes > MOST_SCRATCH
+                {
+                    let why = format!("{} bytes of scratch", code.scratch_bytes);
+                    return Err((None, why));
+                }
+            }
             let device: Arc<dyn Device> = if target.can_interpret() {
                 self.cpu.clone()
             } else {
