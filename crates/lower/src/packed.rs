@@ -413,7 +413,7 @@ fn finish(
         start.insert(0, Some(batch.clone()));
         rest.insert(0, None);
     }
-    let tiling = Tiling { block };
+    let tiling = Tiling::of(block);
     let mut frame = Frame::place(k, params, nest, &tiling, position, start, rest);
     frame.give(0, sum);
     for node in 0..nest.values.len() {

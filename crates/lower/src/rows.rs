@@ -14,7 +14,7 @@ use crate::tile::Tiling;
 /// Adds the phase that computes `nest`.
 pub fn emit(k: &KernelBuilder, params: &Params, nest: &Nest, tiling: &Tiling) {
     let mut blocks = Blocks::new(nest, tiling, Dims::default());
-    let mirrored = mirrored(nest, tiling).and_then(|dims| blocks.paired(dims));
+    let mirrored = tiling.mirrored.and_then(|dims| blocks.paired(dims));
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
         let whole = |k: &KernelBuilder, positions: Vec<Option<Tile>>| {
             let mut frame = Frame::at(k, params, nest, tiling, &blocks, positions);
@@ -76,32 +76,6 @@ impl Pair {
         let near = away.compare(CompareOp::Lt, self.blocks / 2);
         k.when(&first.binary(BinaryOp::Or, &near), both);
     }
-}
-
-/// The two dims of equal square blocks of which some buffer is read both ways round.
-fn mirrored(nest: &Nest, tiling: &Tiling) -> Option<(usize, usize)> {
-    let windows = || {
-        nest.values.iter().filter_map(|value| match &value.op {
-            NestOp::Load(window) => Some(window),
-            _ => None,
-        })
-    };
-    let square = |&(a, b): &(usize, usize)| {
-        let side = tiling.block[a];
-        side > 1
-            && side == tiling.block[b]
-            && nest.dims[a] == nest.dims[b]
-            && nest.dims[a].as_const().is_some_and(|n| n > side)
-    };
-    let crossed = |&(a, b): &(usize, usize)| {
-        windows().any(|window| {
-            let mut other = window.clone();
-            other.strides.swap(a, b);
-            other != *window && windows().any(|window| *window == other)
-        })
-    };
-    let pairs = (0..nest.rank()).flat_map(|b| (0..b).map(move |a| (a, b)));
-    pairs.filter(square).find(crossed)
 }
 
 /// Adds the phase that reduces each part of a cut reduction: results of part `p` go to element `kept * parts + p` of a workspace each.

@@ -73,7 +73,7 @@ fn tiling(nest: &Nest, target: &TargetDesc) -> Tiling {
             break;
         }
     }
-    Tiling { block }
+    Tiling::of(block)
 }
 
 /// The state of a scan after one more step.

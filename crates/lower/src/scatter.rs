@@ -41,15 +41,15 @@ fn tiling(nest: &Nest, scatter: &NestScatter, target: &TargetDesc) -> (Tiling, O
                 (false, false) => LOOP_TILE,
             };
             block[d] = block_of(nest, d, most);
-            (Tiling { block }, None)
+            (Tiling::of(block), None)
         }
         // Lanes of their own, each with a row of its own.
-        (None, Some(_)) if target.is_simt() => (Tiling { block }, None),
+        (None, Some(_)) if target.is_simt() => (Tiling::of(block), None),
         (None, Some(d)) if ordered => {
             block[d] = block_of(nest, d, share(d));
-            (Tiling { block }, Some(d))
+            (Tiling::of(block), Some(d))
         }
-        (None, _) => (Tiling { block }, None),
+        (None, _) => (Tiling::of(block), None),
     }
 }
 

@@ -64,7 +64,7 @@ pub fn emit_sort(
         .product();
     let mut block = vec![1; nest.rank()];
     block[along] = sort.lanes;
-    let tiling = Tiling { block };
+    let tiling = Tiling::of(block);
     let blocks = Blocks::new(nest, &tiling, nest.reduced);
     let long = (nest.guess(along) > SHORT).then(|| Scratch::new(k, &sort, &rows));
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {

@@ -12,6 +12,17 @@ use crate::split;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
     pub block: Vec<i64>,
+    /// Two dims whose square blocks an instance takes in pairs, each with the one across the diagonal.
+    pub mirrored: Option<(usize, usize)>,
+}
+
+impl Tiling {
+    pub fn of(block: Vec<i64>) -> Self {
+        Self {
+            block,
+            mirrored: None,
+        }
+    }
 }
 
 /// Elements of a tile in registers: what a block of threads holds without spilling.
@@ -35,7 +46,7 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     let rank = nest.rank();
     let mut block = vec![1; rank];
     if rank == 0 {
-        return Tiling { block };
+        return Tiling::of(block);
     }
     let extent: Vec<i64> = (0..rank).map(|d| nest.guess(d)).collect();
     let reduced: i64 = nest
@@ -51,7 +62,7 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         // Columns: enough neighbours for full cache lines and several independent accumulators.
         let lanes = i64::from(target.lanes(4)) * if target.is_simt() { 1 } else { 4 };
         block[last] = block_of(nest, last, lanes);
-        return Tiling { block };
+        return Tiling::of(block);
     }
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
@@ -71,7 +82,9 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         let side = if target.is_simt() { 32 } else { SQUARE };
         block[last] = block_of(nest, last, side);
         block[other] = block_of(nest, other, side);
-        return Tiling { block };
+        // Where tiles live in registers, the second of a pair would find nothing there.
+        let mirrored = mirrored(nest, &block).filter(|_| target.tiles_spill);
+        return Tiling { block, mirrored };
     }
     // An indirect read wants its index outside the tile: then it is one scalar, and the rest is contiguous.
     let indirect = nest
@@ -97,7 +110,33 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
             break;
         }
     }
-    Tiling { block }
+    Tiling::of(block)
+}
+
+/// The two dims of equal square blocks of which some buffer is read both ways round.
+fn mirrored(nest: &Nest, block: &[i64]) -> Option<(usize, usize)> {
+    let windows = || {
+        nest.values.iter().filter_map(|value| match &value.op {
+            NestOp::Load(window) => Some(window),
+            _ => None,
+        })
+    };
+    let square = |&(a, b): &(usize, usize)| {
+        let side = block[a];
+        side > 1
+            && side == block[b]
+            && nest.dims[a] == nest.dims[b]
+            && nest.dims[a].as_const().is_some_and(|n| n > side)
+    };
+    let crossed = |&(a, b): &(usize, usize)| {
+        windows().any(|window| {
+            let mut other = window.clone();
+            other.strides.swap(a, b);
+            other != *window && windows().any(|window| *window == other)
+        })
+    };
+    let pairs = (0..nest.rank()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    pairs.filter(square).find(crossed)
 }
 
 /// A block of at most `most` along a dim: the dim itself where it is small, and room for twice the guess where it is symbolic.

@@ -76,7 +76,7 @@ pub fn plan(nest: &Nest, target: &TargetDesc) -> Option<Walk> {
     let passes = layers(nest).into_iter().max().unwrap_or(0)
         + usize::from(nest.stores.iter().any(|store| !nest.is_small_store(store)));
     Some(Walk {
-        tiling: Tiling { block },
+        tiling: Tiling::of(block),
         single: outer.to_vec(),
         chunked,
         // A row that is held may be empty, and then there may be no table to look anything up in.

@@ -449,9 +449,7 @@ struct Finish<'a> {
 impl Finish<'_> {
     fn run(&mut self, row: &Tile, col: &Tile, sum: Tile, then: impl FnOnce(&mut Frame<'_>)) {
         let (rows, cols) = (self.shape.rows, self.shape.cols);
-        let tiling = Tiling {
-            block: vec![rows, cols],
-        };
+        let tiling = Tiling::of(vec![rows, cols]);
         let position = vec![Some(row.clone()), Some(col.clone())];
         let start = vec![Some(row * rows), Some(col * cols)];
         let rest = vec![
