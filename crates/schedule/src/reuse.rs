@@ -173,6 +173,8 @@ impl<'a> Search<'a> {
         };
         let out = node.out();
         let place = |value: ValueId| self.placements.of(value);
+        // What brings nothing copies its base: a kernel has something to do.
+        let empty = |&value: &ValueId| self.graph.ty(value).shape.iter().any(|n| n.is_const(0));
         let fits = is_update(&node.op)
             && self.placements.is_root(base)
             && self.dies(step, base)
@@ -183,6 +185,7 @@ impl<'a> Search<'a> {
                 &place(out).strides,
                 &place(base).strides,
             )
+            && !brought.iter().any(empty)
             && brought.iter().all(|&value| place(value).root != base);
         if fits { vec![(out, base)] } else { Vec::new() }
     }
