@@ -129,6 +129,36 @@ def test_a_given_output_is_written_once() -> None:
     torch.testing.assert_close(inputs[0], doubled(*inputs[1:]))
 
 
+def written(function: Callable[..., Any], *inputs: torch.Tensor) -> int:
+    """Bytes that the kernels of a function write."""
+    report = oxyfuel.explain(function, *inputs)
+    assert not [call for graph in report.graphs for call in graph.external], report
+    return sum(kernel["bytes_written"] for graph in report.graphs for kernel in graph.kernels)
+
+
+def joined(out: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return out.copy_(torch.cat([x.exp(), -y], 1))
+
+
+def stepped(cache: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    cache[3:5] = x[:2].exp() + y[:2]
+    cache[4:6] += 1
+    return cache.sum(0)
+
+
+def test_parts_of_a_given_output_are_computed_in_their_places() -> None:
+    make = seeded((6, 9), (6, 4), (6, 5))
+    same(joined, make)
+    assert written(joined, *make()) == 6 * 9 * 4
+
+
+def test_new_rows_of_a_cache_are_computed_in_their_places() -> None:
+    make = seeded((9, 5), (6, 5), (6, 5))
+    same(stepped, make)
+    # Two rows and two rows, and the sum.
+    assert written(stepped, *make()) == (2 + 2 + 1) * 5 * 4
+
+
 OUTS: dict[str, Callable[[], torch.Tensor]] = {
     "dense": lambda: torch.randn(8, 6),
     "transposed": lambda: torch.randn(6, 8).t(),
