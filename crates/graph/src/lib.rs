@@ -43,7 +43,9 @@ pub mod text;
 pub mod verify;
 
 pub use bind::{Bindings, bind};
-pub use builder::{Between, Builder, Divisor, Meet, Operand, Outside, Windows};
+pub use builder::{
+    Between, Border, Bordering, Builder, Divisor, Indexed, Meet, Operand, Outside, Windows,
+};
 pub use edit::{Rebuild, Users};
 pub use interp::run;
 pub use ir::{

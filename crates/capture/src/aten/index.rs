@@ -4,7 +4,7 @@ use super::view::{dim_of, from_end, not_negative};
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Compare, Device, Meet, Op, ValueId};
+use oxyfuel_graph::{Binary, Device, Indexed, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.cat.default", Compiled(cat)),
@@ -86,12 +86,7 @@ fn embedding(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 
 /// Positions that count from the end brought to the front.
 pub(super) fn wrapped(c: &mut Call<'_>, index: ValueId, size: &Expr) -> Result<ValueId> {
-    let index = c.b.cast(index, DType::I64)?;
-    let zero = c.value_of(&Factor::Number(Scalar::I(0)), DType::I64)?;
-    let size = size_of(c, size)?;
-    let negative = c.b.emit(Op::Compare(Compare::Lt), &[index, zero])?;
-    let moved = c.b.emit(Op::Binary(Binary::Add), &[index, size])?;
-    c.b.emit(Op::Where, &[negative, moved, index])
+    c.b.wrapped(index, size)
 }
 
 pub(super) fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
@@ -101,82 +96,20 @@ pub(super) fn size_of(c: &mut Call<'_>, size: &Expr) -> Result<ValueId> {
     }
 }
 
-/// A tensor whose indexed dimensions have become one, and an index along it.
-struct Indexed {
-    x: ValueId,
-    /// The dimension that the index names slices of.
-    dim: usize,
-    linear: ValueId,
-    /// What the index looked like.
-    index_shape: Vec<Expr>,
-    /// The shape before dimensions became one, and the permutation that brought them together.
-    shape: Vec<Expr>,
-    order: Option<Vec<usize>>,
-}
-
 /// `x[i, :, j, ..]`: the indexed dimensions become one, so that one index selects from it.
 fn indexed(c: &mut Call<'_>, x: ValueId) -> Result<Indexed> {
     let indices = c.optional_tensors(1, "indices")?;
-    let at: Vec<usize> = (0..indices.len())
-        .filter(|&d| indices[d].is_some())
-        .collect();
-    let picked: Vec<ValueId> = indices.iter().flatten().copied().collect();
-    if picked
-        .iter()
-        .any(|&i| !matches!(c.dtype(i), DType::I64 | DType::I32))
-    {
+    let mut picked = indices.iter().flatten();
+    if picked.any(|&i| !matches!(c.dtype(i), DType::I64 | DType::I32)) {
         return refuse("a mask picks a number of elements that only the data says");
     }
-    let (Some(&first), Some(&last)) = (at.first(), at.last()) else {
+    let Some(last) = indices.iter().rposition(Option::is_some) else {
         return refuse("without an index");
     };
-    let rank = c.rank(x);
-    if last >= rank {
+    if last >= c.rank(x) {
         return refuse("more indices than dimensions");
     }
-    let together = last - first + 1 == at.len();
-    // Indexed dimensions that are apart move to the front, as in PyTorch.
-    let (x, dim, order) = if together {
-        (x, first, None)
-    } else {
-        let rest = (0..rank).filter(|d| !at.contains(d));
-        let dims: Vec<usize> = at.iter().copied().chain(rest).collect();
-        let order = Some(dims.clone());
-        (c.b.emit(Op::Permute { dims }, &[x])?, 0, order)
-    };
-    let shape = c.shape(x);
-    let sizes = &shape[dim..dim + at.len()];
-    let mut linear: Option<ValueId> = None;
-    for (&i, size) in picked.iter().zip(sizes) {
-        let i = wrapped(c, i, size)?;
-        linear = Some(match linear {
-            None => i,
-            Some(have) => {
-                let size = size_of(c, size)?;
-                let scaled = c.b.emit(Op::Binary(Binary::Mul), &[have, size])?;
-                c.b.emit(Op::Binary(Binary::Add), &[scaled, i])?
-            }
-        });
-    }
-    let Some(linear) = linear else {
-        return refuse("without an index");
-    };
-    let index_shape = c.shape(linear);
-    let count: Expr = index_shape.iter().cloned().product();
-    let linear = c.b.view(linear, &[count])?;
-    let merged: Expr = sizes.iter().cloned().product();
-    let mut flat = shape[..dim].to_vec();
-    flat.push(merged);
-    flat.extend_from_slice(&shape[dim + at.len()..]);
-    let x = c.b.view(x, &flat)?;
-    Ok(Indexed {
-        x,
-        dim,
-        linear,
-        index_shape,
-        shape,
-        order,
-    })
+    c.b.indexed(x, &indices)
 }
 
 fn index(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
@@ -271,29 +204,7 @@ fn put_slices(
     accumulate: bool,
 ) -> Result<Vec<ValueId>> {
     let at = indexed(c, x)?;
-    let flat = c.shape(at.x);
-    let mut slices = flat[..at.dim].to_vec();
-    slices.extend(at.index_shape.iter().cloned());
-    slices.extend_from_slice(&flat[at.dim + 1..]);
-    let values = c.b.expand(values, &slices)?;
-    let mut rows = flat.clone();
-    rows[at.dim] = at.index_shape.iter().cloned().product();
-    let values = c.b.view(values, &rows)?;
-    let y = if accumulate {
-        let dim = i64::try_from(at.dim).unwrap_or(0);
-        let own = true;
-        c.b.index_reduce(Meet::Sum, at.x, dim, at.linear, values, own)?
-    } else {
-        let put = Op::IndexPut { dim: at.dim };
-        c.b.emit(put, &[at.x, values, at.linear])?
-    };
-    let y = c.b.view(y, &at.shape)?;
-    let Some(order) = at.order else {
-        return Ok(vec![y]);
-    };
-    let back = (0..order.len()).map(|d| order.iter().position(|&o| o == d).unwrap_or(d));
-    let dims = back.collect();
-    Ok(vec![c.b.emit(Op::Permute { dims }, &[y])?])
+    Ok(vec![c.b.put_slices(&at, values, accumulate)?])
 }
 
 fn flip(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
@@ -303,21 +214,8 @@ fn flip(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         return Ok(vec![x]);
     }
     for dim in dims {
-        let d = dim_of(c, x, dim)?;
-        let size = c.shape(x)[d].clone();
-        let count = c.b.emit(
-            Op::Arange {
-                start: Scalar::I(0),
-                step: Scalar::I(-1),
-                shape: vec![size.clone()],
-                dtype: DType::I64,
-                device: Device::Cpu,
-            },
-            &[],
-        )?;
-        let last = size_of(c, &(size - 1))?;
-        let backwards = c.b.emit(Op::Binary(Binary::Add), &[count, last])?;
-        x = c.b.index_select(x, dim, backwards)?;
+        dim_of(c, x, dim)?;
+        x = c.b.flip(x, dim)?;
     }
     Ok(vec![x])
 }

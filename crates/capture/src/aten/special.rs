@@ -3,7 +3,7 @@
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Result, Scalar};
-use oxyfuel_graph::special::{Chebyshev, Formula, Recurrence, Special, chebyshev, gcd, recurrence};
+use oxyfuel_graph::special::{self, Chebyshev, Recurrence, Special, chebyshev, gcd, recurrence};
 use oxyfuel_graph::{Binary, Compare, Op, Unary, ValueId};
 use std::f64::consts::PI;
 
@@ -11,7 +11,7 @@ use std::f64::consts::PI;
 macro_rules! rows {
     ($($target:literal $f:ident;)* ; $($other:literal $build:expr;)*) => {
         pub(super) const ROWS: &[Row] = &[
-            $((concat!("aten.", $target, ".default"), Compiled(|c| special(c, Special::$f))),)*
+            $((concat!("aten.", $target, ".default"), Compiled(|c| function(c, Special::$f))),)*
             $((concat!("aten.", $other), Compiled($build)),)*
         ];
     };
@@ -83,7 +83,7 @@ fn float_out(c: &Call<'_>) -> Result<DType> {
     Ok(out)
 }
 
-fn special(c: &mut Call<'_>, f: Special) -> Result<Vec<ValueId>> {
+fn function(c: &mut Call<'_>, f: Special) -> Result<Vec<ValueId>> {
     float_out(c)?;
     let x = c.tensor(0, "self")?;
     Ok(vec![c.b.special(f, x)?])
@@ -216,13 +216,6 @@ fn hypot(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     Ok(vec![y])
 }
 
-/// The exponent of the power of two that is not above |x|, exact for what f32 holds.
-fn exponent(f: &mut Formula<'_>, x: ValueId) -> Result<ValueId> {
-    let size = f.abs(x)?;
-    let log = f.log2(size)?;
-    f.floor(log)
-}
-
 /// A fraction in [1/2, 1) and the power of two that it is multiplied with.
 fn frexp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let out = float_out(c)?;
@@ -230,72 +223,15 @@ fn frexp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         return refuse("on f64: its exponents reach as far as the arithmetic");
     }
     let x = c.tensor(0, "self")?;
-    let mut power = None;
-    let mantissa = c.b.in_f64(&[x], |f, v| {
-        let x = v[0];
-        let e = exponent(f, x)?;
-        let e = f.add(e, 1.0)?;
-        let zero = f.eq(x, 0.0)?;
-        let infinite = f.is_inf(x)?;
-        let nan = f.is_nan(x)?;
-        let other = f.or(zero, infinite)?;
-        let other = f.or(other, nan)?;
-        let e = f.choose(other, 0.0, e)?;
-        power = Some(e);
-        let minus = f.neg(e)?;
-        let scale = f.exp2(minus)?;
-        f.mul(x, scale)
-    })?;
-    match power {
-        Some(e) => Ok(vec![mantissa, c.b.cast(e, DType::I32)?]),
-        None => refuse("without an exponent"),
-    }
+    Ok(special::frexp(c.b, x)?.to_vec())
 }
 
 /// The next number in the direction of another.
 fn nextafter(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let out = float_out(c)?;
-    // Digits after the point, the least exponent, the largest number.
-    let (digits, least, largest): (f64, f64, f64) = match out {
-        DType::F32 => (23.0, -126.0, f64::from(f32::MAX)),
-        DType::BF16 => (7.0, -126.0, 255.0 * 2f64.powi(120)),
-        DType::F16 => (10.0, -14.0, 65504.0),
-        other => return refuse(format!("on {other}")),
-    };
+    if !matches!(out, DType::F32 | DType::BF16 | DType::F16) {
+        return refuse(format!("on {out}"));
+    }
     let [a, b] = pair(c, ["self", "other"])?;
-    let y = c.b.in_f64(&[a, b], |f, v| {
-        let (a, b) = (v[0], v[1]);
-        let up = f.lt(a, b)?;
-        let direction = f.choose(up, 1.0, -1.0)?;
-        let size = f.abs(a)?;
-        let e = exponent(f, a)?;
-        let e = f.max(e, least)?;
-        let power = f.exp2(e)?;
-        // Below a power of two numbers lie twice as close.
-        let at_power = f.eq(size, power)?;
-        let not_least = f.gt(e, least)?;
-        let at_power = f.and(at_power, not_least)?;
-        let sign = f.sign_of(a)?;
-        let inwards = f.mul(sign, direction)?;
-        let inwards = f.lt(inwards, 0.0)?;
-        let closer = f.and(at_power, inwards)?;
-        let factor = f.choose(closer, 0.5, 1.0)?;
-        let step = f.mul(power, (-digits).exp2())?;
-        let step = f.mul(step, factor)?;
-        let step = f.mul(step, direction)?;
-        let next = f.add(a, step)?;
-        let smallest = f.mul(direction, (least - digits).exp2())?;
-        let zero = f.eq(a, 0.0)?;
-        let next = f.choose(zero, smallest, next)?;
-        let infinite = f.is_inf(a)?;
-        let end = f.mul(sign, largest)?;
-        let next = f.choose(infinite, end, next)?;
-        let same = f.eq(a, b)?;
-        let next = f.choose(same, b, next)?;
-        let sum = f.add(a, b)?;
-        let nans = (f.is_nan(a)?, f.is_nan(b)?);
-        let nan = f.or(nans.0, nans.1)?;
-        f.choose(nan, sum, next)
-    })?;
-    Ok(vec![y])
+    Ok(vec![special::nextafter(c.b, a, b)?])
 }

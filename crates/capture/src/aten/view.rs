@@ -263,21 +263,10 @@ fn roll(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     }
     for (shift, dim) in shifts.into_iter().zip(dims) {
         let d = dim_of(c, x, dim)?;
-        let Some(size) = c.shape(x)[d].as_const() else {
+        if c.shape(x)[d].as_const().is_none() {
             return refuse("a dimension of unknown size");
-        };
-        let cut = if size == 0 {
-            0
-        } else {
-            (-shift).rem_euclid(size)
-        };
-        if cut != 0 {
-            let (head, tail) = (
-                c.b.slice(x, dim, 0, cut, 1)?,
-                c.b.slice(x, dim, cut, size, 1)?,
-            );
-            x = c.b.cat(&[tail, head], dim)?;
         }
+        x = c.b.roll(x, shift, dim)?;
     }
     Ok(vec![c.b.view(x, &shape)?])
 }

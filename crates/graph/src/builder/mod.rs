@@ -18,7 +18,9 @@
 //! ```
 
 mod adaptive;
+mod border;
 mod grid;
+mod index;
 mod pointwise;
 mod pool;
 mod promote;
@@ -30,7 +32,9 @@ mod source;
 mod spaced;
 mod unfold;
 
+pub use border::{Border, Bordering};
 pub use grid::{Between, Outside};
+pub use index::Indexed;
 pub use pool::{Divisor, Windows};
 pub use promote::{Operand, default_float, result_type};
 pub use scatter::Meet;

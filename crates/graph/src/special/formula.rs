@@ -53,7 +53,7 @@ macro_rules! methods {
 
 methods! {
     unary: neg Neg, abs Abs, sign Sign, sqrt Sqrt, exp Exp, exp2 Exp2, log Log, log2 Log2, log1p Log1p, sin Sin, cos Cos, tan Tan, acos Acos,
-        erf Erf, erfc Erfc, sinh Sinh, cosh Cosh, acosh Acosh, floor Floor, round Round, trunc Trunc, is_inf IsInf, is_nan IsNan, not LogicalNot;
+        erf Erf, erfc Erfc, sinh Sinh, cosh Cosh, acosh Acosh, expm1 Expm1, tanh Tanh, sigmoid Sigmoid, floor Floor, round Round, trunc Trunc, is_inf IsInf, is_nan IsNan, not LogicalNot;
     binary: add Add, sub Sub, mul Mul, div Div, min Minimum, max Maximum, remainder Remainder, and BitwiseAnd, or BitwiseOr;
     compare: eq Eq, lt Lt, le Le, gt Gt, ge Ge;
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   tables   coefficients as data, written by `tools/special.py`
 //!   formula  the evaluator: arithmetic and polynomials on values of one dtype
-//!   gamma, error, bessel, orthogonal, number   what to evaluate where
+//!   gamma, error, bessel, orthogonal, number, parts   what to evaluate where
 //! ```
 //!
 //! Every function is built once, here, of operators that all targets and the interpreter have. There are no branches: each piece of a domain is evaluated and the
@@ -18,11 +18,13 @@ mod formula;
 mod gamma;
 mod number;
 mod orthogonal;
+mod parts;
 mod tables;
 
 pub use formula::{Formula, Term};
 pub use number::gcd;
 pub use orthogonal::{Chebyshev, Recurrence, chebyshev, recurrence};
+pub use parts::{frexp, nextafter};
 
 use crate::builder::Builder;
 use crate::ir::ValueId;
