@@ -4,6 +4,7 @@
 //! (broadcasting, promotion, negative dims, -1). Eager execution and capture go through the same function, so they cannot differ in meaning.
 
 use crate::composed::Composed;
+use crate::recipe::Recipe;
 use crate::tensor::{State, Tensor, located};
 use crate::{eager, trace};
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
@@ -76,18 +77,6 @@ impl<'a> Operands<'a> {
         let missing = || err!(ArityMismatch, "an operand is missing");
         self.all.get(i).copied().ok_or_else(missing)
     }
-}
-
-/// Windows over the last two dims of a tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pool {
-    pub average: bool,
-    /// Where the largest is, instead of what it is.
-    pub positions: bool,
-    pub size: [i64; 2],
-    pub step: [i64; 2],
-    pub padding: [i64; 2],
-    pub dilation: [i64; 2],
 }
 
 /// An operation with everything but its operands.
@@ -188,7 +177,6 @@ pub(crate) enum Call {
     IndexSelect(i64),
     Embedding,
     IndexPut(i64),
-    Pool(Pool),
     /// Elements, or whole slices, that replace or meet what is where an index says.
     Scatter {
         how: Option<Meet>,
@@ -216,6 +204,8 @@ pub(crate) enum Call {
     },
     /// What other operations make up.
     Composed(Composed),
+    /// The same, by a function of the builder and numbers.
+    Recipe(Recipe),
 }
 
 impl Call {
@@ -260,7 +250,6 @@ impl Call {
             | Self::Embedding
             | Self::IndexPut(_)
             | Self::Scatter { .. }
-            | Self::Pool(_)
             | Self::SliceScatter { .. }
             | Self::Copy
             | Self::Matmul
@@ -268,7 +257,8 @@ impl Call {
             | Self::Bmm
             | Self::Addmm { .. }
             | Self::Linear { .. }
-            | Self::Composed(_) => false,
+            | Self::Composed(_)
+            | Self::Recipe(_) => false,
         }
     }
 
@@ -400,7 +390,6 @@ impl Call {
             Self::IndexSelect(dim) => b.index_select(tensor(0)?, *dim, tensor(1)?),
             Self::Embedding => b.embedding(tensor(0)?, tensor(1)?),
             Self::IndexPut(dim) => b.index_put(tensor(0)?, tensor(1)?, *dim, tensor(2)?),
-            Self::Pool(pool) => pool.record(b, tensor(0)?),
             Self::Scatter {
                 how,
                 dim,
@@ -441,6 +430,7 @@ impl Call {
                 b.linear(tensor(0)?, tensor(1)?, c)
             }
             Self::Composed(composed) => composed.record(b, &operands),
+            Self::Recipe(recipe) => recipe.record(b, &operands),
         }
     }
 }

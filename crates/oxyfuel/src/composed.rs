@@ -9,7 +9,7 @@ use oxyfuel_base::{DType, Result, Scalar, ensure};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::sample::{Distribution, Stream};
 use oxyfuel_graph::special::{Special, gcd};
-use oxyfuel_graph::{Binary, Builder, Operand as Value, Unary, ValueId};
+use oxyfuel_graph::{Builder, Operand as Value, ValueId};
 
 /// A composition with everything but its operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -194,33 +194,6 @@ special! {
     airy_ai AiryAi "The airy function Ai.";
 }
 
-macro_rules! unary {
-    ($($name:ident $f:ident $doc:literal;)*) => {
-        /// Rarer functions of one element.
-        impl Tensor {
-            $(#[doc = $doc]
-            #[track_caller]
-            pub fn $name(&self) -> Tensor {
-                apply(Call::Unary(Unary::$f), &[self.into()])
-            })*
-        }
-    };
-}
-
-unary! {
-    erfc Erfc "`1 - erf(x)` without cancellation.";
-    log10 Log10 "Logarithm to base 10.";
-    tan Tan "Tangent of radians.";
-    asin Asin "Arc sine.";
-    acos Acos "Arc cosine.";
-    atan Atan "Arc tangent.";
-    sinh Sinh "Hyperbolic sine.";
-    cosh Cosh "Hyperbolic cosine.";
-    asinh Asinh "Inverse of the hyperbolic sine.";
-    acosh Acosh "Inverse of the hyperbolic cosine.";
-    atanh Atanh "Inverse of the hyperbolic tangent.";
-}
-
 /// Functions of two elements, and of an order.
 impl Tensor {
     /// The derivative of `digamma` of this order.
@@ -233,12 +206,6 @@ impl Tensor {
     #[track_caller]
     pub fn zeta(&self, q: &Tensor) -> Tensor {
         composed(Composed::Zeta, &[self.into(), q.into()])
-    }
-
-    /// Angle of the point (`other`, this).
-    #[track_caller]
-    pub fn atan2<'a>(&self, other: impl Into<Operand<'a>>) -> Tensor {
-        apply(Call::Binary(Binary::Atan2), &[self.into(), other.into()])
     }
 
     /// The greatest common divisor of integers.
@@ -365,10 +332,15 @@ impl Tensor {
     #[track_caller]
     pub fn conv_backward(&self, weight: &Tensor, grad: &Tensor, how: &Convolution) -> [Tensor; 3] {
         let operands = [grad.into(), self.into(), weight.into()];
-        [0, 1, 2].map(|which| {
+        let one = |which| {
             let how = how.clone();
-            composed(Composed::ConvolutionBackward { how, which }, &operands)
-        })
+            Composed::ConvolutionBackward { how, which }
+        };
+        [
+            composed(one(0), &operands),
+            composed(one(1), &operands),
+            composed(one(2), &operands),
+        ]
     }
 }
 

@@ -9,11 +9,18 @@ use crate::call::{Call, Operand, apply};
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
-use oxyfuel_graph::{Binary, Unary};
+use oxyfuel_graph::Meet;
 use std::panic::Location;
 
 impl Tensor {
-    /// Gives the elements of this tensor the values of a result of the same shape; its dtype stays.
+    /// Gives the elements of this tensor the values of a result of the same shape; its dtype stays. What the methods that end in `_` do with the result of those that do not.
+    #[track_caller]
+    pub(crate) fn overwrite(&mut self, name: &str, new: &Tensor) -> Result<()> {
+        let caller = Location::caller();
+        self.store(name, new, caller)
+            .map_err(|error| located(error, caller))
+    }
+
     fn store(&mut self, name: &str, new: &Tensor, caller: &Location<'_>) -> Result<()> {
         self.check()?;
         new.check()?;
@@ -32,11 +39,11 @@ impl Tensor {
             self.dtype()
         );
         let new = new.to(self.dtype());
-        self.put(&new, caller)
+        self.replace(&new, caller)
     }
 
     /// Overwrites the elements with those of a tensor of the same shape and dtype.
-    fn put(&mut self, new: &Tensor, caller: &Location<'_>) -> Result<()> {
+    fn replace(&mut self, new: &Tensor, caller: &Location<'_>) -> Result<()> {
         new.check()?;
         let traced = [&*self, new]
             .into_iter()
@@ -77,7 +84,7 @@ impl Tensor {
         };
         let mut write = || {
             self.check()?;
-            self.put(&copied, caller)
+            self.replace(&copied, caller)
         };
         write().map_err(|error| located(error, caller))
     }
@@ -87,7 +94,7 @@ impl Tensor {
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<()> {
         let caller = Location::caller();
         let filled = self.full_like(value);
-        self.put(&filled, caller)
+        self.replace(&filled, caller)
             .map_err(|error| located(error, caller))
     }
 
@@ -95,33 +102,6 @@ impl Tensor {
     #[track_caller]
     pub fn zero_(&mut self) -> Result<()> {
         self.fill_(0)
-    }
-
-    /// Writes `value` where the mask holds.
-    #[track_caller]
-    pub fn masked_fill_<'a>(&mut self, mask: &Tensor, value: impl Into<Operand<'a>>) -> Result<()> {
-        let caller = Location::caller();
-        let filled = self.masked_fill(mask, value);
-        self.store("masked_fill_", &filled, caller)
-            .map_err(|error| located(error, caller))
-    }
-
-    /// Brings the elements between two bounds, either of which may be missing.
-    #[track_caller]
-    pub fn clamp_(&mut self, low: Option<f64>, high: Option<f64>) -> Result<()> {
-        let caller = Location::caller();
-        let clamped = self.clamp(low, high);
-        self.store("clamp_", &clamped, caller)
-            .map_err(|error| located(error, caller))
-    }
-
-    /// Replaces the slices along `dim` that the one-dimensional `index` names by those of `src`.
-    #[track_caller]
-    pub fn index_put_(&mut self, src: &Tensor, dim: i64, index: &Tensor) -> Result<()> {
-        let caller = Location::caller();
-        let put = self.index_put(src, dim, index);
-        self.store("index_put_", &put, caller)
-            .map_err(|error| located(error, caller))
     }
 
     /// `x[start:end:step] = src` along a dim; `src` is broadcast.
@@ -158,58 +138,57 @@ fn rank_of(dtype: DType) -> u8 {
     }
 }
 
-macro_rules! binary {
-    ($($name:ident $f:ident $doc:literal;)*) => {
-        /// Functions of two elements that overwrite the first; the other operand is a tensor, which is broadcast, or a number.
+macro_rules! in_place {
+    ($($name:ident / $in_place:ident $(<$life:lifetime>)? ($($argument:ident: $ty:ty),*);)*) => {
+        /// Forms that overwrite the tensor with what the method without the `_` returns, of methods that are not in the tables of elementwise functions.
         impl Tensor {
-            $(#[doc = $doc]
+            $(#[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), "), in its place.")]
             #[track_caller]
-            pub fn $name<'a>(&mut self, other: impl Into<Operand<'a>>) -> Result<()> {
-                let caller = Location::caller();
-                let new = apply(Call::Binary(Binary::$f), &[(&*self).into(), other.into()]);
-                self.store(stringify!($name), &new, caller).map_err(|error| located(error, caller))
+            pub fn $in_place$(<$life>)?(&mut self, $($argument: $ty),*) -> Result<()> {
+                let new = self.$name($($argument),*);
+                self.overwrite(stringify!($in_place), &new)
             })*
         }
     };
 }
 
-binary! {
-    add_ Add "`a += b`.";
-    sub_ Sub "`a -= b`.";
-    mul_ Mul "`a *= b`.";
-    div_ Div "`a /= b`; not of integers, whose quotient is a float.";
-    remainder_ Remainder "`a = a - floor(a / b) b`.";
-    pow_ Pow "a to the power b, in its place.";
-    maximum_ Maximum "The larger, in its place.";
-    minimum_ Minimum "The smaller, in its place.";
-    bitwise_and_ BitwiseAnd "`a &= b`.";
-    bitwise_or_ BitwiseOr "`a |= b`.";
-    bitwise_xor_ BitwiseXor "`a ^= b`.";
-}
-
-macro_rules! unary {
-    ($($name:ident $f:ident $doc:literal;)*) => {
-        /// Functions of one element that overwrite it.
-        impl Tensor {
-            $(#[doc = $doc]
-            #[track_caller]
-            pub fn $name(&mut self) -> Result<()> {
-                let caller = Location::caller();
-                let new = apply(Call::Unary(Unary::$f), &[(&*self).into()]);
-                self.store(stringify!($name), &new, caller).map_err(|error| located(error, caller))
-            })*
-        }
-    };
-}
-
-unary! {
-    neg_ Neg "`-x`, in its place.";
-    abs_ Abs "`|x|`, in its place.";
-    relu_ Relu "`max(x, 0)`, in its place.";
-    exp_ Exp "e to the power x, in its place.";
-    sqrt_ Sqrt "Square root, in its place.";
-    sigmoid_ Sigmoid "`1 / (1 + exp(-x))`, in its place.";
-    tanh_ Tanh "Hyperbolic tangent, in its place.";
+in_place! {
+    clamp / clamp_ (low: Option<f64>, high: Option<f64>);
+    logical_and / logical_and_ (other: &Tensor);
+    logical_or / logical_or_ (other: &Tensor);
+    logical_xor / logical_xor_ (other: &Tensor);
+    logit / logit_ (eps: Option<f64>);
+    lgamma / lgamma_ ();
+    digamma / digamma_ ();
+    erfinv / erfinv_ ();
+    i0 / i0_ ();
+    polygamma / polygamma_ (n: i64);
+    gcd / gcd_ (other: &Tensor);
+    cumsum / cumsum_ (dim: i64);
+    cumprod / cumprod_ (dim: i64);
+    tril / tril_ (diagonal: i64);
+    triu / triu_ (diagonal: i64);
+    masked_fill / masked_fill_ <'a> (mask: &Tensor, value: impl Into<Operand<'a>>);
+    masked_scatter / masked_scatter_ (mask: &Tensor, src: &Tensor);
+    index_put / index_put_ (src: &Tensor, dim: i64, index: &Tensor);
+    index_put_at / index_put_at_ (indices: &[Option<&Tensor>], values: &Tensor, accumulate: bool);
+    index_fill / index_fill_ <'a> (dim: i64, index: &'a Tensor, value: impl Into<Operand<'a>>);
+    index_add / index_add_ (dim: i64, index: &Tensor, src: &Tensor);
+    index_reduce / index_reduce_ (dim: i64, index: &Tensor, src: &Tensor, how: Meet, include_self: bool);
+    put / put_ (index: &Tensor, src: &Tensor, accumulate: bool);
+    scatter / scatter_ <'a> (dim: i64, index: &'a Tensor, src: impl Into<Operand<'a>>);
+    scatter_add / scatter_add_ (dim: i64, index: &Tensor, src: &Tensor);
+    scatter_reduce / scatter_reduce_ (dim: i64, index: &Tensor, src: &Tensor, how: Meet, include_self: bool);
+    addmm / addmm_ (a: &Tensor, b: &Tensor, beta: f64, alpha: f64);
+    baddbmm / baddbmm_ (a: &Tensor, b: &Tensor, beta: f64, alpha: f64);
+    addbmm / addbmm_ (a: &Tensor, b: &Tensor, beta: f64, alpha: f64);
+    addmv / addmv_ (matrix: &Tensor, vector: &Tensor, beta: f64, alpha: f64);
+    addr / addr_ (a: &Tensor, b: &Tensor, beta: f64, alpha: f64);
+    uniform_like / uniform_ <'a> (low: f64, high: f64, seed: impl Into<Operand<'a>>);
+    normal_like / normal_ <'a> (mean: f64, deviation: f64, seed: impl Into<Operand<'a>>);
+    exponential_like / exponential_ <'a> (rate: f64, seed: impl Into<Operand<'a>>);
+    randint_like / random_ <'a> (low: i64, high: i64, seed: impl Into<Operand<'a>>);
+    dropout / dropout_ <'a> (probability: f64, seed: impl Into<Operand<'a>>);
 }
 
 /// Runs a part of a function eagerly, also while the function is being captured: the function is cut there, and the region runs at every call, on the tensors of that call.

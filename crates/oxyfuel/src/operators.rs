@@ -1,4 +1,4 @@
-//! `+ - * / % & | ^ << >>` and the signs, between tensors (owned or borrowed) and numbers.
+//! `+ - * / % & | ^ << >>` and the signs, between tensors (owned or borrowed) and numbers; `+=` and its like, which write.
 //!
 //! Numbers are `f64` or `i64`: with one type of each kind a literal needs no suffix.
 
@@ -93,4 +93,37 @@ macro_rules! unary {
 unary! {
     Neg neg Neg
     Not not BitwiseNot
+}
+
+macro_rules! assign {
+    ($($trait:ident $method:ident $in_place:ident)*) => {$(
+        assign!(@one $trait $method $in_place, &Tensor, |other| other);
+        assign!(@one $trait $method $in_place, Tensor, |other| &other);
+        assign!(@one $trait $method $in_place, f64, |other| other);
+        assign!(@one $trait $method $in_place, i64, |other| other);
+    )*};
+    (@one $trait:ident $method:ident $in_place:ident, $b:ty, |$other:ident| $operand:expr) => {
+        #[doc = concat!("[`", stringify!($in_place), "`](Tensor::", stringify!($in_place), "): every view of the same memory sees it. A mistake writes nothing and leaves a failed tensor.")]
+        impl ops::$trait<$b> for Tensor {
+            #[track_caller]
+            fn $method(&mut self, $other: $b) {
+                if let Err(error) = self.$in_place($operand) {
+                    *self = Tensor::failed(error);
+                }
+            }
+        }
+    };
+}
+
+assign! {
+    AddAssign add_assign add_
+    SubAssign sub_assign sub_
+    MulAssign mul_assign mul_
+    DivAssign div_assign div_
+    RemAssign rem_assign remainder_
+    BitAndAssign bitand_assign bitwise_and_
+    BitOrAssign bitor_assign bitwise_or_
+    BitXorAssign bitxor_assign bitwise_xor_
+    ShlAssign shl_assign bitwise_left_shift_
+    ShrAssign shr_assign bitwise_right_shift_
 }

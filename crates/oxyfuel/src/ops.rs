@@ -5,94 +5,118 @@
 
 use crate::call::{Call, Operand, apply};
 use crate::tensor::{Tensor, located};
-use oxyfuel_base::{DType, Scalar, err};
+use oxyfuel_base::{DType, Result, Scalar, err};
 use oxyfuel_graph::{Binary, Compare, Reduce, Unary};
 use std::panic::Location;
 
 macro_rules! unary {
-    ($($name:ident $f:ident $doc:literal;)*) => {
-        /// Functions of one element.
+    ($($name:ident $(/ $in_place:ident)? $f:ident $doc:literal;)*) => {
+        /// Functions of one element. Names that end in `_` overwrite it.
         impl Tensor {
             $(#[doc = $doc]
             #[track_caller]
             pub fn $name(&self) -> Tensor {
                 apply(Call::Unary(Unary::$f), &[self.into()])
-            })*
+            }
+            $(#[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), "), in its place.")]
+            #[track_caller]
+            pub fn $in_place(&mut self) -> Result<()> {
+                let new = self.$name();
+                self.overwrite(stringify!($in_place), &new)
+            })?)*
         }
     };
 }
 
 unary! {
-    neg Neg "`-x`.";
-    abs Abs "`|x|`.";
-    sign Sign "-1, 0 or 1.";
-    relu Relu "`max(x, 0)`.";
+    neg / neg_ Neg "`-x`.";
+    abs / abs_ Abs "`|x|`.";
+    sign / sign_ Sign "-1, 0 or 1.";
+    relu / relu_ Relu "`max(x, 0)`.";
     gelu Gelu "`x (1 + erf(x / sqrt 2)) / 2`.";
     gelu_tanh GeluTanh "`gelu(x, approximate=\"tanh\")`.";
-    silu Silu "`x / (1 + exp(-x))`.";
-    sigmoid Sigmoid "`1 / (1 + exp(-x))`.";
-    tanh Tanh "Hyperbolic tangent.";
-    exp Exp "e to the power x.";
-    exp2 Exp2 "2 to the power x.";
-    expm1 Expm1 "`exp(x) - 1` without cancellation.";
-    log Log "Natural logarithm.";
-    log2 Log2 "Logarithm to base 2.";
-    log1p Log1p "`log(1 + x)` without cancellation.";
-    sqrt Sqrt "Square root.";
-    rsqrt Rsqrt "`1 / sqrt(x)`.";
-    reciprocal Reciprocal "`1 / x`.";
-    erf Erf "Error function.";
-    sin Sin "Sine of radians.";
-    cos Cos "Cosine of radians.";
-    floor Floor "Greatest integer not above x.";
-    ceil Ceil "Least integer not below x.";
-    round Round "Nearest integer, ties to even.";
-    trunc Trunc "Integer part.";
-    logical_not LogicalNot "True where x is zero.";
-    bitwise_not BitwiseNot "Every bit inverted.";
+    silu / silu_ Silu "`x / (1 + exp(-x))`.";
+    sigmoid / sigmoid_ Sigmoid "`1 / (1 + exp(-x))`.";
+    tanh / tanh_ Tanh "Hyperbolic tangent.";
+    exp / exp_ Exp "e to the power x.";
+    exp2 / exp2_ Exp2 "2 to the power x.";
+    expm1 / expm1_ Expm1 "`exp(x) - 1` without cancellation.";
+    log / log_ Log "Natural logarithm.";
+    log2 / log2_ Log2 "Logarithm to base 2.";
+    log1p / log1p_ Log1p "`log(1 + x)` without cancellation.";
+    sqrt / sqrt_ Sqrt "Square root.";
+    rsqrt / rsqrt_ Rsqrt "`1 / sqrt(x)`.";
+    reciprocal / reciprocal_ Reciprocal "`1 / x`.";
+    erf / erf_ Erf "Error function.";
+    sin / sin_ Sin "Sine of radians.";
+    cos / cos_ Cos "Cosine of radians.";
+    floor / floor_ Floor "Greatest integer not above x.";
+    ceil / ceil_ Ceil "Least integer not below x.";
+    round / round_ Round "Nearest integer, ties to even.";
+    trunc / trunc_ Trunc "Integer part.";
+    logical_not / logical_not_ LogicalNot "True where x is zero.";
+    bitwise_not / bitwise_not_ BitwiseNot "Every bit inverted.";
     isnan IsNan "True where x is NaN.";
     isinf IsInf "True where x is an infinity.";
+    erfc / erfc_ Erfc "`1 - erf(x)` without cancellation.";
+    log10 / log10_ Log10 "Logarithm to base 10.";
+    tan / tan_ Tan "Tangent of radians.";
+    asin / asin_ Asin "Arc sine.";
+    acos / acos_ Acos "Arc cosine.";
+    atan / atan_ Atan "Arc tangent.";
+    sinh / sinh_ Sinh "Hyperbolic sine.";
+    cosh / cosh_ Cosh "Hyperbolic cosine.";
+    asinh / asinh_ Asinh "Inverse of the hyperbolic sine.";
+    acosh / acosh_ Acosh "Inverse of the hyperbolic cosine.";
+    atanh / atanh_ Atanh "Inverse of the hyperbolic tangent.";
 }
 
 macro_rules! binary {
-    ($kind:ident: $($name:ident $f:ident $doc:literal;)*) => {
-        /// Functions of two elements; the other operand is a tensor or a number.
+    ($kind:ident: $($name:ident / $in_place:ident $f:ident $doc:literal;)*) => {
+        /// Functions of two elements; the other operand is a tensor, which is broadcast, or a number. Names that end in `_` overwrite the first.
         impl Tensor {
             $(#[doc = $doc]
             #[track_caller]
             pub fn $name<'a>(&self, other: impl Into<Operand<'a>>) -> Tensor {
                 apply(Call::$kind($kind::$f), &[self.into(), other.into()])
+            }
+            #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), "), in its place.")]
+            #[track_caller]
+            pub fn $in_place<'a>(&mut self, other: impl Into<Operand<'a>>) -> Result<()> {
+                let new = self.$name(other);
+                self.overwrite(stringify!($in_place), &new)
             })*
         }
     };
 }
 
 binary! { Binary:
-    add Add "`a + b`.";
-    sub Sub "`a - b`.";
-    mul Mul "`a * b`.";
-    div Div "`a / b`; of integers a float.";
-    div_floor DivFloor "`div(a, b, rounding_mode=\"floor\")`.";
-    div_trunc DivTrunc "`div(a, b, rounding_mode=\"trunc\")`.";
-    remainder Remainder "`a - floor(a / b) b`, with the sign of b.";
-    fmod Fmod "`a - trunc(a / b) b`, with the sign of a.";
-    pow Pow "a to the power b.";
-    maximum Maximum "The larger; NaN if either is.";
-    minimum Minimum "The smaller; NaN if either is.";
-    bitwise_and BitwiseAnd "Bits set in both.";
-    bitwise_or BitwiseOr "Bits set in either.";
-    bitwise_xor BitwiseXor "Bits set in one only.";
-    bitwise_left_shift ShiftLeft "`a << b`.";
-    bitwise_right_shift ShiftRight "`a >> b`.";
+    add / add_ Add "`a + b`.";
+    sub / sub_ Sub "`a - b`.";
+    mul / mul_ Mul "`a * b`.";
+    div / div_ Div "`a / b`; of integers a float.";
+    div_floor / div_floor_ DivFloor "`div(a, b, rounding_mode=\"floor\")`.";
+    div_trunc / div_trunc_ DivTrunc "`div(a, b, rounding_mode=\"trunc\")`.";
+    remainder / remainder_ Remainder "`a - floor(a / b) b`, with the sign of b.";
+    fmod / fmod_ Fmod "`a - trunc(a / b) b`, with the sign of a.";
+    pow / pow_ Pow "a to the power b.";
+    maximum / maximum_ Maximum "The larger; NaN if either is.";
+    minimum / minimum_ Minimum "The smaller; NaN if either is.";
+    bitwise_and / bitwise_and_ BitwiseAnd "Bits set in both.";
+    bitwise_or / bitwise_or_ BitwiseOr "Bits set in either.";
+    bitwise_xor / bitwise_xor_ BitwiseXor "Bits set in one only.";
+    bitwise_left_shift / bitwise_left_shift_ ShiftLeft "`a << b`.";
+    bitwise_right_shift / bitwise_right_shift_ ShiftRight "`a >> b`.";
+    atan2 / atan2_ Atan2 "Angle of the point (b, a).";
 }
 
 binary! { Compare:
-    eq Eq "Where a = b.";
-    ne Ne "Where a differs from b.";
-    lt Lt "Where a < b.";
-    le Le "Where a <= b.";
-    gt Gt "Where a > b.";
-    ge Ge "Where a >= b.";
+    eq / eq_ Eq "Where a = b.";
+    ne / ne_ Ne "Where a differs from b.";
+    lt / lt_ Lt "Where a < b.";
+    le / le_ Le "Where a <= b.";
+    gt / gt_ Gt "Where a > b.";
+    ge / ge_ Ge "Where a >= b.";
 }
 
 /// Choice, conversion, memory.

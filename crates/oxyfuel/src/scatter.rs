@@ -8,7 +8,7 @@ impl Tensor {
     /// This tensor with the elements of `src` (a tensor, or a number) where `index` says: `src[i…]` goes to `x[i…]` with the coordinate in `dim` taken from `index[i…]`. Of several for one place
     /// the last along `dim` stays.
     #[track_caller]
-    pub fn scatter<'a>(&'a self, dim: i64, index: &'a Tensor, src: impl Into<Operand<'a>>) -> Self {
+    pub fn scatter<'a>(&self, dim: i64, index: &'a Tensor, src: impl Into<Operand<'a>>) -> Self {
         let call = Call::Scatter {
             how: None,
             dim,

@@ -81,6 +81,15 @@ impl Tensor {
         Self::failed(located(error, panic::Location::caller()))
     }
 
+    /// A tensor, or the failed tensor of an error, at the caller.
+    #[track_caller]
+    pub(crate) fn or_refused(made: Result<Self>) -> Self {
+        match made {
+            Ok(tensor) => tensor,
+            Err(error) => Self::refused(error),
+        }
+    }
+
     /// A tensor, or the failed tensor of an error at `caller`.
     pub(crate) fn made(made: Result<rt::Tensor>, caller: &panic::Location<'_>) -> Self {
         match made {
