@@ -1,13 +1,12 @@
 //! Gradients as functions: each takes the gradient of a result (this tensor) and what the forward saw or gave, and returns that of its operand. In PyTorch's formulas, computed in at least f32 and
 //! rounded once.
 
-use crate::call::Operand;
 use crate::recipe::Build::{Floats, Nodes};
 use crate::recipe::{Recording, recipe, recipes, wide};
 use crate::tensor::Tensor;
-use oxyfuel_base::{DType, Expr, Result, Scalar, ensure, err};
+use oxyfuel_base::{DType, Expr, Result, ensure};
+use oxyfuel_graph::ValueId;
 use oxyfuel_graph::special::Formula;
-use oxyfuel_graph::{Reduce, ValueId};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
 recipes! {
@@ -200,84 +199,4 @@ impl Tensor {
             }),
         )
     }
-
-    /// Those of a [`layer_norm`](Self::layer_norm) of `x` over its last `dims` dims with respect to x, weight and bias.
-    #[track_caller]
-    pub fn layer_norm_backward(
-        &self,
-        x: &Tensor,
-        dims: usize,
-        weight: Option<&Tensor>,
-        eps: f64,
-    ) -> [Tensor; 3] {
-        let mut operands: Vec<Operand<'_>> = vec![self.into(), x.into()];
-        operands.extend(weight.map(Operand::from));
-        let dims = i64::try_from(dims).unwrap_or(i64::MAX);
-        let numbers = |which: i64| [dims.into(), eps.into(), Scalar::I(which)];
-        let (name, build) = ("layer_norm_backward", Nodes(layer_norm));
-        [
-            recipe(name, &operands, &numbers(0), build),
-            recipe(name, &operands, &numbers(1), build),
-            recipe(name, &operands, &numbers(2), build),
-        ]
-    }
-}
-
-/// Numbers: how many dims, eps, which gradient.
-fn layer_norm(r: &mut Recording<'_>) -> Result<ValueId> {
-    let (grad, x, weight) = (r.tensor(0)?, r.tensor(1)?, r.tensor(2).ok());
-    let (shape, out, which) = (r.shape(x), r.dtype(x), r.int(2)?);
-    let outer = usize::try_from(r.int(0)?)
-        .ok()
-        .and_then(|n| shape.len().checked_sub(n));
-    let Some(outer) = outer.filter(|&outer| outer < shape.len()) else {
-        return Err(err!(
-            RankMismatch,
-            "layer_norm_backward: over {} of {} dims",
-            r.int(0)?,
-            shape.len()
-        ));
-    };
-    ensure!(
-        r.shape(grad) == shape,
-        ShapeMismatch,
-        "layer_norm_backward: a gradient of shape {:?} for {shape:?}",
-        r.shape(grad)
-    );
-    ensure!(
-        out.is_float(),
-        UnsupportedDType,
-        "layer_norm_backward: of {out}"
-    );
-    let dim = |d: usize| i64::try_from(d).unwrap_or(0);
-    let inner: Vec<i64> = (outer..shape.len()).map(dim).collect();
-    let rows: Vec<i64> = (0..outer).map(dim).collect();
-    let dtype = if out == DType::F64 { out } else { DType::F32 };
-    let (grad, x) = (r.b.cast(grad, dtype)?, r.b.cast(x, dtype)?);
-    let eps = r.float(1)?;
-    let [hat, _, rstd] = r.b.native_layer_norm(x, inner.len(), None, None, eps)?;
-    let mut y = match which {
-        0 => {
-            let g = match weight {
-                Some(w) => {
-                    let w = r.b.cast(w, dtype)?;
-                    r.b.mul(grad, w)?
-                }
-                None => grad,
-            };
-            let mean = r.b.reduce(Reduce::Mean, g, &inner, true)?;
-            let product = r.b.mul(g, hat)?;
-            let along = r.b.reduce(Reduce::Mean, product, &inner, true)?;
-            let along = r.b.mul(hat, along)?;
-            let value = r.b.sub(g, mean)?;
-            let value = r.b.sub(value, along)?;
-            r.b.mul(value, rstd)?
-        }
-        1 => r.b.mul(grad, hat)?,
-        _ => grad,
-    };
-    if which > 0 && !rows.is_empty() {
-        y = r.b.sum(y, &rows, false)?;
-    }
-    r.b.cast(y, out)
 }

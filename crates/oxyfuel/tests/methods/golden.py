@@ -224,10 +224,13 @@ def grad(f, x, g):
     y = f(x)
     return torch.autograd.grad(y, x, g[: y.numel()].reshape(y.shape) if g.shape != y.shape else g)[0]
 
-def ln(x, w, g):
-    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
-    b = torch.zeros_like(w).requires_grad_()
-    return torch.autograd.grad(F.layer_norm(x, [w.numel()], w, b, 1e-5), [x, w, b], g)
+def norm_grads(f, x, w, g):
+    leaves = [t.detach().requires_grad_() for t in (x, w, torch.zeros_like(w))]
+    return torch.autograd.grad(f(*leaves), leaves, g)
+
+def rms_grads(x, w, g):
+    leaves = [t.detach().requires_grad_() for t in (x, w)]
+    return torch.autograd.grad(F.rms_norm(leaves[0], w.shape, leaves[1], 1e-5), leaves, g)
 
 E = ints(2, 0, 2, 3).reshape(2, 2)
 def emb(g, **kwargs):
@@ -240,7 +243,11 @@ family("gradients", {
         lambda x: F.hardtanh(x, -0.5, 2.0), F.hardsigmoid, F.hardswish, lambda x: F.elu(x, 1.5), lambda x: F.softplus(x, 2.0, 3.0)))),
     "logit": ("f", [A, A], lambda g, x: grad(torch.logit, x.sigmoid(), g)),
     "softmax": ("f", [A, A], lambda g, x: (grad(lambda x: x.softmax(1), x, g), grad(lambda x: x.log_softmax(0), x, g))),
-    "layer_norm": ("f", [[3, 8], [8], [3, 8]], lambda x, w, g: ln(x, w, g)),
+    "layer_norm": ("f", [[3, 8], [8], [3, 8]], lambda x, w, g: norm_grads(lambda x, w, b: F.layer_norm(x, [8], w, b, 1e-5), x, w, g)),
+    "layer_norm_2d": ("f", [[3, 4, 2], [4, 2], [3, 4, 2]], lambda x, w, g: norm_grads(lambda x, w, b: F.layer_norm(x, [4, 2], w, b, 1e-5), x, w, g)),
+    "rms_norm": ("f", [[3, 8], [8], [3, 8]], rms_grads),
+    "group_norm": ("f", [[2, 6, 3, 2], [6], [2, 6, 3, 2]], lambda x, w, g: norm_grads(lambda x, w, b: F.group_norm(x, 3, w, b, 1e-5), x, w, g)),
+    "batch_norm": ("f", [[4, 3, 5], [3], [4, 3, 5]], lambda x, w, g: norm_grads(lambda x, w, b: F.batch_norm(x, None, None, w, b, True, eps=1e-5), x, w, g)),
     "embedding": ("f", [[2, 2, 3]], lambda g: (emb(g), emb(g, padding_idx=2), emb(g, scale_grad_by_freq=True))),
     "max_pool": ("f", [[2, 6, 7], [2, 3, 4]], lambda x, g: grad(lambda x: F.max_pool2d(x, 3, 2, (1, 1))[:, :3, :4], x, g)),
     "avg_pool": ("f", [[2, 6, 8], [2, 3, 4]], lambda x, g: (grad(lambda x: F.avg_pool2d(x, 2), x, g), grad(lambda x: F.avg_pool2d(x, 3, 2, 1, False, False), x, g))),
@@ -250,5 +257,5 @@ family("sources", {
     "linspace": ("f", [A], lambda x: (torch.linspace(-1.5, 2.5, 7), torch.linspace(0, 10, 4, dtype=torch.int64), torch.linspace(3, 4, 1), torch.linspace(0, 1, 0), torch.linspace(-3, 5, 9, dtype=torch.bfloat16))),
     "logspace": ("f", [A], lambda x: torch.logspace(-1, 2, 5, base=2.0)),
     "eye": ("f", [A], lambda x: (torch.eye(3, 4), torch.eye(2, dtype=torch.int64), torch.eye(0, 2))),
-    "likes": ("fi", [A], lambda x: (torch.full_like(x, 3), torch.zeros_like(x), torch.ones_like(x), x.new_zeros(2), x.new_ones(1, 2), torch.empty_like(x) * 0)),
+    "likes": ("fi", [A], lambda x: (torch.full_like(x, 3), torch.zeros_like(x), torch.ones_like(x), x.new_zeros(2), x.new_ones(1, 2), torch.zeros_like(x))),
 })

@@ -12,6 +12,10 @@ cases! {
     logit f [[3, 7], [3, 7]] (g, x) => g.logit_backward(&x.sigmoid());
     softmax f [[3, 7], [3, 7]] (g, x) => (g.softmax_backward(&x.softmax(1), 1), g.log_softmax_backward(&x.log_softmax(0), 0));
     layer_norm f [[3, 8], [8], [3, 8]] (x, w, g) => g.layer_norm_backward(x, 1, Some(w), 1e-5).to_vec();
+    layer_norm_2d f [[3, 4, 2], [4, 2], [3, 4, 2]] (x, w, g) => g.layer_norm_backward(x, 2, Some(w), 1e-5).to_vec();
+    rms_norm f [[3, 8], [8], [3, 8]] (x, w, g) => g.rms_norm_backward(x, 1, Some(w), 1e-5).to_vec();
+    group_norm f [[2, 6, 3, 2], [6], [2, 6, 3, 2]] (x, w, g) => g.group_norm_backward(x, 3, Some(w), 1e-5).to_vec();
+    batch_norm f [[4, 3, 5], [3], [4, 3, 5]] (x, w, g) => g.batch_norm_backward(x, Some(w), 1e-5).to_vec();
     embedding f [[2, 2, 3]] (g) => {
         let rows = ints(&[2, 0, 2, 3]).reshape(&[2, 2]);
         (g.embedding_backward(&rows, 5, None, false), g.embedding_backward(&rows, 5, Some(2), false), g.embedding_backward(&rows, 5, None, true))

@@ -1,4 +1,4 @@
-//! Methods of [`Tensor`] against PyTorch, family by family: every row of the tables here is run eagerly, compiled and in the interpreter, and its results are those that `golden.py` wrote into `*.txt`.
+//! Methods of [`Tensor`] against PyTorch, family by family: every row of the tables here is run eagerly, compiled (to machine code alone) and in the interpreter, and its results are those that `golden.py` wrote into `*.txt`.
 
 #[path = "../agree/mod.rs"]
 mod agree;
@@ -7,6 +7,7 @@ mod elements;
 mod gradients;
 mod losses;
 mod mistakes;
+mod others;
 mod select;
 mod sizes;
 mod sources;
@@ -15,7 +16,7 @@ mod table;
 mod windows;
 mod writes;
 
-use oxyfuel::{DType, Result, Tensor, bf16};
+use oxyfuel::{CodeKind, DType, Result, Tensor, bf16};
 use oxyfuel_testkit::compare;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,7 +108,11 @@ pub fn judge(cases: &[Case], text: &str) {
             for (i, (ours, line)) in results.iter().zip(lines).enumerate() {
                 same(&format!("{name}, result {i}"), ours, line);
             }
-            agree::check(&name, case.f, &inputs);
+            for variant in &agree::check(&name, case.f, &inputs).explain().variants {
+                for kernel in &variant.kernels {
+                    assert_eq!(kernel.code, CodeKind::Machine, "{name}: {}", kernel.name);
+                }
+            }
             asked.insert(name);
         }
     }

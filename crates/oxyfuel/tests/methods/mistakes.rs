@@ -173,6 +173,22 @@ fn arguments_that_do_not_fit() {
             x.layer_norm_backward(&x, 3, None, 1e-5)[0].clone(),
             Code::RankMismatch,
         ),
+        (
+            x.layer_norm_backward(&x, 0, None, 1e-5)[0].clone(),
+            Code::RankMismatch,
+        ),
+        (
+            x.group_norm_backward(&x, 3, None, 1e-5)[1].clone(),
+            Code::InvalidArgument,
+        ),
+        (
+            x.batch_norm_backward(&x, Some(&x), 1e-5)[0].clone(),
+            Code::ShapeMismatch,
+        ),
+        (
+            image.rms_norm_backward(&x, 1, None, 1e-5)[0].clone(),
+            Code::ShapeMismatch,
+        ),
         (whole.addcdiv(&whole, 2, 1.0), Code::UnsupportedDType),
         (
             Tensor::linspace(0, 1, -1, DType::F32),
