@@ -284,13 +284,67 @@ def test_the_reference_run_is_in_float64(text, wide):
         assert (eval(text, {"x": torch.ones(2, dtype=torch.float64), "torch": torch}).dtype == torch.float64) == wide
 
 
-def test_the_share_counts_samples_of_core_operators():
-    def line(samples, **external):
-        calls = {f"aten.{t}.default": {"count": n, "reason": "not in the table"} for t, n in external.items()}
-        return {"direction": "forward", "samples": samples, "external": calls}
+def share_line(samples, **external):
+    calls = {f"aten.{t}.default": {"count": n, "reason": "not in the table"} for t, n in external.items()}
+    return {"direction": "forward", "samples": samples, "external": calls}
 
+
+def test_the_share_counts_samples_of_core_operators():
+    line = share_line
     lines = [line(10), line(10, sort=4), line(10, mm=7, sort=9), line(5, linalg_eig=5), line(8, topk=20), line(9, sort=1) | {"direction": "gradient"}]
     base, external, outside, inside = share.of(lines)
     assert (base, external) == (10 + 10 + 3 + 0 + 8, 4 + 3 + 8)
     assert outside == {"products": 7, share.NOT_CORE: 5}
     assert inside == {"aten.sort.default": 7, "aten.topk.default": 8}
+
+
+def test_the_share_leaves_out_nothing_else():
+    # What torch makes no graph of is left to torch; what cannot be compared says nothing.
+    lines = [share_line(10) | {"uncompiled": [1, 2, 3]}, share_line(10) | {"skipped": [{"sample": 0, "what": ""}]}]
+    assert share.of(lines) == (19, 3, {}, {share.NO_GRAPH: 3})
+    # Complex numbers are no family of their own.
+    host = {"aten.slice.Tensor": {"count": 4, "reason": "`self` is a tensor only the host understands"}}
+    assert share.of([share_line(6) | {"external": host}])[:2] == (6, 4)
+    size = {"operator.ge": {"count": 4, "reason": "not in the table"}, "aten.ge.Tensor": {"count": 1, "reason": "not in the table"}}
+    assert share.of([share_line(6) | {"external": size}])[:2] == (2, 1)
+
+
+def test_random_operators_are_counted_with_numbers_of_ours():
+    line = share_line(10, bernoulli=10) | {"skipped": [{"sample": 4, "what": ""}]}
+    assert share.of([line])[:2] == (9, 9)
+    own = {"external": {"aten.sort.default": {"count": 2, "reason": "not in the table"}}, "failed": [4, 5]}
+    base, external, _, inside = share.of([line | {"own_random": own}])
+    assert (base, external, inside) == (9, 3, {"aten.sort.default": 2, share.NOT_OURS: 1})
+    assert share.of([line | {"own_random": {"external": {}, "failed": []}}])[:2] == (9, 0)
+    assert share.draws({"aten.rand_like.default": 1}) and not share.draws({"aten.mm.default": 1})
+
+
+def test_the_share_is_judged_and_told():
+    found = share.figures([share_line(1000, sort=60, mm=100)])
+    assert (found["samples"], found["without_torch"], share.met(found)) == (900, 840, False)
+    assert share.met(share.figures([share_line(1000, sort=50)])) and share.met(share.figures([]))
+    text = share.page(found)
+    assert "840 of the 900 forward samples" in text and "93.3% (bar 95%)" in text
+    assert "| products | 100 |" in text and "| `aten.sort.default` | 60 |" in text
+
+
+def test_counts_keep_the_share_of_the_last_whole_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(counts, "HERE", tmp_path)
+    found = share.figures([share_line(100, sort=4)])
+    counts.write("opinfo", {"add float32 forward": counts.row(1, 1, 0, {})}, {}, partial=False, shared=found)
+    assert counts.load("opinfo")["share"] == found
+    counts.write("opinfo", {"sub float32 forward": counts.row(1, 1, 0, {})}, {}, partial=True)
+    assert counts.load("opinfo")["share"] == found
+    assert share.sentence(found) in counts.operators()
+
+
+def test_what_draws_is_counted_twice():
+    """Once as it is compared, with eager's numbers, and once as users have it."""
+    lines = []
+    job = {"op": "bernoulli", "dtype": "float32", "direction": "forward", "backend": "oxyfuel", "limit": 3, "seed": 0, "together": 2}
+    done = opinfo.serve(job, lines.append)
+    assert any("aten.bernoulli" in target for said in lines for target in said.get("external", {}))
+    assert done["own_random"] == {"external": {}, "failed": []}
+    line = opinfo.summarise(job, [said for said in lines if "sample" in said], done | {"seconds": 0.0})
+    base, external, _, _ = share.of([line])
+    assert base == line["samples"] - len(line["skipped"]) > 0 and external == 0

@@ -8,6 +8,8 @@ import collections
 import json
 import pathlib
 
+from judge import share
+
 HERE = pathlib.Path(__file__).resolve().parent.parent / "counts"
 OPERATORS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "operators.md"
 COUNTED = ("external", "interpreted")
@@ -23,10 +25,11 @@ def load(name):
     return json.loads(path.read_text()) if path.exists() else {"reasons": {}, "rows": {}}
 
 
-def write(name, rows, reasons, partial):
-    """Writes the counts; a partial run replaces its own rows alone."""
+def write(name, rows, reasons, partial, shared=None):
+    """Writes the counts, and the share that runs without torch; a partial run replaces its own rows alone."""
     HERE.mkdir(exist_ok=True)
     before = load(name)
+    shared = shared or before.get("share")
     if partial:
         rows, reasons = {**before["rows"], **rows}, {**before["reasons"], **reasons}
     used = {call for r in rows.values() for call in r["calls"]}
@@ -35,7 +38,8 @@ def write(name, rows, reasons, partial):
     def lines(table):
         return ",\n".join(f"  {json.dumps(k)}: {json.dumps(table[k])}" for k in sorted(table))
 
-    (HERE / f"{name}.json").write_text('{\n "reasons": {\n' + lines(reasons) + '\n },\n "rows": {\n' + lines(rows) + "\n }\n}\n")
+    share = f' "share": {json.dumps(shared)},\n' if shared else ""
+    (HERE / f"{name}.json").write_text('{\n "reasons": {\n' + lines(reasons) + "\n },\n" + share + ' "rows": {\n' + lines(rows) + "\n }\n}\n")
 
 
 def rises(name, found, whole=False):
@@ -91,6 +95,8 @@ def operators():
     columns = (*DTYPES, "gradient")
     whole = sum(not calls[op] for op in by_op)
     text = [HEAD, f"{len(by_op)} operators, {whole} of them compiled in every sample.\n\n"]
+    if recorded.get("share"):
+        text.append(share.page(recorded["share"]))
     text.append("| operator | " + " | ".join(columns) + " | how it runs |\n|---|" + "---:|" * len(columns) + "---|\n")
     for op in sorted(by_op):
         how = "compiled" if not calls[op] else ", ".join(f"`{c.removeprefix('aten.')}`" for c in sorted(calls[op]))

@@ -131,26 +131,58 @@ def serve(job, say):
     cases = [case_of(op, sample, i, job) for i, sample in enumerate(found)]
     # Once a sample is no single graph, its neighbours will hardly be: they go the way that it went in the end.
     dynamo = bool(job.get("dynamo"))
+    drawn = False
     i, alone = job.get("from", 0), max(ALONE, job.get("alone", 0))
+
+    def tell(line):
+        nonlocal drawn
+        drawn |= share.draws(line["external"])
+        say(line)
+
     while i < len(cases):
         some = range(i, i + 1 if i < alone or dynamo else min(i + job["together"], len(cases)))
         say({"at": i, "together": len(some)})
         v = _verdict(together([cases[k] for k in some]), door, blame=False) if len(some) > 1 else None
         if v and v.verdict == "agree":
             for k in some:
-                say(_line(k, v if k == i else verdict.Verdict("agree"), found[k]))
+                tell(_line(k, v if k == i else verdict.Verdict("agree"), found[k]))
         else:
             right = True
             for k in some:
                 say({"at": k})
                 one = _verdict(cases[k], door, dynamo)
-                say(_line(k, one, found[k]))
+                tell(_line(k, one, found[k]))
                 right &= one.verdict == "agree"
                 dynamo |= one.route == "torch.compile"
             if v and right and not dynamo:
-                say(_line(i, _blame(cases, list(some), door), found[i]))
+                tell(_line(i, _blame(cases, list(some), door), found[i]))
         i = some.stop
+    if drawn and job["direction"] == FORWARD and job["backend"] == "oxyfuel":
+        return {"own_random": _with_own_numbers(cases, job["together"], say)}
     return {}
+
+
+def _with_own_numbers(cases, size, say):
+    """The operators that are left to torch where random numbers are ours: counted, since there is nothing to compare with."""
+    from judge import doors, first
+    from judge.oxyfuel_door import Oxyfuel
+
+    door, found, failed = Oxyfuel("oxyfuel", own_random=True), doors.Counts(), []
+    for at in range(0, len(cases), size):
+        some = cases[at : at + size]
+        say({"at": at, "together": len(some)})
+        made = first.compiled(together(some), door) if len(some) > 1 else None
+        if made:
+            found.add_all(made)
+            continue
+        for k, case in enumerate(some, at):
+            say({"at": k})
+            if made := first.compiled(case, door):
+                found.add_all(made)
+            else:
+                failed.append(k)
+    calls = {target: {"count": n, "reason": found.reasons[target]} for target, n in found.external.items() if found.reasons[target] != share.SEED}
+    return {"external": calls, "failed": failed}
 
 
 def _verdict(case, door, dynamo=False, blame=True):
@@ -224,6 +256,8 @@ def summarise(job, found, done):
     line["external"] = {t: {"count": n, "reason": reasons[t]} for t, n in sorted(external.items())}
     line["kernels"] = sum(s.get("kernels", 0) for s in found)
     line["interpreted"] = sum(s.get("interpreted", 0) for s in found)
+    if "own_random" in done:
+        line["own_random"] = done["own_random"]
     return line
 
 
@@ -277,19 +311,23 @@ def main(args):
 
         pool.Pool("opinfo", args.workers, args.patience, see).run(todo)
     report(lines)
-    share.report(lines)
+    shared = share.figures(lines)
+    share.report(shared)
     ok = not any(line["wrong"] for line in lines)
     whole = of == 1 and not (args.op or args.dtype or args.direction or args.limit)
     if args.bless:
         reasons = {t: e["reason"] for line in lines for t, e in line["external"].items()}
-        counts.write("opinfo", rows(lines), reasons, partial=not whole)
+        counts.write("opinfo", rows(lines), reasons, partial=not whole, shared=shared if whole else None)
         counts.write_operators()
     elif args.together == TOGETHER and not args.limit and not counts.check("opinfo", rows(lines), whole and not args.report):
+        ok = False
+    if whole and args.backend == "oxyfuel" and not share.met(shared):
+        print("SHARE BELOW ITS BAR")
         ok = False
     if args.record:
         if not whole or len(lines) < len(wanted):
             raise SystemExit("only a whole run is recorded: every operator, dtype, direction and sample")
-        record.write("opinfo", record.operators(lines))
+        record.write("opinfo", record.operators(lines) | {"share": shared})
     return 0 if ok else 1
 
 

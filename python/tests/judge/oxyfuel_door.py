@@ -13,8 +13,10 @@ OPTIONS = {"fallback": "error", "fallback_random": True}
 
 
 class Oxyfuel(Door):
-    def __init__(self, name):
+    def __init__(self, name, own_random=False):
         super().__init__(name)
+        # With numbers of ours nothing can be compared, only counted.
+        self.options = OPTIONS | {"fallback_random": not own_random}
         # The package exports the function under the module's name.
         self.module = importlib.import_module("oxyfuel.backend")
         if not hasattr(self.module.compile_graph, "counted"):
@@ -26,7 +28,7 @@ class Oxyfuel(Door):
     def below_dynamo(self, function):
         from oxyfuel import config, decompositions, options, partition
 
-        chosen = options.resolve(config.current(), None, OPTIONS)
+        chosen = options.resolve(config.current(), None, self.options)
         compiler = functools.partial(self.module._compile, options=chosen)
         return aot_function(
             function,
@@ -34,12 +36,12 @@ class Oxyfuel(Door):
             bw_compiler=functools.partial(compiler, role="backward"),
             inference_compiler=functools.partial(compiler, role="inference"),
             partition_fn=functools.partial(partition.partition, options=chosen),
-            decompositions=decompositions.table(True),
+            decompositions=decompositions.table(chosen.fallback_random),
             keep_inference_input_mutations=True,
         )
 
     def compile(self, function, **how):
-        return torch.compile(function, backend=self.module.backend, options=OPTIONS, **how)
+        return torch.compile(function, backend=self.module.backend, options=self.options, **how)
 
 
 class _Seen:
