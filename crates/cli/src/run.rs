@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use oxyfuel::io::{read_npy_as, write_npy};
-use oxyfuel_base::{Result, err};
+use oxyfuel_base::{Result, Symbol, err};
 use oxyfuel_engine::{Compiler, Target};
 use oxyfuel_graph::{Graph, HostTensor};
 use oxyfuel_runtime::tensor::Tensor;
 
 use crate::bench::{json, to_device};
-use crate::define::{Input, workload};
+use crate::define::{Input, Workload, workload};
 use crate::fill::Fill;
 use crate::{Common, Source, env, show};
 
@@ -49,14 +49,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let graph = show::graph(&args.source)?;
     let host = inputs(args, &graph)?;
     let target = Target::host(&options)?;
-    if !target.supported_here() {
-        return Err(err!(
-            UnsupportedDevice,
-            "this machine cannot run code for {}",
-            target.name()
-        )
-        .help("`oxyfuel targets` lists what it can"));
-    }
+    check_supported(&target)?;
     let device = target.device(&options)?;
     let compiler = Compiler::on(target, options, device);
     let executable = compiler.compile(&graph)?;
@@ -113,6 +106,19 @@ fn from_device(tensor: &Tensor) -> Result<HostTensor> {
     HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes()?)
 }
 
+/// An error where this machine cannot run a target's code.
+pub fn check_supported(target: &Target) -> Result<()> {
+    if target.supported_here() {
+        return Ok(());
+    }
+    Err(err!(
+        UnsupportedDevice,
+        "this machine cannot run code for {}",
+        target.name()
+    )
+    .help("`oxyfuel targets` lists what it can"))
+}
+
 fn inputs(args: &RunArgs, graph: &Graph) -> Result<Vec<HostTensor>> {
     if args.input.len() > graph.inputs.len() {
         return Err(err!(
@@ -122,42 +128,75 @@ fn inputs(args: &RunArgs, graph: &Graph) -> Result<Vec<HostTensor>> {
             graph.inputs.len()
         ));
     }
-    let named = match &args.source.workload {
-        Some(name) => Some(workload(name)?),
-        None => None,
-    };
+    let drawn = Draw::new(&args.source, args.seed)?;
     let mut all = Vec::new();
     for (number, &value) in graph.inputs.iter().enumerate() {
-        let ty = graph.ty(value);
-        if let Some(path) = args.input.get(number) {
-            let array = read_npy_as(path, ty.dtype)?;
-            all.push(HostTensor::new(
-                array.dtype(),
-                array.shape(),
-                array.to_bytes()?,
-            )?);
+        let Some(path) = args.input.get(number) else {
+            all.push(drawn.input(graph, number, &|_| None)?);
             continue;
-        }
+        };
+        let array = read_npy_as(path, graph.ty(value).dtype)?;
+        all.push(HostTensor::new(
+            array.dtype(),
+            array.shape(),
+            array.to_bytes()?,
+        )?);
+    }
+    let shapes: Vec<&[i64]> = all.iter().map(|t| t.shape.as_slice()).collect();
+    oxyfuel_graph::bind(graph, &shapes)?;
+    Ok(all)
+}
+
+/// Inputs of a graph from a seed; symbolic sizes are asked for.
+pub fn random_inputs(
+    source: &Source,
+    graph: &Graph,
+    seed: u64,
+    sizes: &dyn Fn(Symbol) -> Option<i64>,
+) -> Result<Vec<HostTensor>> {
+    let drawn = Draw::new(source, seed)?;
+    (0..graph.inputs.len())
+        .map(|number| drawn.input(graph, number, sizes))
+        .collect()
+}
+
+/// Random inputs: as its definition says of a workload, else as is usual for the type.
+struct Draw {
+    named: Option<Workload>,
+    seed: u64,
+}
+
+impl Draw {
+    fn new(source: &Source, seed: u64) -> Result<Self> {
+        let named = source.workload.as_deref().map(workload).transpose()?;
+        Ok(Self { named, seed })
+    }
+
+    fn input(
+        &self,
+        graph: &Graph,
+        number: usize,
+        sizes: &dyn Fn(Symbol) -> Option<i64>,
+    ) -> Result<HostTensor> {
+        let value = graph.inputs[number];
+        let ty = graph.ty(value);
         let name = oxyfuel_graph::text::value_name(graph, value);
         let size = |e: &oxyfuel_base::Expr| {
-            e.as_const().ok_or_else(|| {
+            e.eval(sizes).map_err(|_| {
                 err!(UnboundSymbol, "input {name} has a symbolic size")
                     .help("give it a file with --input")
             })
         };
         let shape = ty.shape.iter().map(size).collect::<Result<_>>()?;
         let usual = Fill::usual(ty.dtype);
-        let fill = named.as_ref().map_or(usual, |w| w.inputs[number].fill);
+        let fill = self.named.as_ref().map_or(usual, |w| w.inputs[number].fill);
         let input = Input {
             name,
             dtype: ty.dtype,
             shape,
             fill,
-            seed: args.seed + number as u64,
+            seed: self.seed + number as u64,
         };
-        all.push(input.make()?);
+        input.make()
     }
-    let shapes: Vec<&[i64]> = all.iter().map(|t| t.shape.as_slice()).collect();
-    oxyfuel_graph::bind(graph, &shapes)?;
-    Ok(all)
 }

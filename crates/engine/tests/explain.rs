@@ -1,11 +1,15 @@
 //! What is counted is exact: bytes and operations of graphs whose figures can be worked out by hand. Times are a model and are not tested here.
 
 use oxyfuel_engine::cost::operators;
-use oxyfuel_engine::explain::{Bound, Explanation};
-use oxyfuel_engine::{Basis, Figures, HostFigures, Level, Options, Target, compile, explain};
+use oxyfuel_engine::explain::{Bound, Explanation, best_times};
+use oxyfuel_engine::{
+    Basis, Compiler, Figures, HostFigures, Level, Options, Target, compile, explain,
+};
 use oxyfuel_graph::{Graph, parse};
 use oxyfuel_kernel::UnaryOp;
 use oxyfuel_lower::maths::instructions;
+use oxyfuel_runtime::tensor::Tensor;
+use std::time::Duration;
 
 /// A machine of round numbers.
 fn machine() -> Figures {
@@ -36,6 +40,11 @@ fn graph(text: &str) -> Graph {
 }
 
 fn explained(graph: &Graph) -> Explanation {
+    explained_with(graph, None)
+}
+
+/// With what each step took.
+fn explained_with(graph: &Graph, measured: Option<&[Duration]>) -> Explanation {
     let target = Target::by_name("avx2").unwrap();
     let made = compile(graph, &target, &Options::default(), false).unwrap();
     let operators = operators(graph, &|_| None).unwrap();
@@ -45,6 +54,7 @@ fn explained(graph: &Graph) -> Explanation {
         sizes: Some(&|symbol| guesses.get(&symbol).copied()),
         operators: Some(&operators),
         compile_time: None,
+        measured,
     };
     explain(&made.plan, &made.record, &basis)
 }
@@ -228,4 +238,112 @@ fn without_figures_there_are_counts_and_no_times() {
     let said = explain(&made.plan, &made.record, &Basis::default());
     assert_eq!(said.kernels[0].bytes, Some(80));
     assert!(said.kernels[0].expected.is_none() && said.verdict.is_none());
+}
+
+/// 2^21 elements in and out: 2^24 bytes, which take 1.678 ms of the machine's memory bandwidth.
+const COPY: &str = "graph @f(%x: f32[2097152] cpu) {
+  %y: f32[2097152] = neg %x
+  return %y
+}";
+
+#[test]
+fn a_measured_kernel_has_a_share_of_the_roofline() {
+    let graph = graph(COPY);
+    let without = explained(&graph);
+    let kernel = &without.kernels[0];
+    assert_eq!(
+        (kernel.measured_seconds, kernel.roofline_share),
+        (None, None)
+    );
+    assert!(without.measured.is_none());
+    let text = without.to_string();
+    assert!(text.contains("bound    by memory: about 1.7 ms expected, 100 % of memory bandwidth; data from the memory"), "{text}");
+    assert!(!text.contains("measured 2.0"), "{text}");
+    let with = explained_with(&graph, Some(&[Duration::from_millis(2)]));
+    let kernel = &with.kernels[0];
+    assert_eq!(kernel.measured_seconds, Some(2e-3));
+    let share = kernel.roofline_share.unwrap();
+    assert!((share - 0.838_860_8).abs() < 1e-6, "{share}");
+    let whole = with.measured.unwrap();
+    assert_eq!((whole.seconds, whole.roofline_share), (2e-3, Some(share)));
+    let text = with.to_string();
+    assert!(
+        text.contains("measured 2.0 ms, 84 % of memory bandwidth"),
+        "{text}"
+    );
+    assert!(
+        text.contains("kernels  2.0 ms a call, 84 % of the machine's limits"),
+        "{text}"
+    );
+}
+
+#[test]
+fn arithmetic_and_launches_bound_too() {
+    let gelu = "graph @f(%x: f32[131072] cpu) {
+  %a: f32[131072] = gelu %x
+  %b: f32[131072] = gelu %a
+  %y: f32[131072] = gelu %b
+  return %y
+}";
+    let text = explained_with(&graph(gelu), Some(&[Duration::from_micros(100)])).to_string();
+    assert!(
+        text.contains("bound    by arithmetic") && text.contains("% of the peak of arithmetic"),
+        "{text}"
+    );
+    let small = COPY.replace("2097152", "64");
+    let said = explained_with(&graph(&small), Some(&[Duration::from_micros(2)]));
+    assert_eq!(
+        said.kernels[0].expected.as_ref().unwrap().bound,
+        Bound::Launch
+    );
+    // 512 bytes from the cache take 5.12 ns of two microseconds.
+    assert!((said.kernels[0].roofline_share.unwrap() - 0.002_56).abs() < 1e-6);
+}
+
+#[test]
+fn every_step_is_measured_on_this_machine() {
+    let options = Options::default();
+    let target = Target::host(&options).unwrap();
+    let device = target.device(&options).unwrap();
+    let text = "graph @f(%x: f32[256, 256] cpu) {
+  %s: f32[256] = sum %x, dims=[0], keepdim=false
+  %m: f32[256, 256] = mm %x, %x
+  %y: f32[256, 256] = add %m, %s
+  return %y
+}";
+    let executable = Compiler::on(target, options, device.clone())
+        .compile(&graph(text))
+        .unwrap();
+    let x = Tensor::empty_on(&*device, oxyfuel_base::DType::F32, &[256, 256]).unwrap();
+    device
+        .copy_in(&vec![0; x.storage().len()], x.storage(), 0)
+        .unwrap();
+    let times = best_times(&executable, &[&x]).unwrap();
+    assert_eq!(times.len(), executable.plan().steps.len());
+    assert!(
+        times.iter().all(|time| *time < Duration::from_secs(10)),
+        "{times:?}"
+    );
+    let basis = Basis {
+        measured: Some(&times),
+        ..Basis::default()
+    };
+    let said = explain(executable.plan(), executable.record(), &basis);
+    assert!(
+        said.kernels
+            .iter()
+            .all(|kernel| kernel.measured_seconds.is_some()),
+        "{said}"
+    );
+    // What the machine can do is not known here.
+    assert!(
+        said.kernels
+            .iter()
+            .all(|kernel| kernel.roofline_share.is_none()),
+        "{said}"
+    );
+    assert!(
+        said.measured
+            .is_some_and(|m| m.seconds > 0.0 && m.roofline_share.is_none())
+    );
 }

@@ -21,7 +21,7 @@ use crate::guard::{Guard, hash_tensor};
 use crate::machine::{self, Device};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
-use crate::trace::{self, Borders, Captured, Cut, Out, Outcome};
+use crate::trace::{self, Borders, Captured, Cut, Out, Outcome, Segment};
 use oxyfuel_base::{Code, Result, Symbol, err};
 use oxyfuel_engine::{Compiler, Executable};
 use oxyfuel_graph::Graph;
@@ -158,28 +158,26 @@ pub(crate) struct Whole {
 pub(crate) struct Segments {
     /// Where it was cut, each place once.
     pub cuts: Vec<String>,
-    pub executables: Vec<Arc<Executable>>,
+    /// Each once, with how often it ran.
+    pub parts: Vec<(Segment, u64)>,
 }
 
 impl Segments {
-    fn add(&mut self, cuts: &[Cut], last: Option<Arc<Executable>>) {
+    fn add(&mut self, cuts: &[Cut], last: Option<Segment>) {
         for cut in cuts {
             let text = cut.to_string();
             if !self.cuts.contains(&text) {
                 self.cuts.push(text);
             }
         }
-        let new = cuts
-            .iter()
-            .filter_map(|cut| cut.segment.clone())
-            .chain(last);
-        for executable in new {
-            let known = self
-                .executables
-                .iter()
-                .any(|known| Arc::ptr_eq(known, &executable));
-            if !known && self.executables.len() < MAX_SEGMENTS {
-                self.executables.push(executable);
+        let new = cuts.iter().filter_map(|cut| cut.segment.clone());
+        for segment in new.chain(last) {
+            let known = self.parts.iter_mut();
+            let mut same = known.filter(|(k, _)| Arc::ptr_eq(&k.executable, &segment.executable));
+            if let Some((_, runs)) = same.next() {
+                *runs += 1;
+            } else if self.parts.len() < MAX_SEGMENTS {
+                self.parts.push((segment, 1));
             }
         }
     }
@@ -302,7 +300,11 @@ impl Core {
                 tensors.extend(&whole.captured);
                 if let Kind::Cut(segments) = &variant.kind {
                     let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
-                    segments.add(&[], Some(whole.executable.clone()));
+                    let segment = Segment {
+                        executable: whole.executable.clone(),
+                        graph: Arc::new(whole.graph.clone()),
+                    };
+                    segments.add(&[], Some(segment));
                 }
                 let outputs = whole.executable.run(&tensors)?;
                 Ok(Returned {
@@ -566,14 +568,19 @@ impl Core {
         nearest.map(failures).unwrap_or_default()
     }
 
-    pub fn explain(&self) -> Explanation {
+    /// `measured`: a variant, and what the steps of its plan took.
+    pub fn explain(&self, measured: Option<(&Arc<Variant>, &[Duration])>) -> Explanation {
+        let times = |variant: &Arc<Variant>| {
+            let (_, times) = measured.filter(|(known, _)| Arc::ptr_eq(known, variant))?;
+            Some(times)
+        };
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
         Explanation {
             name: self.name.clone(),
             variants: variants
                 .all
                 .iter()
-                .map(|variant| VariantReport::of(variant))
+                .map(|variant| VariantReport::of(variant, times(variant)))
                 .collect(),
             forgotten: variants.forgotten,
         }

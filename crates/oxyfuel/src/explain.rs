@@ -3,9 +3,10 @@
 use crate::core::{Kind, Variant};
 use crate::machine;
 use oxyfuel_base::{Expr, Symbol};
-use oxyfuel_engine::cost::{Operator, operators};
-use oxyfuel_engine::explain::{CodeKind, KernelReport, Verdict};
+use oxyfuel_engine::cost::operators;
+use oxyfuel_engine::explain::{CodeKind, KernelReport, Measured, Verdict};
 use oxyfuel_engine::{Basis, Executable, explain};
+use oxyfuel_graph::Graph;
 use oxyfuel_plan::{BufferHome, SymbolSource};
 use serde::Serialize;
 use std::fmt;
@@ -47,6 +48,8 @@ pub struct VariantReport {
     pub memory: MemoryReport,
     /// What it should take and gain; `None` where the machine cannot be measured.
     pub verdict: Option<Verdict>,
+    /// What all kernels took, where they were measured.
+    pub measured: Option<Measured>,
 }
 
 /// Bytes by what they hold.
@@ -63,7 +66,8 @@ pub struct MemoryReport {
 }
 
 impl VariantReport {
-    pub(crate) fn of(variant: &Variant) -> Self {
+    /// `times`: what each step of its plan took, where it was measured.
+    pub(crate) fn of(variant: &Variant, times: Option<&[Duration]>) -> Self {
         let arguments = variant.guards.iter().enumerate().map(|(i, guard)| {
             let shape = match &variant.pattern {
                 Some(pattern) => pattern.shape_text(i),
@@ -82,26 +86,38 @@ impl VariantReport {
             kernels: Vec::new(),
             memory: MemoryReport::default(),
             verdict: None,
+            measured: None,
         };
         match &variant.kind {
             Kind::Whole(whole) => {
-                let operators = operators(&whole.graph, &|_| None).ok();
-                report.add(variant, &whole.executable, operators.as_deref());
+                report.verdict = report.add(variant, &whole.executable, &whole.graph, times);
+                report.measured = times.and_then(|_| Measured::of(&report.kernels));
             }
             Kind::Cut(segments) => {
                 let segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
                 report.cuts.clone_from(&segments.cuts);
-                for executable in &segments.executables {
-                    report.add(variant, executable, None);
+                let mut verdicts = Vec::new();
+                for (part, runs) in &segments.parts {
+                    let verdict = report.add(variant, &part.executable, &part.graph, None);
+                    let a_call = *runs as f64 / report.calls.max(1) as f64;
+                    verdicts.extend(verdict.map(|verdict| (verdict, a_call)));
                 }
-                report.verdict = None;
+                if verdicts.len() == segments.parts.len() {
+                    report.verdict = Verdict::together(&verdicts).map(in_segments);
+                }
             }
         }
         report
     }
 
-    /// Adds what one plan is.
-    fn add(&mut self, variant: &Variant, executable: &Executable, operators: Option<&[Operator]>) {
+    /// Adds what one plan is; the verdict on it, where there is one.
+    fn add(
+        &mut self,
+        variant: &Variant,
+        executable: &Executable,
+        graph: &Graph,
+        times: Option<&[Duration]>,
+    ) -> Option<Verdict> {
         let plan = executable.plan();
         // Sizes of a graph of symbolic sizes are those of the call that it was compiled at.
         let extent = |symbol: Symbol| {
@@ -127,15 +143,22 @@ impl VariantReport {
         let steps = record.steps.iter();
         self.steps.extend(steps.map(|step| (step.name, step.time)));
         let figures = machine::figures(&variant.compiler);
+        let operators = operators(graph, &|_| None).ok();
+        // The capture of a function that is cut is its first call, compiles and all.
+        let capture = match &variant.kind {
+            Kind::Whole(_) => variant.capture,
+            Kind::Cut(_) => Duration::ZERO,
+        };
         let basis = Basis {
             figures: figures.as_ref(),
             sizes: Some(&extent),
-            operators,
-            compile_time: (!record.steps.is_empty()).then(|| variant.capture + record.total()),
+            operators: operators.as_deref(),
+            compile_time: (!record.steps.is_empty()).then(|| capture + record.total()),
+            measured: times,
         };
         let said = explain(plan, record, &basis);
         self.kernels.extend(said.kernels);
-        self.verdict = said.verdict;
+        said.verdict
     }
 
     /// Time from capture to plan.
@@ -149,6 +172,19 @@ impl VariantReport {
             .iter()
             .filter(|kernel| kernel.code == CodeKind::Interpreted)
     }
+}
+
+/// A verdict on segments together says what it leaves out.
+fn in_segments(mut verdict: Verdict) -> Verdict {
+    let assumed = [
+        "the function is cut: each segment runs as often as in the calls so far",
+        "what the function itself does between segments, traced anew at every call, is not counted",
+    ];
+    verdict.assumptions.extend(assumed.map(str::to_owned));
+    verdict.advice.push(
+        "the function is cut where it reads a tensor: returned tensors that are read after the call, or where_ for a decision, keep it whole".to_owned(),
+    );
+    verdict
 }
 
 fn milliseconds(time: Duration) -> String {
@@ -224,6 +260,9 @@ impl fmt::Display for VariantReport {
         }
         if let Some(verdict) = &self.verdict {
             write!(f, "{verdict}")?;
+        }
+        if let Some(measured) = &self.measured {
+            write!(f, "{measured}")?;
         }
         Ok(())
     }

@@ -335,7 +335,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
 
     /// Every variant: why it was compiled, what its steps took, its kernels, its memory, and what it should gain.
     pub fn explain(&self) -> Explanation {
-        self.core.explain()
+        self.core.explain(None)
     }
 
     /// The name it has in graphs, kernels and explanations.

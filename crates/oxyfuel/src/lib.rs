@@ -25,6 +25,7 @@
 //! | compiled functions, variants, guards | [`compile`](compile()), [`Compiled`] |
 //! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
+//! | what each kernel takes, and its share of the roofline | [`Compiled::explain_measured`] |
 //! | layers and their weights | [`nn`], [`io`] |
 //! | kernels of your own | [`kernel`] |
 //! | settings | [`Options`] |
@@ -95,7 +96,9 @@ pub use loss::{ClassLoss, Reduction};
 pub use machine::Device;
 pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
 pub use oxyfuel_derive::Tensors;
-pub use oxyfuel_engine::explain::{Bound, CodeKind, Expected, KernelReport, Shares, Verdict};
+pub use oxyfuel_engine::explain::{
+    Bound, CodeKind, Expected, KernelReport, Measured, Shares, Verdict,
+};
 pub use oxyfuel_engine::{Figures, HostFigures, Level, Mode, Numerics, Options};
 pub use oxyfuel_graph::convolution::Convolution;
 pub use oxyfuel_graph::{Graph, Meet, parse as parse_graph};

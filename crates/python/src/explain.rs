@@ -49,6 +49,7 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
                 sizes: Some(&|symbol| guesses.get(&symbol).copied()),
                 operators: Some(&operators),
                 compile_time: Duration::try_from_secs_f64(request.compile_seconds).ok(),
+                measured: None,
             };
             oxyfuel_engine::explain(plan, record, &basis)
         }

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | this one | the data: kernels, host calls, memory, compile steps |
 //! | `model.rs` | what each should take by the machine's figures, and what the whole should gain |
+//! | `measured.rs` | what each took, and its share of the roofline |
 //! | `text.rs` | the same for people |
 //!
 //! Counts are exact; times are a model, and say by which assumptions ([`model::ASSUMPTIONS`]). Figures that depend on symbols are left out where no number is known.
 
+mod measured;
 mod model;
 mod text;
 
@@ -21,6 +23,7 @@ use crate::cost::{Operator, external_flops};
 use crate::figures::Figures;
 use crate::record::{Origin, Record};
 
+pub use measured::{Measured, best_times};
 pub use model::{ASSUMPTIONS, Bound, Expected, Shares, Verdict, Work};
 pub use text::{about_seconds, about_times};
 
@@ -35,6 +38,8 @@ pub struct Basis<'a> {
     pub operators: Option<&'a [Operator]>,
     /// What getting ready cost, where it was more than the steps of the compile.
     pub compile_time: Option<Duration>,
+    /// What each step of the plan took; without it there are no measured shares.
+    pub measured: Option<&'a [Duration]>,
 }
 
 impl std::fmt::Debug for Basis<'_> {
@@ -74,6 +79,8 @@ pub struct Explanation {
     pub figures: Option<Figures>,
     /// What the whole should take and gain.
     pub verdict: Option<Verdict>,
+    /// What all kernels took together, where they were measured.
+    pub measured: Option<Measured>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -100,6 +107,10 @@ pub struct KernelReport {
     pub flops_per_byte: Option<f64>,
     /// Of one launch.
     pub expected: Option<Expected>,
+    /// Of one launch, the mean of those of a call; each the shortest of several runs.
+    pub measured_seconds: Option<f64>,
+    /// What the work would take at the machine's best, by what it took: the longer of its bytes at the bandwidth of where they lie and its operations at the peak.
+    pub roofline_share: Option<f64>,
     /// Why there is no machine code, where there is none.
     pub note: Option<String>,
 }
@@ -190,7 +201,12 @@ pub fn explain(plan: &Plan, record: &Record, basis: &Basis<'_>) -> Explanation {
         notes: record.notes.clone(),
         figures: basis.figures.cloned(),
         verdict: None,
+        measured: None,
     };
+    if let Some(times) = basis.measured {
+        measured::add(plan, times, &mut explanation.kernels);
+        explanation.measured = Measured::of(&explanation.kernels);
+    }
     explanation.verdict = model::verdict(plan, &explanation, record, basis);
     explanation
 }
@@ -260,6 +276,8 @@ fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> Kern
             .zip(work)
             .filter(|_| is_code)
             .map(|(figures, work)| figures.expect(&work, figures.launch_seconds)),
+        measured_seconds: None,
+        roofline_share: None,
         note: kernel.note.clone(),
     }
 }

@@ -58,10 +58,34 @@ impl Bound {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Expected {
     pub seconds: f64,
+    /// Of this, what moving the bytes or computing takes at the machine's best, whichever is longer.
+    pub roof_seconds: f64,
+    /// Which of the two it is: memory or arithmetic.
+    pub roof: Bound,
     /// What takes longest.
     pub bound: Bound,
     /// Where its data is expected.
     pub level: String,
+}
+
+impl Expected {
+    /// Its share of the roofline, should it take as long as expected: what is missing from 1 is the start.
+    pub fn roofline_share(&self) -> f64 {
+        self.roof_seconds / self.seconds.max(1e-12)
+    }
+
+    /// What a share of the roofline is a share of.
+    pub fn roof_words(&self) -> String {
+        match (self.roof, self.level.as_str()) {
+            (Bound::Arithmetic, _) => "the peak of arithmetic".to_owned(),
+            (Bound::Memory | Bound::Launch | Bound::Host, "memory" | "") => {
+                "memory bandwidth".to_owned()
+            }
+            (Bound::Memory | Bound::Launch | Bound::Host, level) => {
+                format!("the {level}'s bandwidth")
+            }
+        }
+    }
 }
 
 /// Parts of a time, which sum to 1.
@@ -119,17 +143,20 @@ impl Figures {
         let single = work.flops.saturating_sub(work.products);
         let arithmetic = work.products as f64 / products.max(1.0)
             + single as f64 / (self.flops_per_second / 2.0).max(1.0);
-        let longer = memory.max(arithmetic);
-        let bound = if start > longer {
-            Bound::Launch
-        } else if memory >= arithmetic {
-            Bound::Memory
-        } else {
-            Bound::Arithmetic
+        let roof_seconds = memory.max(arithmetic);
+        let roof = match memory >= arithmetic {
+            true => Bound::Memory,
+            false => Bound::Arithmetic,
         };
         Expected {
-            seconds: start.max(0.0) + longer,
-            bound,
+            seconds: start.max(0.0) + roof_seconds,
+            roof_seconds,
+            roof,
+            bound: if start > roof_seconds {
+                Bound::Launch
+            } else {
+                roof
+            },
             level: level.map_or_else(String::new, |level| level.name.clone()),
         }
     }
@@ -215,7 +242,6 @@ pub fn verdict(
         .compile_time
         .or_else(|| (!record.steps.is_empty()).then(|| record.total()))
         .map(|time| time.as_secs_f64());
-    let saved = eager_seconds - compiled_seconds;
     let mut verdict = Verdict {
         compiled_seconds,
         compiled_bytes: bytes,
@@ -227,14 +253,58 @@ pub fn verdict(
         eager_views: views,
         gain: eager_seconds / compiled_seconds.max(1e-12),
         compile_seconds,
-        break_even: compile_seconds
-            .filter(|_| eager_seconds >= LITTLE * compiled_seconds)
-            .map(|seconds| (seconds / saved).ceil() as u64),
+        break_even: break_even(compile_seconds, eager_seconds, compiled_seconds),
         advice: vec![],
         assumptions: ASSUMPTIONS.iter().map(|&line| line.to_owned()).collect(),
     };
     verdict.advice = advice(&verdict, explanation);
     Some(verdict)
+}
+
+impl Verdict {
+    /// The verdict on a program of several parts, each with how often a call runs it. `None` of nothing.
+    pub fn together(parts: &[(Verdict, f64)]) -> Option<Self> {
+        let sum = |of: &dyn Fn(&Verdict) -> f64| -> f64 {
+            parts.iter().map(|(part, runs)| runs * of(part)).sum()
+        };
+        let seconds = sum(&|part| part.compiled_seconds);
+        let share = |of: &dyn Fn(&Shares) -> f64| sum(&|p| p.compiled_seconds * of(&p.shares));
+        let spent = Shares {
+            launch: share(&|shares| shares.launch),
+            memory: share(&|shares| shares.memory),
+            arithmetic: share(&|shares| shares.arithmetic),
+            host: share(&|shares| shares.host),
+        };
+        let compiles = parts.iter().map(|(part, _)| part.compile_seconds);
+        let eager_seconds = sum(&|part| part.eager_seconds);
+        let compile_seconds = compiles.sum::<Option<f64>>();
+        // The part that takes longest says what would help.
+        let longest = parts.iter().max_by(|(a, times), (b, others)| {
+            (a.compiled_seconds * times).total_cmp(&(b.compiled_seconds * others))
+        })?;
+        Some(Self {
+            compiled_seconds: seconds,
+            compiled_bytes: sum(&|part| part.compiled_bytes as f64) as u64,
+            shares: spent.of(seconds),
+            bound: spent.largest(),
+            eager_seconds,
+            eager_bytes: sum(&|part| part.eager_bytes as f64) as u64,
+            eager_operators: sum(&|part| part.eager_operators as f64).round() as usize,
+            eager_views: sum(&|part| part.eager_views as f64).round() as usize,
+            gain: eager_seconds / seconds.max(1e-12),
+            compile_seconds,
+            break_even: break_even(compile_seconds, eager_seconds, seconds),
+            advice: longest.0.advice.clone(),
+            assumptions: longest.0.assumptions.clone(),
+        })
+    }
+}
+
+/// Calls after which compiling has paid.
+fn break_even(compile: Option<f64>, eager: f64, compiled: f64) -> Option<u64> {
+    compile
+        .filter(|_| eager >= LITTLE * compiled)
+        .map(|seconds| (seconds / (eager - compiled)).ceil() as u64)
 }
 
 impl Shares {
@@ -364,6 +434,62 @@ mod tests {
         assert_eq!(bound(100, 100), Bound::Launch);
         assert_eq!(bound(1 << 24, 1 << 20), Bound::Memory);
         assert_eq!(bound(1 << 20, 1 << 30), Bound::Arithmetic);
+    }
+
+    #[test]
+    fn a_share_is_of_the_longer_of_memory_and_arithmetic() {
+        let figures = figures();
+        // 2^24 bytes at 10^10 a second, behind a launch of a microsecond.
+        let copy = figures.expect(&work(1 << 24, 0), 1e-6);
+        assert!((copy.roof_seconds - 1.677_721_6e-3).abs() < 1e-9);
+        assert!((copy.roofline_share() - 1.677_721_6 / 1.678_721_6).abs() < 1e-9);
+        assert_eq!(copy.roof_words(), "memory bandwidth");
+        let near = figures.expect(&work(1 << 10, 0), 1e-6);
+        assert_eq!((near.bound, near.roof), (Bound::Launch, Bound::Memory));
+        assert_eq!(near.roof_words(), "the cache's bandwidth");
+        assert!(near.roofline_share() < 0.02);
+        let busy = figures.expect(&work(1 << 10, 1 << 30), 1e-6);
+        assert_eq!(busy.roof_words(), "the peak of arithmetic");
+    }
+
+    #[test]
+    fn parts_are_summed_as_often_as_they_run() {
+        let part =
+            |compiled_seconds: f64, eager_seconds: f64, bound: Bound, advice: &str| Verdict {
+                compiled_seconds,
+                compiled_bytes: 100,
+                shares: Shares {
+                    memory: f64::from(u8::from(bound == Bound::Memory)),
+                    arithmetic: f64::from(u8::from(bound == Bound::Arithmetic)),
+                    ..Shares::default()
+                },
+                bound,
+                eager_seconds,
+                eager_bytes: 300,
+                eager_operators: 3,
+                eager_views: 1,
+                gain: eager_seconds / compiled_seconds,
+                compile_seconds: Some(1.0),
+                break_even: None,
+                advice: vec![advice.to_owned()],
+                assumptions: vec![],
+            };
+        let whole = Verdict::together(&[
+            (part(1.0, 2.0, Bound::Memory, "a"), 4.0),
+            (part(2.0, 8.0, Bound::Arithmetic, "b"), 0.5),
+        ])
+        .unwrap();
+        assert_eq!((whole.compiled_seconds, whole.eager_seconds), (5.0, 12.0));
+        assert_eq!((whole.compiled_bytes, whole.eager_bytes), (450, 1350));
+        assert_eq!((whole.shares.memory, whole.shares.arithmetic), (0.8, 0.2));
+        assert_eq!((whole.bound, whole.gain), (Bound::Memory, 2.4));
+        // Two seconds of compiling, seven saved a call.
+        assert_eq!(
+            (whole.compile_seconds, whole.break_even),
+            (Some(2.0), Some(1))
+        );
+        assert_eq!(whole.advice, ["a"]);
+        assert!(Verdict::together(&[]).is_none());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{CodeKind, Explanation, ExternalReport, KernelReport, Verdict};
+use super::{CodeKind, Explanation, ExternalReport, KernelReport, Measured, Verdict};
 use crate::figures::Figures;
 use crate::record::Origin;
 
@@ -36,6 +36,11 @@ fn two_digits(number: f64) -> String {
     } else {
         format!("{rounded:.2}")
     }
+}
+
+/// `83 % of memory bandwidth`.
+fn share_of(share: f64, what: &str) -> String {
+    format!("{} % of {what}", two_digits(100.0 * share))
 }
 
 /// Thousands apart.
@@ -110,7 +115,21 @@ impl fmt::Display for Explanation {
         if let Some(verdict) = &self.verdict {
             write!(f, "{verdict}")?;
         }
+        if let Some(measured) = &self.measured {
+            write!(f, "{measured}")?;
+        }
         Ok(())
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nmeasured")?;
+        write!(f, "  kernels  {} a call", about_seconds(self.seconds))?;
+        match self.roofline_share {
+            Some(share) => writeln!(f, ", {}", share_of(share, "the machine's limits")),
+            None => writeln!(f),
+        }
     }
 }
 
@@ -179,11 +198,19 @@ impl fmt::Display for KernelReport {
         if let Some(expected) = &self.expected {
             writeln!(
                 f,
-                "  bound    by {}: about {} expected, data from the {}",
+                "  bound    by {}: about {} expected, {}; data from the {}",
                 expected.bound.words(),
                 about_seconds(expected.seconds),
+                share_of(expected.roofline_share(), &expected.roof_words()),
                 expected.level
             )?;
+        }
+        if let Some(seconds) = self.measured_seconds {
+            write!(f, "  measured {}", about_seconds(seconds))?;
+            if let (Some(share), Some(expected)) = (self.roofline_share, &self.expected) {
+                write!(f, ", {}", share_of(share, &expected.roof_words()))?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }

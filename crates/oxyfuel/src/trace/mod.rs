@@ -17,7 +17,7 @@ mod memory;
 mod segment;
 
 pub(crate) use finish::{Captured, Out, replay};
-pub(crate) use segment::Cut;
+pub(crate) use segment::{Cut, Segment};
 
 use crate::call::{Call, Operand, origin};
 use crate::core::{Compilers, Request, Returned};
@@ -26,7 +26,6 @@ use crate::machine::Device;
 use crate::tensor::{State, Tensor, located};
 use memory::{Memory, Place};
 use oxyfuel_base::{DType, Error, Expr, Result, Symbol, ensure, err};
-use oxyfuel_engine::Executable;
 use oxyfuel_graph::{
     Builder, Graph, HostTensor, Layout as Border, Op, Operand as Value, SymbolInfo, ValueId,
 };
@@ -474,7 +473,7 @@ pub(crate) enum Outcome {
     /// It is one graph.
     Whole(Captured),
     /// It was cut into segments, which have run.
-    Cut(Returned, Vec<Cut>, Option<Arc<Executable>>),
+    Cut(Returned, Vec<Cut>, Option<Segment>),
     /// It wants these sizes as numbers: capture again with them known.
     Fixed(BTreeMap<Symbol, String>),
 }

@@ -10,6 +10,7 @@ use crate::machine::Device;
 use crate::tensor::Tensor;
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::Executable;
+use oxyfuel_graph::Graph;
 use oxyfuel_runtime::tensor as rt;
 use std::fmt;
 use std::panic::Location;
@@ -21,7 +22,15 @@ pub(crate) struct Cut {
     what: String,
     at: String,
     /// The segment before it, where there was something to compute.
-    pub segment: Option<Arc<Executable>>,
+    pub segment: Option<Segment>,
+}
+
+/// A part of a function that is cut, compiled.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub executable: Arc<Executable>,
+    /// As it was captured, for whoever asks what came of it.
+    pub graph: Arc<Graph>,
 }
 
 impl fmt::Display for Cut {
@@ -61,7 +70,7 @@ impl Open {
         &mut self,
         trace: &Arc<Trace>,
         returned: Returned,
-    ) -> Result<(Returned, Option<Arc<Executable>>)> {
+    ) -> Result<(Returned, Option<Segment>)> {
         let tensors: Vec<&Tensor> = returned.tensors.iter().collect();
         let places = self.places(trace, &tensors)?;
         let segment = self.run(&places, false)?;
@@ -90,7 +99,7 @@ impl Open {
     }
 
     /// Compiles and runs what was noted, and keeps what these places, and the program if it goes on, can still use.
-    fn run(&mut self, places: &[Arc<Place>], goes_on: bool) -> Result<Option<Arc<Executable>>> {
+    fn run(&mut self, places: &[Arc<Place>], goes_on: bool) -> Result<Option<Segment>> {
         let mut keep: Vec<bool> = vec![false; self.memory.bases.len()];
         for place in places {
             keep[place.base] = true;
@@ -150,7 +159,10 @@ impl Open {
             let executable = compilers.get(device.unwrap_or_default())?.compile(&graph)?;
             let made = executable.run(&tensors)?;
             contents.extend(outputs.iter().map(|(number, _)| *number).zip(made));
-            segment = Some(executable);
+            segment = Some(Segment {
+                executable,
+                graph: Arc::new(graph),
+            });
         }
         for base in &mut self.memory.bases {
             if let Some(origin) = &base.origin {
