@@ -1,7 +1,7 @@
 """PyTorch as an engine of the driver (`cargo xtask bench --peers`): one command a line comes in, one line of JSON goes out.
 
-    prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "into": {"eager": true, ...}}
-    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor or door
+    prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "outputs": n, "has": ["run eager", ...]}
+    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor, library or door
     into MODE WARM TIMED        the same with preallocated outputs
     copy BYTES WARM TIMED       a copy between two tensors that moves so many bytes
     compare NUMBER FILE         our output of that number against eager's -> {"ok": true, "error": ...}
@@ -9,7 +9,8 @@
     about                       -> {"torch": version, "threads": n}
     quit
 
-The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
+The mode `library` is torch's own kernel of the whole workload, where it has one: `NAME_library` of `torch_workloads`. It works in place, so it stands
+beside new and beside given outputs. The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
 
 Inputs are those of `bench/definitions`, made from a seed bit for bit as `oxyfuel` makes them (crates/cli/src/fill.rs).
 """
@@ -78,6 +79,10 @@ def twin(function, mode):
     return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
 
 
+def listed(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
 class Engine:
     def __init__(self, with_door):
         self.backends = {"inductor": "inductor"}
@@ -90,17 +95,17 @@ class Engine:
         torch._dynamo.reset()
         self.inputs = [make(spec, instance, i + 1) for i, spec in enumerate(definition["inputs"])]
         eager = getattr(torch_workloads, definition["torch"])
-        eager_into = getattr(torch_workloads, definition["torch"] + "_out", None)
+        given = getattr(torch_workloads, definition["torch"] + "_out", None)
+        library = getattr(torch_workloads, definition["torch"] + "_library", None)
 
-        def into(out, *inputs):
-            return out.copy_(eager(*inputs))
+        def into(outs, *inputs):
+            for out, result in zip(outs, listed(eager(*inputs)), strict=True):
+                out.copy_(result)
 
-        expected = eager(*self.inputs)
-        self.expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+        self.expected = listed(eager(*self.inputs))
+        self.outs = [torch.empty_like(tensor) for tensor in self.expected]
         self.unordered = definition.get("unordered", [])
         self.functions = {("run", "eager"): eager}
-        if len(self.expected) == 1:
-            self.out = torch.empty_like(self.expected[0])
         first = {}
         for mode, backend in self.backends.items():
             compiled = torch.compile(twin(eager, mode), dynamic=False, backend=backend)
@@ -108,17 +113,33 @@ class Engine:
             result = compiled(*self.inputs)
             first[mode] = time.perf_counter() - start
             if mode == "door":
-                self.by_door = [result] if isinstance(result, torch.Tensor) else list(result)
+                self.by_door = listed(result)
             self.functions["run", mode] = compiled
-            if len(self.expected) == 1:
-                compiled_into = torch.compile(twin(into, mode), dynamic=False, backend=backend)
-                compiled_into(self.out, *self.inputs)
-                self.functions["into", mode] = compiled_into
-        if eager_into:
-            eager_into(self.out, *self.inputs)
-            self.functions["into", "eager"] = eager_into
-        into = {mode: ("into", mode) in self.functions for mode in ("eager", *self.backends)}
-        return {"inductor_s": first["inductor"], "outputs": len(self.expected), "into": into}
+            compiled_into = torch.compile(twin(into, mode), dynamic=False, backend=backend)
+            self.filled(compiled_into, mode)
+            self.functions["into", mode] = compiled_into
+        if given:
+            self.filled(given, "eager")
+            self.functions["into", "eager"] = given
+        if library:
+            step = library([tensor.clone() for tensor in self.inputs], self.agree_all)
+            self.functions["run", "library"] = lambda *inputs: step()
+            self.functions["into", "library"] = lambda outs, *inputs: step()
+        has = [" ".join(words) for words in self.functions]
+        return {"inductor_s": first["inductor"], "outputs": len(self.expected), "has": has}
+
+    def filled(self, function, mode):
+        """Runs a function with given outputs, and fails unless they hold the results then."""
+        for out in self.outs:
+            out.zero_()
+        function(self.outs, *self.inputs)
+        self.agree_all(self.outs, f"{mode} with given outputs")
+
+    def agree_all(self, tensors, who):
+        for number, tensor in enumerate(tensors):
+            answer = self.agrees(number, tensor)
+            if not answer["ok"]:
+                raise AssertionError(f"{who}, output {number}: {answer['error']}")
 
     def copy(self, size, warm, timed):
         count = max(int(size) // 8, 16)
@@ -128,7 +149,7 @@ class Engine:
         return self.time(target.copy_, (source,), warm, timed)
 
     def turn(self, verb, mode, warm, timed):
-        args = (self.out, *self.inputs) if verb == "into" else self.inputs
+        args = (self.outs, *self.inputs) if verb == "into" else self.inputs
         return self.time(self.functions[verb, mode], args, warm, timed)
 
     def time(self, function, args, warm, timed):

@@ -141,29 +141,52 @@ def pq_indexer(q, centroids, codebook):
 # The same functions with preallocated outputs, where PyTorch offers that for the last operation: the result's memory is then not what is measured.
 
 
-def add_relu_mul_out(out, x, b):
-    return torch.mul(torch.relu(x + b), 2.0, out=out)
+def add_relu_mul_out(outs, x, b):
+    return torch.mul(torch.relu(x + b), 2.0, out=outs[0])
 
 
-def add_transposed_out(out, x):
-    return torch.add(x, x.t(), out=out)
+def add_transposed_out(outs, x):
+    return torch.add(x, x.t(), out=outs[0])
 
 
-def softmax_out(out, x):
-    return torch.softmax(x, -1, out=out)
+def softmax_out(outs, x):
+    return torch.softmax(x, -1, out=outs[0])
 
 
-def log_softmax_out(out, x):
-    return torch.log_softmax(x, -1, out=out)
+def log_softmax_out(outs, x):
+    return torch.log_softmax(x, -1, out=outs[0])
 
 
-def sum_rows_out(out, x):
-    return torch.sum(x, 0, out=out)
+def sum_rows_out(outs, x):
+    return torch.sum(x, 0, out=outs[0])
 
 
-def matmul_out(out, a, b):
-    return torch.matmul(a, b, out=out)
+def matmul_out(outs, a, b):
+    return torch.matmul(a, b, out=outs[0])
 
 
-def tanh_gelu_sigmoid_out(out, x, b):
-    return torch.mul(torch.tanh(F.gelu(x + b, approximate="tanh")), torch.sigmoid(x), out=out)
+def tanh_gelu_sigmoid_out(outs, x, b):
+    return torch.mul(torch.tanh(F.gelu(x + b, approximate="tanh")), torch.sigmoid(x), out=outs[0])
+
+
+def var_mean_0_2_out(outs, x):
+    return torch.ops.aten.var_mean.correction_out(x, (0, 2), out0=outs[0], out1=outs[1])
+
+
+# Torch's own kernel of a whole workload, in place. Each is given the inputs, which it may keep and change, and a function that compares tensors with eager's results; it
+# returns the call that is timed.
+
+
+def adamw_library(tensors, agree):
+    n = len(tensors) // 4
+    p, g, m, v = (tensors[i * n : (i + 1) * n] for i in range(4))
+    steps = [torch.tensor(10.0) for _ in p]
+
+    def step():
+        torch._fused_adamw_(
+            p, g, m, v, [], steps, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False
+        )
+
+    step()
+    agree([*p, *m, *v], "torch's fused AdamW")
+    return step

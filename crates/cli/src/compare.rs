@@ -8,11 +8,12 @@ use serde::Serialize;
 use crate::bench::{Report, Row, json, table};
 use crate::measure::{Times, seconds_text};
 
-/// One workload in both reports.
+/// One workload in both reports, with new or with given outputs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Line {
     name: String,
     title: String,
+    given_outputs: bool,
     old: f64,
     new: f64,
     /// Above 1: the new one is faster.
@@ -28,7 +29,8 @@ pub fn compare(old: &Path, new: &Path, as_json: bool) -> Result<()> {
             "note: the reports come from different machines or thread counts: ratios mean little"
         );
     }
-    let lines: Vec<Line> = new.rows.iter().filter_map(|row| line(&old, row)).collect();
+    let rows = new.rows.iter();
+    let lines: Vec<Line> = rows.flat_map(|row| lines(&old, row)).collect();
     if lines.is_empty() {
         return Err(err!(
             InvalidArgument,
@@ -39,7 +41,7 @@ pub fn compare(old: &Path, new: &Path, as_json: bool) -> Result<()> {
         println!("{}", json(&lines)?);
         return Ok(());
     }
-    let mut table = table(&["workload", "old", "new", "ratio", "verdict"]);
+    let mut table = table(&["workload", "outputs", "old", "new", "ratio", "verdict"]);
     for line in &lines {
         let verdict = match (line.significant, line.ratio > 1.0) {
             (false, _) => "same",
@@ -48,6 +50,7 @@ pub fn compare(old: &Path, new: &Path, as_json: bool) -> Result<()> {
         };
         table.add_row([
             line.title.clone(),
+            if line.given_outputs { "given" } else { "new" }.to_owned(),
             seconds_text(line.old),
             seconds_text(line.new),
             format!("{:.2}", line.ratio),
@@ -59,18 +62,24 @@ pub fn compare(old: &Path, new: &Path, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn line(old: &Report, row: &Row) -> Option<Line> {
-    let before = old.rows.iter().find(|r| r.name == row.name)?;
-    let (a, b) = (&before.compiled, &row.compiled);
-    Some(Line {
+fn lines(old: &Report, row: &Row) -> Vec<Line> {
+    let Some(before) = old.rows.iter().find(|r| r.name == row.name) else {
+        return Vec::new();
+    };
+    let line = |given_outputs: bool, a: &Times, b: &Times| Line {
         name: row.name.clone(),
         title: row.title.clone(),
+        given_outputs,
         old: a.median,
         new: b.median,
         ratio: a.median / b.median,
         significant: (a.median - b.median).abs()
             > 2.0 * (error(a).powi(2) + error(b).powi(2)).sqrt(),
-    })
+    };
+    vec![
+        line(false, &before.compiled, &row.compiled),
+        line(true, &before.compiled_into, &row.compiled_into),
+    ]
 }
 
 /// Standard error of a median of normal times.

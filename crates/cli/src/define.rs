@@ -90,8 +90,8 @@ struct Instance {
     types: BTreeMap<String, String>,
     sample: BTreeMap<String, i64>,
     /// The ratio to the better peer that it has to reach; for the driver that compares engines.
-    #[serde(default)]
-    proof: Option<f64>,
+    #[serde(default, rename = "proof")]
+    _proof: serde::de::IgnoredAny,
     /// Too short for what a call from Python costs; for the driver that compares engines.
     #[serde(default, rename = "rust_door_only")]
     _rust_door_only: serde::de::IgnoredAny,
@@ -117,8 +117,6 @@ pub struct Workload {
     pub bound: Bound,
     pub graph: Graph,
     pub inputs: Vec<Input>,
-    /// Whether it is one of the proofs, and so in `bench --compile`.
-    pub is_proof: bool,
     definition: Definition,
     instance: Instance,
 }
@@ -171,7 +169,6 @@ impl Workload {
             bound: definition.bound,
             graph,
             inputs,
-            is_proof: instance.proof.is_some(),
             definition: definition.clone(),
             instance,
         })

@@ -1,9 +1,10 @@
 //! The `oxyfuel` command: look, measure, deploy.
 //!
-//! Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 an error (its code is printed), 2 wrong usage.
+//! Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 an error (its code is printed) or a missed bar (it is named), 2 wrong usage.
 //! This is an edge: the environment is read in [`env`] and becomes [`oxyfuel_engine::Options`]; nothing further in reads it.
 #![forbid(unsafe_code)]
 
+mod bars;
 mod bench;
 mod cache;
 mod check;
@@ -97,7 +98,8 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match dispatch(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -105,9 +107,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<()> {
-    match command {
-        Command::Bench(args) => bench::bench(&args),
+/// Whether all bars are met of what judges itself.
+fn dispatch(command: Command) -> Result<bool> {
+    let done = match command {
+        Command::Bench(args) => return bench::bench(&args),
         Command::Explain(args) => show::explain(&args),
         Command::Dump(args) => show::dump(&args),
         Command::Run(args) => run::run(&args),
@@ -115,5 +118,6 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Cache(args) => cache::cache(&args),
         Command::Targets(args) => doctor::targets(&args),
         Command::Serve(args) => serve::serve(&args),
-    }
+    };
+    done.map(|()| true)
 }

@@ -120,9 +120,14 @@ fn reports_are_compared() {
     let times = &mut slower["rows"][0]["compiled"];
     times["median"] = (times["median"].as_f64().unwrap() * 3.0).into();
     times["std"] = 0.0.into();
+    let given = &mut slower["rows"][0]["compiled_into"];
+    given["median"] = (given["median"].as_f64().unwrap() / 2.0).into();
     let new = file(folder.path(), "new.json", &slower.to_string());
     let lines = data(&["bench", "--json", "--compare", &old, &new]);
     assert!((lines[0]["ratio"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(lines[0]["given_outputs"], false);
+    assert!((lines[1]["ratio"].as_f64().unwrap() - 2.0).abs() < 1e-9);
+    assert_eq!(lines[1]["given_outputs"], true);
     assert!(good(&["bench", "--compare", &old, &old]).contains("same"));
     let nonsense = file(folder.path(), "nonsense.json", "{}");
     refused(&["bench", "--compare", &old, &nonsense], "E0201");
@@ -148,7 +153,37 @@ fn compile_times_come_by_step() {
             .iter()
             .any(|s| s[0] == "emit")
     );
-    assert!(report["growth"].as_f64().unwrap() > 0.0);
+    assert!(line["cold"].as_f64().unwrap() > 0.0);
+    // A quick run has bars and judges none of them.
+    assert_eq!(line["bar"], 5.0);
+    assert!(line["met"].is_null());
+    for ratio in report["ratios"].as_array().unwrap() {
+        assert!(ratio["times"].as_f64().unwrap() > 0.0, "{ratio}");
+        assert!(ratio["bar"].is_f64() && ratio["met"].is_null(), "{ratio}");
+    }
+    assert_eq!(report["missed"].as_array().unwrap().len(), 0);
+    let ms: f64 = good(&["bench", "--compile", "--cold", "softmax"])
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(ms > 0.0);
+    refused(&["bench", "--compile", "--cold", "frobnicate"], "E0202");
+}
+
+/// A bar that no debug build on a busy machine meets: 1,000 values in 0.7 us and less, all of it interpreted.
+#[test]
+fn a_missed_bar_is_named_and_ends_with_1() {
+    let output = run(&["bench", "--overhead", "--target", "interpreter", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["lines"][1]["met"], false);
+    let missed = report["missed"].as_array().unwrap();
+    assert_eq!(missed.len(), 2, "{missed:?}");
+    assert!(
+        stderr(&output).contains("missed: call: "),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -188,6 +223,30 @@ fn bench_says_what_it_cannot_find_or_do() {
     refused(&["bench", "-o", "frobnicate=1"], "E0401");
     refused(&["bench", "-o", "numerics=sloppy"], "E0402");
     assert!(good(&["bench", "--list"]).contains("matmul-bf16-1024"));
+}
+
+#[test]
+fn explain_measures_where_asked_to() {
+    let plain = data(&["explain", "--workload", "add-relu-mul-1m", "--json"]);
+    assert!(plain["kernels"][0]["roofline_share"].is_null() && plain["measured"].is_null());
+    let words = ["explain", "--workload", "add-relu-mul-1m", "--measure"];
+    let said = data(&[&words[..], &["--json"]].concat());
+    let share = said["kernels"][0]["roofline_share"].as_f64().unwrap();
+    assert!(share > 0.0 && said["kernels"][0]["measured_seconds"].as_f64() > Some(0.0));
+    assert_eq!(said["measured"]["roofline_share"].as_f64(), Some(share));
+    let text = good(&words);
+    let line = text.lines().find(|line| line.starts_with("  measured "));
+    assert!(line.unwrap().contains(" % of "), "{text}");
+    // Sizes that are symbols have likely numbers.
+    let folder = tempfile::tempdir().unwrap();
+    let symbolic = GRAPH.replace("[2, 3]", "[s0, 3]");
+    let symbolic = format!("sym s0: 1..\n{symbolic}");
+    let path = file(folder.path(), "symbolic.graph", &symbolic);
+    assert!(good(&["explain", &path, "--measure"]).contains("\n  measured "));
+    refused(
+        &["explain", &path, "--measure", "--target", "sm_90a"],
+        "E0704",
+    );
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod judge;
 mod links;
 mod lint;
 mod process;
+mod revision;
 mod sources;
 mod spdx;
 mod tally;
@@ -103,7 +104,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        summary: "compare with PyTorch's engines (--peers), measure the torch door (--door)",
+        summary: "compare with PyTorch's engines (--peers), measure the torch door (--door), compiles and calls",
         help: bench::HELP,
         run: bench::run,
     },

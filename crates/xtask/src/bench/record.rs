@@ -36,8 +36,8 @@ const FOLDER: &str = "bench/record";
 /// The table that is printed and stands in a record.
 pub fn table(report: &Value) -> String {
     let mut text = String::from(
-        "| work | Oxyfuel us | torch door us | eager us | Inductor us | to the better (95 %) | torch door: to the better | given outputs: to the better | torch door, given outputs | of a copy's speed | bar |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| work | Oxyfuel us | torch door us | eager us | Inductor us | torch's own kernel us | to the better (95 %) | torch door: to the better | given outputs: to the better | torch door, given outputs | of a copy's speed | bar |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows(report) {
         let us = |name: &str| {
@@ -46,12 +46,13 @@ pub fn table(report: &Value) -> String {
                 .map_or("-".to_owned(), |t| format!("{t:.1}"))
         };
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row["title"].as_str().unwrap_or_default(),
             us("oxyfuel"),
             us("door"),
             us("eager"),
             us("inductor"),
+            us("library"),
             interval(&row["ratio"]["best"]),
             interval(&row["ratio_door"]["best"]),
             interval(&row["ratio_into"]["best"]),
@@ -67,18 +68,20 @@ pub fn table(report: &Value) -> String {
             mean["of"].as_str().unwrap_or_default(),
             number(&mean["mean"]),
             number(&mean["bar"]),
-            if mean["met"] == true { "met" } else { "missed" },
+            met(&mean["met"]),
         ));
     }
     let text_of = |v: &Value| v.as_str().unwrap_or("?").to_owned();
     text.push_str(&format!(
-        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds. A ratio is the peer's time by ours in the same round: above 1 is ours. The copy moves as many bytes, preallocated, ours or torch's, whichever is faster; given outputs are compared with it (bar 0.80 from 1 MiB on).\n",
+        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds; commit {}, {}. A ratio is the peer's time by ours in the same round: above 1 is ours. The copy moves as many bytes, preallocated, ours or torch's, whichever is faster; given outputs are compared with it (bar 0.80 from 1 MiB on).\n",
         text_of(&report["cpu"]),
         report["cores"],
         report["threads"],
         text_of(&report["versions"]["oxyfuel"]),
         text_of(&report["versions"]["torch"]),
         report["rounds"],
+        text_of(&report["commit"]),
+        text_of(&report["at"]),
     ));
     text
 }
@@ -95,13 +98,16 @@ fn of_copy(row: &Value) -> String {
     }
 }
 
-/// Every bar of a row, and whether it is met.
-fn verdict(row: &Value) -> String {
-    let met = |met: &Value| match met.as_bool() {
+fn met(met: &Value) -> &'static str {
+    match met.as_bool() {
         Some(true) => "met",
         Some(false) => "missed",
-        None => "too few rounds",
-    };
+        None => "not judged: too few rounds or rows",
+    }
+}
+
+/// Every bar of a row, and whether it is met.
+fn verdict(row: &Value) -> String {
     let mut parts = Vec::new();
     if let Some(bar) = row["bar"].as_f64() {
         parts.push(format!("{bar:.2} {}", met(&row["met"])));
@@ -109,8 +115,10 @@ fn verdict(row: &Value) -> String {
             parts.push(format!("door {}", met(&row["met_door"])));
         }
     }
-    if row["met_copy"].is_boolean() {
-        parts.push(format!("copy {}", met(&row["met_copy"])));
+    for (key, what) in [("met_copy", "copy"), ("met_copy_door", "door's copy")] {
+        if row[key].is_boolean() {
+            parts.push(format!("{what} {}", met(&row[key])));
+        }
     }
     if parts.is_empty() {
         return "-".to_owned();
@@ -154,20 +162,29 @@ pub fn write(report: &Value, limits: &Value) -> Outcome {
             }
         }
     }
+    let stem = stem("peers", report["cpu"].as_str().unwrap_or("unknown"));
+    save(&stem, &report, Some(&table(&report)))?;
+    update(false)
+}
+
+/// The name of a record of this kind and processor.
+pub fn stem(prefix: &str, cpu: &str) -> String {
+    format!("{prefix}-{}", slug(cpu))
+}
+
+/// Writes a record and, where there is one, the page made from it.
+pub fn save(stem: &str, report: &Value, page: Option<&str>) -> Outcome {
     let folder = workspace::root().join(FOLDER);
     std::fs::create_dir_all(&folder).map_err(|e| format!("cannot make {FOLDER}: {e}"))?;
-    let stem = format!(
-        "peers-{}",
-        slug(report["cpu"].as_str().unwrap_or("unknown"))
-    );
     let json =
-        serde_json::to_string_pretty(&report).map_err(|e| format!("writing the record: {e}"))?;
-    for (ending, text) in [("json", json + "\n"), ("md", table(&report))] {
+        serde_json::to_string_pretty(report).map_err(|e| format!("writing the record: {e}"))?;
+    let page = page.map(|page| ("md", page.to_owned()));
+    for (ending, text) in [("json", json + "\n")].into_iter().chain(page) {
         let path = folder.join(format!("{stem}.{ending}"));
         std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
         eprintln!("wrote {FOLDER}/{stem}.{ending}");
     }
-    update(false)
+    Ok(())
 }
 
 fn slug(name: &str) -> String {
@@ -316,7 +333,7 @@ mod tests {
         let text = table(&report());
         assert!(
             text.contains(
-                "| softmax | 1000.0 | - | 1500.0 | - | 1.50 (1.40…1.60) | - | - | - | - | 1.00 met |"
+                "| softmax | 1000.0 | - | 1500.0 | - | - | 1.50 (1.40…1.60) | - | - | - | - | 1.00 met |"
             ),
             "{text}"
         );
@@ -331,11 +348,14 @@ mod tests {
         row["met_door"] = json!(false);
         row["of_copy"] = json!({"oxyfuel": ratio, "oxyfuel_into": ratio});
         row["met_copy"] = json!(true);
+        row["met_copy_door"] = json!(false);
         report["means"] =
             json!([{"of": "Rust door", "rows": 1, "mean": 1.5, "bar": 1.7, "met": false}]);
         let text = table(&report);
         assert!(
-            text.contains("| 90 % (new outputs 90 %) | 1.00 met, door missed, copy met |"),
+            text.contains(
+                "| 90 % (new outputs 90 %) | 1.00 met, door missed, copy met, door's copy missed |"
+            ),
             "{text}"
         );
         assert!(
