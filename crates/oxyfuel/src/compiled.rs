@@ -3,14 +3,13 @@
 use crate::Options;
 use crate::bound::BoundCall;
 use crate::bucket::Bucket;
-use crate::core::{Core, Kind, Request, Returned, Source, Variant, Whole, short_name};
+use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::donate::Argument;
-use crate::explain::Explanation;
+use crate::explain::{Explanation, one_plan};
 use crate::function::Function;
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{Error, Result, err};
-use oxyfuel_engine::explain::best_times;
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::execute::StepTime;
 use oxyfuel_runtime::tensor as rt;
@@ -256,8 +255,8 @@ impl Compiled {
 
     /// The same, after calls on these arguments: what each kernel of their variant took, the shortest of several runs, and its share of the roofline.
     ///
-    /// It runs for a fifth of a second and at least six times; what the function writes to its arguments is written as often. A function that reads tensors on its way, and so has no one
-    /// list of steps, is an error.
+    /// It runs for a fifth of a second and at least six times; what the function writes to its arguments is written as often. Arguments are taken as they are, and not padded to a bucket. A function
+    /// that reads tensors on its way, and so has no one list of steps, is an error.
     ///
     /// ```
     /// use oxyfuel::{DType, Options, Tensor};
@@ -275,10 +274,7 @@ impl Compiled {
         let caller = Location::caller();
         let run = || {
             let inputs = concrete(inputs, caller)?;
-            let variant = self.core.variant(&self.request(&inputs)?)?;
-            let (whole, tensors) = one_plan(&variant, &inputs)?;
-            let times = best_times(&whole.executable, &tensors)?;
-            Ok(self.core.explain(Some((&variant, &times))))
+            self.core.explain_measured(&self.request(&inputs)?)
         };
         run().map_err(|error| located(error, caller))
     }
@@ -368,20 +364,3 @@ const _: fn() = || {
     shared::<Tensor>();
     shared::<Error>();
 };
-
-/// The one plan of a variant and the tensors that it takes: arguments, then what the function captured.
-fn one_plan<'a>(
-    variant: &'a Variant,
-    inputs: &[&'a rt::Tensor],
-) -> Result<(&'a Whole, Vec<&'a rt::Tensor>)> {
-    let Kind::Whole(whole) = &variant.kind else {
-        return Err(err!(
-            DataDependent,
-            "a function that reads tensors on its way has no one list of steps"
-        )
-        .help("set fullgraph to see what cuts it"));
-    };
-    let mut tensors = inputs.to_vec();
-    tensors.extend(&whole.captured);
-    Ok((whole, tensors))
-}

@@ -1,13 +1,14 @@
 //! What a compiled function became, for people and for programs.
 
-use crate::core::{Kind, Variant};
+use crate::core::{Core, Kind, Request, Variant, Whole};
 use crate::machine;
-use oxyfuel_base::{Expr, Symbol};
+use oxyfuel_base::{Expr, Result, Symbol, err};
 use oxyfuel_engine::cost::operators;
-use oxyfuel_engine::explain::{CodeKind, KernelReport, Measured, Verdict};
+use oxyfuel_engine::explain::{CodeKind, KernelReport, Measured, Verdict, best_times};
 use oxyfuel_engine::{Basis, Executable, explain};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::{BufferHome, SymbolSource};
+use oxyfuel_runtime::tensor as rt;
 use serde::Serialize;
 use std::fmt;
 use std::sync::PoisonError;
@@ -63,6 +64,33 @@ pub struct MemoryReport {
     pub arena: i64,
     /// Numbers of the program itself.
     pub constants: i64,
+}
+
+impl Core {
+    /// Every variant, that of these arguments with what its kernels take.
+    pub(crate) fn explain_measured(&self, request: &Request<'_>) -> Result<Explanation> {
+        let variant = self.variant(request)?;
+        let (whole, tensors) = one_plan(&variant, request.inputs)?;
+        let times = best_times(&whole.executable, &tensors)?;
+        Ok(self.explain(Some((&variant, &times))))
+    }
+}
+
+/// The one plan of a variant and the tensors that it takes: arguments, then what the function captured.
+pub(crate) fn one_plan<'a>(
+    variant: &'a Variant,
+    inputs: &[&'a rt::Tensor],
+) -> Result<(&'a Whole, Vec<&'a rt::Tensor>)> {
+    let Kind::Whole(whole) = &variant.kind else {
+        return Err(err!(
+            DataDependent,
+            "a function that reads tensors on its way has no one list of steps"
+        )
+        .help("set fullgraph to see what cuts it"));
+    };
+    let mut tensors = inputs.to_vec();
+    tensors.extend(&whole.captured);
+    Ok((whole, tensors))
 }
 
 impl VariantReport {

@@ -338,6 +338,27 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         self.core.explain(None)
     }
 
+    /// The same, after calls on these arguments: what each kernel of their variant took, and its share of the roofline; see [`Compiled::explain_measured`](crate::Compiled::explain_measured).
+    #[track_caller]
+    pub fn explain_measured(&self, arguments: F::Arguments<'_>) -> Result<Explanation> {
+        let caller = Location::caller();
+        let mut leaves = Leaves::default();
+        F::visit(arguments, &mut leaves);
+        let source = Called {
+            function: &self.function,
+            arguments,
+        };
+        let measure = || {
+            let inputs = concrete(&source, &leaves)?;
+            self.core.explain_measured(&Request {
+                inputs: &inputs,
+                constants: &leaves.constants,
+                source: &source,
+            })
+        };
+        measure().map_err(|error| located(error, caller))
+    }
+
     /// The name it has in graphs, kernels and explanations.
     pub fn name(&self) -> &str {
         &self.core.name

@@ -42,6 +42,20 @@ fn a_measured_variant_has_shares_and_the_others_have_none() {
 }
 
 #[test]
+fn functions_of_structures_are_measured_too() {
+    let f = oxyfuel::jit(
+        |(x, factor): &(Tensor, f64)| x * *factor + 1.0,
+        Options::default(),
+    )
+    .unwrap();
+    let x = Tensor::ones(&[256, 256], DType::F32);
+    let report = f.explain_measured((&(x, 3.0),)).unwrap();
+    let kernel = &report.variants[0].kernels[0];
+    assert!(kernel.measured_seconds.is_some_and(|s| s > 0.0), "{report}");
+    assert!(report.variants[0].measured.is_some(), "{report}");
+}
+
+#[test]
 fn what_is_wrong_with_the_arguments_is_said_before_anything_runs() {
     let f = compile(step, Options::default()).unwrap();
     let error = f.explain_measured(&[]).unwrap_err();

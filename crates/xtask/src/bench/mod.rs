@@ -103,8 +103,15 @@ fn no_bar_missed(missed: &[String]) -> Outcome {
     }
     match missed.len() {
         0 => Ok(()),
-        1 => Err("a bar is missed".to_owned()),
-        n => Err(format!("{n} bars are missed")),
+        n => Err(self::missed(n)),
+    }
+}
+
+/// The sentence of so many.
+fn missed(count: usize) -> String {
+    match count {
+        1 => "a bar is missed".to_owned(),
+        n => format!("{n} bars are missed"),
     }
 }
 

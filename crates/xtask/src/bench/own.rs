@@ -2,7 +2,7 @@
 //!
 //! The command judges its own bars; its JSON is the record, and the page beside it is written from the record alone.
 
-use super::{no_bar_missed, record, release_binary};
+use super::{record, release_binary};
 use crate::args::Args;
 use crate::{Outcome, revision};
 use serde_json::Value;
@@ -52,11 +52,15 @@ pub fn run(own: &Own, args: &[String]) -> Outcome {
         let cpu = report["machine"]["cpu"].as_str().unwrap_or("unknown");
         record::save(&record::stem(own.prefix, cpu), &report, Some(&page))?;
     }
-    let missed = report["missed"].as_array().into_iter().flatten();
-    let missed: Vec<String> = missed
-        .filter_map(|line| Some(line.as_str()?.to_owned()))
-        .collect();
-    no_bar_missed(&missed)
+    // The command has named them.
+    outcome(&report)
+}
+
+fn outcome(report: &Value) -> Outcome {
+    match list(&report["missed"]).count() {
+        0 => Ok(()),
+        n => Err(super::missed(n)),
+    }
 }
 
 fn compile_page(report: &Value) -> String {
@@ -186,6 +190,11 @@ mod tests {
         ] {
             assert!(text.contains(row), "{row}\n{text}");
         }
+        assert!(outcome(&json!({"missed": []})).is_ok());
+        assert_eq!(
+            outcome(&json!({"missed": ["softmax: 6 ms, bar 5 ms"]})).unwrap_err(),
+            "a bar is missed"
+        );
         let text = overhead_page(&with_origin(json!({
             "function": "f", "elements": 1000,
             "lines": [{"way": "call", "times": {"median": 6.5e-7, "min": 6e-7, "max": 9e-7}, "bar": 0.7, "met": true}],
