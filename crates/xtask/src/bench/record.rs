@@ -86,15 +86,18 @@ pub fn table(report: &Value) -> String {
     text
 }
 
-/// Share of a copy's speed with given outputs; in brackets with new ones.
+/// Share of a copy's speed with given outputs; in brackets with new ones, and through the torch door.
 fn of_copy(row: &Value) -> String {
     let share = |name: &str| {
         let median = row["of_copy"][name]["median"].as_f64();
         median.map(|share| format!("{:.0} %", share * 100.0))
     };
-    match (share("oxyfuel_into"), share("oxyfuel")) {
-        (Some(into), Some(new)) => format!("{into} (new outputs {new})"),
-        _ => "-".to_owned(),
+    let (Some(into), Some(new)) = (share("oxyfuel_into"), share("oxyfuel")) else {
+        return "-".to_owned();
+    };
+    match share("door_into") {
+        Some(door) => format!("{into} (new outputs {new}, torch door {door})"),
+        None => format!("{into} (new outputs {new})"),
     }
 }
 
@@ -346,7 +349,7 @@ mod tests {
         let row = &mut report["rows"][0];
         row["ratio_door"] = json!({"best": ratio});
         row["met_door"] = json!(false);
-        row["of_copy"] = json!({"oxyfuel": ratio, "oxyfuel_into": ratio});
+        row["of_copy"] = json!({"oxyfuel": ratio, "oxyfuel_into": ratio, "door_into": ratio});
         row["met_copy"] = json!(true);
         row["met_copy_door"] = json!(false);
         report["means"] =
@@ -354,7 +357,7 @@ mod tests {
         let text = table(&report);
         assert!(
             text.contains(
-                "| 90 % (new outputs 90 %) | 1.00 met, door missed, copy met, door's copy missed |"
+                "| 90 % (new outputs 90 %, torch door 90 %) | 1.00 met, door missed, copy met, door's copy missed |"
             ),
             "{text}"
         );
