@@ -4,6 +4,7 @@
 mod agree;
 mod arrange;
 mod elements;
+mod fuzz;
 mod gradients;
 mod losses;
 mod mistakes;
