@@ -293,13 +293,13 @@ macro_rules! pools {
             #[doc = concat!("The largest element of each window over the last dims (", stringify!($dims), "); NaN if a window holds one.")]
             #[track_caller]
             pub fn $max(&self, size: [i64; $dims], step: [i64; $dims], padding: [i64; $dims], dilation: [i64; $dims]) -> Self {
-                self.max_pool($dims, &pooling(&size, &step, &padding, &dilation)).0
+                self.pooled($dims, &pooling(&size, &step, &padding, &dilation), "max_pool", Nodes(|r| largest(r, 0)))
             }
 
             #[doc = concat!("Where the largest element of each window is, counted over the last dims (", stringify!($dims), ", an i64): the first of equals.")]
             #[track_caller]
             pub fn $positions(&self, size: [i64; $dims], step: [i64; $dims], padding: [i64; $dims], dilation: [i64; $dims]) -> Self {
-                self.max_pool($dims, &pooling(&size, &step, &padding, &dilation)).1
+                self.pooled($dims, &pooling(&size, &step, &padding, &dilation), "max_pool_positions", Nodes(|r| largest(r, 1)))
             }
 
             #[doc = concat!("The average of each window over the last dims (", stringify!($dims), "); the padding counts as zeros.")]
