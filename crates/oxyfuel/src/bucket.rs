@@ -5,14 +5,15 @@
 
 use crate::core::{Core, Request, Returned};
 use crate::dynamic::Pattern;
+use crate::guard::Guard;
 use crate::machine;
 use crate::padding;
+use crate::structure::Constant;
 use crate::tensor::Tensor;
 use crate::trace::{self, Out, Outcome};
-use oxyfuel_base::{DType, Expr, Result, Symbol, ensure, err};
+use oxyfuel_base::{Expr, Result, Symbol, ensure, err};
 use oxyfuel_runtime::device::DeviceId;
 use oxyfuel_runtime::tensor as rt;
-use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,11 +62,28 @@ impl Bucket {
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
     declared: Vec<Bucket>,
-    known: Mutex<HashMap<Key, Arc<Padded>>>,
+    known: Mutex<Vec<Known>>,
 }
 
-/// Dtypes and padded shapes.
-type Key = Vec<(DType, Vec<i64>)>;
+/// What was found out about arguments, and all that it follows from.
+#[derive(Debug)]
+struct Known {
+    guards: Vec<Guard>,
+    constants: Vec<Constant<'static>>,
+    padded: Arc<Padded>,
+}
+
+impl Known {
+    fn admits(&self, request: &Request<'_>) -> bool {
+        let mut guards = self.guards.iter().zip(request.inputs);
+        self.guards.len() == request.inputs.len()
+            && self.constants == request.constants
+            && guards.all(|(guard, input)| guard.admits(input))
+    }
+}
+
+/// More kinds of arguments than this and the oldest is forgotten.
+const MAX_KNOWN: usize = 256;
 
 /// The results of a function under padding, with a symbol for each bucket.
 #[derive(Debug)]
@@ -230,13 +248,9 @@ fn pad(buckets: &Buckets, inputs: &[&rt::Tensor], sizes: &[(i64, i64)]) -> Resul
 /// What is known of padded arguments like these; where nothing is, whether padding matters is found out.
 fn known(core: &Core, request: &Request<'_>) -> Result<Arc<Padded>> {
     let buckets = &core.buckets;
-    let inputs = request.inputs.iter();
-    let key: Key = inputs
-        .map(|input| (input.dtype(), input.shape().to_vec()))
-        .collect();
     let lock = || buckets.known.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = lock().get(&key) {
-        return Ok(known.clone());
+    if let Some(known) = lock().iter().find(|known| known.admits(request)) {
+        return Ok(known.padded.clone());
     }
     let dims: Vec<&[(usize, usize)]> = buckets.declared.iter().map(|b| &*b.dims).collect();
     let pattern = Pattern::declared(request.inputs, &dims);
@@ -273,6 +287,20 @@ fn known(core: &Core, request: &Request<'_>) -> Result<Arc<Padded>> {
         written: written.filter(|&i| i < request.inputs.len()).collect(),
         results: captured.results,
     });
-    lock().insert(key, padded.clone());
+    let constants = request.constants.iter().cloned();
+    let new = Known {
+        guards: request
+            .inputs
+            .iter()
+            .map(|input| Guard::of(input))
+            .collect(),
+        constants: constants.map(Constant::into_owned).collect(),
+        padded: padded.clone(),
+    };
+    let mut known = lock();
+    if known.len() >= MAX_KNOWN {
+        known.remove(0);
+    }
+    known.push(new);
     Ok(padded)
 }

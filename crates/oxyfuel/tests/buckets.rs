@@ -1,6 +1,6 @@
 //! Declared buckets: padding never changes results, and what it would change is refused.
 
-use oxyfuel::{Bucket, Code, DType, Options, Result, Tensor, compile};
+use oxyfuel::{Bucket, Code, DType, Options, Result, Tensor, compile, jit};
 
 fn randn(shape: &[i64], seed: u64) -> Tensor {
     Tensor::randn(shape, DType::F32, seed)
@@ -184,4 +184,48 @@ fn mistakes() {
     let error = f.call(&[&x, &randn(&[1], 0)]).unwrap_err();
     assert_eq!(error.code, Code::ShapeMismatch, "{error}");
     close(&f.call_one(&[&x, &x]).unwrap(), &(&x * 2.0));
+}
+
+/// Whether padding matters is asked of every function that plain data makes of one.
+#[test]
+fn plain_data_is_asked_again() {
+    let f = jit(
+        |x: &Tensor, mean: &bool| {
+            if *mean {
+                x.mean(&[1], false)
+            } else {
+                x.sum(&[1], false)
+            }
+        },
+        Options::default(),
+    );
+    let f = f.unwrap().bucket(Bucket::new(&[8]).dim(0, 1)).unwrap();
+    let x = Tensor::ones(&[2, 3], DType::F32);
+    let sum = f.call((&x, &false)).unwrap();
+    assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 2]);
+    for _ in 0..2 {
+        let error = f
+            .call((&x, &true))
+            .err()
+            .expect("a mean over padding is served");
+        assert_eq!(error.code, Code::PaddingMatters, "{error}");
+        let sum = f.call((&x, &false)).unwrap();
+        assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 2]);
+    }
+}
+
+/// Another layout of an argument that is not padded makes a copy of what was a view.
+#[test]
+fn strides_are_asked_again() {
+    let f = compile(
+        |x: &Tensor, w: &Tensor| (x * 2.0, w.flatten()),
+        Options::default(),
+    );
+    let f = f.unwrap().bucket(Bucket::new(&[8]).dim(0, 1)).unwrap();
+    let (x, w) = (randn(&[2, 3], 1), randn(&[4, 4], 2));
+    for w in [w.clone(), w.t(), w.slice(0, 0, 4, 2), w] {
+        let ours = f.call(&[&x, &w]).unwrap();
+        close(&ours[0], &(&x * 2.0));
+        close(&ours[1], &w.flatten());
+    }
 }
