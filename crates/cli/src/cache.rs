@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::Target;
-use oxyfuel_engine::cache::{Cache, CacheInfo, DEFAULT_LIMIT, Found, Label, Tidy, plan_key};
+use oxyfuel_engine::cache::{Cache, CacheInfo, Found, Label, Miss, Tidy, plan_key};
 use serde_json::json;
 
 use crate::{Common, Source, env, show};
@@ -61,7 +61,8 @@ struct ExplainArgs {
 
 pub fn cache(args: &CacheArgs) -> Result<()> {
     let dir = directory()?;
-    let open = || Cache::open(&dir, DEFAULT_LIMIT);
+    let limit = env::variables()?.cache_limit;
+    let open = || Cache::open(&dir, limit);
     let place = dir.display();
     let say = |data: serde_json::Value, text: String| {
         println!("{}", if args.json { data.to_string() } else { text });
@@ -76,7 +77,7 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
                     dir: dir.clone(),
                     entries: 0,
                     bytes: 0,
-                    limit: DEFAULT_LIMIT,
+                    limit,
                     usable: 0,
                 },
             };
@@ -94,7 +95,10 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
             let label = Label::new(&graph, &target, &options)?;
             let (hit, why) = match cache.get(&plan_key(&graph, &target, &options)?) {
                 Found::Entry(_) => (true, "its plan is in the cache".to_owned()),
-                Found::Nothing => (false, cache.why_missed(&label)?.to_string()),
+                Found::Nothing => (
+                    false,
+                    cache.why_missed(&Miss::of(label.clone()))?.to_string(),
+                ),
                 Found::Unusable(error) => (
                     false,
                     format!("its entry cannot be used: {}", error.message),

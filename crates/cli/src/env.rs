@@ -14,14 +14,16 @@ pub struct Log {
     pub cache: bool,
 }
 
+/// Options from the environment alone.
+pub fn variables() -> Result<Options> {
+    Options::from_variables(|name| std::env::var_os(name))
+}
+
 /// Options from the environment, overridden by flags.
 pub fn options(common: &Common) -> Result<Options> {
     let mut options = Options {
         threads: oxyfuel_runtime::pool::default_threads(),
-        cache_dir: directory("OXYFUEL_CACHE_DIR"),
-        trace_dir: directory("OXYFUEL_TRACE"),
-        verify: flag("OXYFUEL_VERIFY")?,
-        ..Options::default()
+        ..variables()?
     };
     if let Some(target) = &common.target {
         options.target.clone_from(target);
@@ -78,12 +80,4 @@ fn directory(name: &str) -> Option<PathBuf> {
     std::env::var_os(name)
         .filter(|v| !v.is_empty())
         .map(PathBuf::from)
-}
-
-fn flag(name: &str) -> Result<bool> {
-    match std::env::var(name).as_deref() {
-        Err(_) | Ok("" | "0") => Ok(false),
-        Ok("1") => Ok(true),
-        Ok(other) => Err(err!(InvalidOption, "{name} cannot be `{other}`").help("it takes 1 or 0")),
-    }
 }

@@ -3,10 +3,13 @@
 //! Options are arguments, never globals; the environment is read by the edges (command, Python package), which translate it into options. A field that changes code is
 //! part of the cache key.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use oxyfuel_base::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::cache::DEFAULT_LIMIT;
 
 /// PyTorch's mode names: presets of the other options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -48,6 +51,8 @@ pub struct Options {
     pub verify: bool,
     /// Where compiled plans are kept; `None`: nowhere.
     pub cache_dir: Option<PathBuf>,
+    /// The most bytes that all plans in `cache_dir` may take; the least recently used go first.
+    pub cache_limit: u64,
     /// Write every stage of every compile as text into this directory.
     pub trace_dir: Option<PathBuf>,
     /// The most bytes that a call may take for intermediates and results; it is refused before it runs. 0: no limit.
@@ -68,6 +73,7 @@ impl Default for Options {
             host_threads: String::new(),
             verify: false,
             cache_dir: None,
+            cache_limit: DEFAULT_LIMIT,
             trace_dir: None,
             memory_limit: 0,
             perf_map: false,
@@ -102,11 +108,11 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         Some(())
     }),
     ("deterministic", "true or false", |o, v| {
-        o.deterministic = v.parse().ok()?;
+        o.deterministic = truth(v)?;
         Some(())
     }),
     ("fullgraph", "true or false", |o, v| {
-        o.fullgraph = v.parse().ok()?;
+        o.fullgraph = truth(v)?;
         Some(())
     }),
     (
@@ -134,11 +140,15 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         },
     ),
     ("verify", "true or false", |o, v| {
-        o.verify = v.parse().ok()?;
+        o.verify = truth(v)?;
         Some(())
     }),
     ("cache_dir", "a directory", |o, v| {
         o.cache_dir = Some(v.into());
+        Some(())
+    }),
+    ("cache_limit", "a number of bytes", |o, v| {
+        o.cache_limit = v.parse().ok()?;
         Some(())
     }),
     ("trace_dir", "a directory", |o, v| {
@@ -154,12 +164,51 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         },
     ),
     ("perf_map", "true or false", |o, v| {
-        o.perf_map = v.parse().ok()?;
+        o.perf_map = truth(v)?;
         Some(())
     }),
 ];
 
+/// As people write it, and as variables of the environment have it.
+fn truth(value: &str) -> Option<bool> {
+    match value {
+        "true" | "1" => Some(true),
+        "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Variables of the environment and the options that they set. The number of threads is not among them: [`default_threads`](oxyfuel_runtime::pool::default_threads) knows more than one.
+pub const VARIABLES: &[(&str, &str)] = &[
+    ("OXYFUEL_CACHE_DIR", "cache_dir"),
+    ("OXYFUEL_CACHE_LIMIT", "cache_limit"),
+    ("OXYFUEL_MEMORY_LIMIT", "memory_limit"),
+    ("OXYFUEL_TRACE", "trace_dir"),
+    ("OXYFUEL_VERIFY", "verify"),
+];
+
 impl Options {
+    /// Options from variables as an edge finds them; an empty one counts as none.
+    pub fn from_variables(value: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let mut options = Self::default();
+        for (variable, option) in VARIABLES {
+            let Some(value) = value(variable).filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            let text = value.to_str().ok_or_else(|| {
+                Error::new(
+                    Code::InvalidOption,
+                    format!("{variable} is not text: {}", value.display()),
+                )
+                .help("name a path in UTF-8")
+            })?;
+            options
+                .set(option, text)
+                .map_err(|error| error.context(variable))?;
+        }
+        Ok(options)
+    }
+
     /// Sets one option by name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let Some((_, allowed, setter)) = TABLE.iter().find(|(known, ..)| *known == name) else {
@@ -197,6 +246,38 @@ mod tests {
         options.set("mode", "max-autotune").unwrap();
         options.set("threads", "3").unwrap();
         assert_eq!((options.mode, options.threads), (Mode::MaxAutotune, 3));
+    }
+
+    #[test]
+    fn variables_set_options() {
+        let vars = |pairs: &'static [(&'static str, &'static str)]| {
+            Options::from_variables(move |name| {
+                let found = pairs.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| value.into())
+            })
+        };
+        assert_eq!(vars(&[]).unwrap(), Options::default());
+        assert_eq!(vars(&[("OXYFUEL_TRACE", "")]).unwrap(), Options::default());
+        let options = vars(&[
+            ("OXYFUEL_CACHE_DIR", "/a b"),
+            ("OXYFUEL_CACHE_LIMIT", "1000"),
+            ("OXYFUEL_MEMORY_LIMIT", "7"),
+            ("OXYFUEL_TRACE", "t"),
+            ("OXYFUEL_VERIFY", "1"),
+        ]);
+        let expected = Options {
+            cache_dir: Some("/a b".into()),
+            cache_limit: 1000,
+            memory_limit: 7,
+            trace_dir: Some("t".into()),
+            verify: true,
+            ..Options::default()
+        };
+        assert_eq!(options.unwrap(), expected);
+        let error = vars(&[("OXYFUEL_VERIFY", "yes")]).unwrap_err();
+        assert_eq!(error.code, Code::InvalidOption);
+        assert!(error.to_string().contains("OXYFUEL_VERIFY"), "{error}");
+        assert!(error.help.is_some());
     }
 
     #[test]

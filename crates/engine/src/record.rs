@@ -1,10 +1,12 @@
 //! What each step of a compile did: how long it took and, when asked, its result as text.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
 use oxyfuel_base::Result;
 use serde::Serialize;
+
+use crate::cache::Miss;
 
 /// What a step leaves behind; the names that `dump --stage` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -78,8 +80,20 @@ pub struct StepRecord {
 pub enum Origin {
     #[default]
     Compiled,
+    /// Found in this process.
+    Memory,
     /// Read from the disk cache; there were no steps.
     Disk,
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compiled => "compiled",
+            Self::Memory => "found in this process",
+            Self::Disk => "from the disk cache",
+        })
+    }
 }
 
 /// All steps of one compile, in order.
@@ -88,6 +102,9 @@ pub struct Record {
     pub origin: Origin,
     /// What a person should know: a cache that could not be used, and why.
     pub notes: Vec<String>,
+    /// Of a plan that was looked for on disk and had to be compiled.
+    #[serde(skip)]
+    pub miss: Option<Miss>,
     pub steps: Vec<StepRecord>,
     /// Keep texts; making them costs more than compiling.
     pub keep_text: bool,

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use oxyfuel_base::{Code, Digest, Error, Result};
+use oxyfuel_base::{Code, Digest, Error, Result, digest_of};
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::device::Device;
 
-use crate::cache::{Cache, DEFAULT_LIMIT, Found, Label, plan_key};
+use crate::cache::{Cache, Found, Label, Miss, Missed, lines, plan_key};
 use crate::executable::Executable;
 use crate::figures::Figures;
 use crate::options::Options;
 use crate::pipeline;
-use crate::record::{Record, Stage};
+use crate::record::{Origin, Record, Stage};
 use crate::target::Target;
 
 /// Compiles graphs for one target and device; may be shared between threads.
@@ -64,7 +64,7 @@ impl Compiler {
     pub fn on(target: Target, options: Options, device: Arc<dyn Device>) -> Self {
         let (cache, no_cache) = match &options.cache_dir {
             None => (None, None),
-            Some(dir) => match Cache::open(dir, DEFAULT_LIMIT) {
+            Some(dir) => match Cache::open(dir, options.cache_limit) {
                 Ok(cache) => (Some(cache), None),
                 Err(error) => (None, Some(error.to_string())),
             },
@@ -114,30 +114,50 @@ impl Compiler {
 
     /// An executable for the graph.
     pub fn compile(&self, graph: &Graph) -> Result<Arc<Executable>> {
-        let key = plan_key(graph, &self.target.desc, &self.options)?;
-        if let Some(known) = lock(&self.known).get(&key).and_then(Weak::upgrade) {
-            lock(&self.stats).memory_hits += 1;
-            return Ok(known);
-        }
-        let executable = Arc::new(self.make(graph, &key)?);
-        let mut known = lock(&self.known);
-        // Two threads may compile the same graph at once; both results are good and the first one stays.
-        if let Some(first) = known.get(&key).and_then(Weak::upgrade) {
-            return Ok(first);
-        }
-        known.retain(|_, executable| executable.strong_count() > 0);
-        known.insert(key, Arc::downgrade(&executable));
-        Ok(executable)
+        self.find_or_compile(graph)
+            .map(|(executable, _)| executable)
     }
 
-    fn make(&self, graph: &Graph, key: &Digest) -> Result<Executable> {
+    /// An executable for the graph, and where it came from.
+    pub fn find_or_compile(&self, graph: &Graph) -> Result<(Arc<Executable>, Origin)> {
+        // What is shown of an executable names the lines of its own graph.
+        let exact = digest_of(graph)?;
+        if let Some(known) = lock(&self.known).get(&exact).and_then(Weak::upgrade) {
+            lock(&self.stats).memory_hits += 1;
+            return Ok((known, Origin::Memory));
+        }
+        let executable = Arc::new(self.make(graph)?);
+        let origin = executable.record().origin;
+        let mut known = lock(&self.known);
+        // Two threads may compile the same graph at once; both results are good and the first one stays.
+        if let Some(first) = known.get(&exact).and_then(Weak::upgrade) {
+            return Ok((first, origin));
+        }
+        known.retain(|_, executable| executable.strong_count() > 0);
+        known.insert(exact, Arc::downgrade(&executable));
+        Ok((executable, origin))
+    }
+
+    /// Why the plan of an executable was not in the disk cache; `None` where it was, or where there is no cache. Reads every label: for people.
+    pub fn why_missed(&self, record: &Record) -> Option<Missed> {
+        let cache = self.cache.as_ref()?;
+        cache.why_missed(record.miss.as_ref()?).ok()
+    }
+
+    fn make(&self, graph: &Graph) -> Result<Executable> {
         let mut notes = Vec::new();
+        let mut miss = None;
+        let key = match &self.cache {
+            Some(_) => Some(plan_key(graph, &self.target.desc, &self.options)?),
+            None => None,
+        };
         // A trace wants every stage, which only a compile has.
         if self.options.trace_dir.is_none()
-            && let Some(cache) = &self.cache
+            && let (Some(cache), Some(key)) = (&self.cache, &key)
         {
             match cache.get(key) {
-                Found::Entry(plan) => {
+                Found::Entry(mut plan) => {
+                    lines::put_back(&mut plan, graph);
                     match Executable::load(plan, Record::from_disk(), self.device.clone()) {
                         Ok(executable) => {
                             lock(&self.stats).disk_hits += 1;
@@ -146,17 +166,17 @@ impl Compiler {
                         Err(error) => notes.push(error.to_string()),
                     }
                 }
-                Found::Nothing => {}
+                Found::Nothing => miss = Some(Miss::of(self.label(graph)?)),
                 Found::Unusable(error) => notes.push(error.to_string()),
             }
         }
         let mut compiled = pipeline::compile(graph, &self.target, &self.options, false)?;
         lock(&self.stats).compiles += 1;
-        if let Some(cache) = &self.cache
-            && let Err(error) = Label::new(graph, &self.target.desc, &self.options)
-                .and_then(|label| cache.put(key, &label, &compiled.plan))
-        {
-            notes.push(error.to_string());
+        if let (Some(cache), Some(key)) = (&self.cache, &key) {
+            let mut plan = compiled.plan.clone();
+            lines::take_out(&mut plan, graph);
+            let put = self.label(graph).and_then(|l| cache.put(key, &l, &plan));
+            notes.extend(put.err().map(|error| error.to_string()));
         }
         if let Some(dir) = &self.options.trace_dir
             && let Err(error) = self.trace(dir, graph, &compiled.record)
@@ -170,8 +190,13 @@ impl Compiler {
         }
         notes.extend(self.no_cache.clone());
         compiled.record.notes = notes;
+        compiled.record.miss = miss;
         Executable::load(compiled.plan, compiled.record, self.device.clone())?
             .limited(self.options.memory_limit)
+    }
+
+    fn label(&self, graph: &Graph) -> Result<Label> {
+        Label::new(graph, &self.target.desc, &self.options)
     }
 
     /// Writes every stage as a text file.

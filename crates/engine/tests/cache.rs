@@ -1,7 +1,7 @@
 //! The disk cache under good and bad circumstances. None of the bad ones fails a compile.
 
 use oxyfuel_base::{Code, Digest};
-use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT, Found, Label, Missed, Tidy, plan_key};
+use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT, Found, Label, Miss, Missed, Tidy, plan_key};
 use oxyfuel_engine::{Compiler, Options, Target, compile, cpu_device};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::Plan;
@@ -148,6 +148,55 @@ fn broken_entries_are_told_and_replaced() {
             "{what} was not replaced"
         );
     }
+}
+
+/// The code of one graph under the name of another is not run.
+#[test]
+fn an_entry_under_another_name_is_told_and_replaced() {
+    let (outer, dir) = place();
+    let first = compiler(&dir);
+    for n in [6, 7] {
+        first.compile(&graph(n)).unwrap();
+    }
+    let [a, b] = [6, 7].map(|n| {
+        let key = plan_key(&graph(n), &first.target().desc, first.options()).unwrap();
+        (key, file_of(&dir, &key))
+    });
+    let (six, seven) = (fs::read(&a.1).unwrap(), fs::read(&b.1).unwrap());
+    fs::write(&a.1, seven).unwrap();
+    fs::write(&b.1, six).unwrap();
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    for (key, _) in [&a, &b] {
+        assert_eq!(unusable(cache.get(key)), Code::CacheCorrupt);
+    }
+    assert_eq!(cache.info().unwrap().usable, 0);
+    assert_eq!(cache.export(&outer.path().join("out")).unwrap(), 0);
+    let second = compiler(&dir);
+    for n in [6, 7] {
+        let executable = second.compile(&graph(n)).unwrap();
+        assert_eq!(executable.record().notes.len(), 1);
+    }
+    assert_eq!(second.stats().compiles, 2);
+    assert_eq!(cache.info().unwrap().usable, 2);
+
+    fs::copy(&a.1, &b.1).unwrap();
+    assert_eq!(cache.tidy(&Tidy::default()).unwrap().unusable, 1);
+    assert_eq!(cache.info().unwrap().entries, 1);
+
+    // In a file that travels, names and contents are swapped as well.
+    let file = outer.path().join("travels");
+    cache.export(&file).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let name = a.0.to_string();
+    let at = bytes.windows(64).position(|part| part == name.as_bytes());
+    let at = at.unwrap();
+    bytes[at..at + 64].copy_from_slice(b.0.to_string().as_bytes());
+    let body = bytes.len() - 32;
+    let sum = Digest::of_bytes(&bytes[..body]);
+    bytes[body..].copy_from_slice(&sum.0);
+    fs::write(&file, bytes).unwrap();
+    let done = cache.import(&file).unwrap();
+    assert_eq!((done.entries, done.unusable), (0, 1));
 }
 
 #[test]
@@ -327,20 +376,23 @@ fn every_stage_is_traced() {
 fn a_miss_says_why() {
     let (_outer, dir) = place();
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
-    assert_eq!(cache.why_missed(&label_of(5)).unwrap(), Missed::Empty);
+    assert_eq!(
+        cache.why_missed(&Miss::of(label_of(5))).unwrap(),
+        Missed::Empty
+    );
     let (key, plan) = plan_of(5);
     cache.put(&key, &label_of(5), &plan).unwrap();
     assert_eq!(
-        cache.why_missed(&label_of(6)).unwrap(),
+        cache.why_missed(&Miss::of(label_of(6))).unwrap(),
         Missed::OtherGraphs(1)
     );
     let mut other = label_of(6);
     other.name = "g".to_owned();
-    assert_eq!(cache.why_missed(&other).unwrap(), Missed::NewName);
+    assert_eq!(cache.why_missed(&Miss::of(other)).unwrap(), Missed::NewName);
     let (target, mut options) = (Target::by_name("avx2").unwrap(), Options::default());
     options.set("numerics", "fast").unwrap();
     let elsewhere = Label::new(&graph(5), &target.desc, &options).unwrap();
-    let Missed::MadeOtherwise(why) = cache.why_missed(&elsewhere).unwrap() else {
+    let Missed::MadeOtherwise(why) = cache.why_missed(&Miss::of(elsewhere)).unwrap() else {
         panic!("the graph is there");
     };
     assert!(why[0].contains("target avx2 here, "), "{why:?}");
@@ -348,6 +400,91 @@ fn a_miss_says_why() {
         why[0].contains("options ") && why[0].contains("Fast"),
         "{why:?}"
     );
+}
+
+#[test]
+fn a_compile_that_missed_says_why() {
+    let (_outer, dir) = place();
+    let first = compiler(&dir);
+    let five = first.compile(&graph(5)).unwrap();
+    assert_eq!(first.why_missed(five.record()), Some(Missed::Empty));
+    // What was made since does not count, nor the plan itself.
+    let six = first.compile(&graph(6)).unwrap();
+    assert_eq!(first.why_missed(six.record()), Some(Missed::OtherGraphs(1)));
+    assert_eq!(first.why_missed(five.record()), Some(Missed::Empty));
+    let second = compiler(&dir);
+    let hit = second.compile(&graph(5)).unwrap();
+    assert_eq!(second.why_missed(hit.record()), None);
+}
+
+/// `relu` and `exp` of the lines that are given.
+fn lined(relu: u32, exp: u32) -> Graph {
+    let text = format!(
+        "graph @f(%x: f32[4] cpu) {{
+  %y: f32[4] = relu %x at \"a.rs\":{relu}
+  %z: f32[4] = exp %y at \"a.rs\":{exp}
+  return %z
+}}"
+    );
+    oxyfuel_graph::parse("test", &text).unwrap()
+}
+
+/// A line that moved is no reason to compile, and what is shown has moved with it.
+#[test]
+fn lines_of_the_program_may_move() {
+    let (_outer, dir) = place();
+    let lines = |executable: &oxyfuel_engine::Executable| -> Vec<String> {
+        let kernels = executable.plan().kernels.values();
+        kernels.flat_map(|k| k.provenance.lines.clone()).collect()
+    };
+    let first = compiler(&dir);
+    let made = first.compile(&lined(3, 4)).unwrap();
+    assert_eq!(lines(&made), ["a.rs:3", "a.rs:4"]);
+    for (graph, shown) in [
+        (lined(3, 4), ["a.rs:3", "a.rs:4"].as_slice()),
+        (lined(10, 12), &["a.rs:10", "a.rs:12"]),
+        (lined(10, 10), &["a.rs:10"]),
+    ] {
+        let second = compiler(&dir);
+        let found = second.compile(&graph).unwrap();
+        let stats = second.stats();
+        assert_eq!((stats.disk_hits, stats.compiles), (1, 0));
+        assert_eq!(lines(&found), shown);
+    }
+    // In one process each graph shows its own lines.
+    let moved = first.compile(&lined(5, 6)).unwrap();
+    assert_eq!(lines(&moved), ["a.rs:5", "a.rs:6"]);
+    assert_eq!(lines(&made), ["a.rs:3", "a.rs:4"]);
+    assert_eq!(first.stats().compiles, 1);
+}
+
+/// Nodes that shared a line when the plan was made are told apart as far as the plan can.
+#[test]
+fn lines_that_part_are_all_named() {
+    let (_outer, dir) = place();
+    compiler(&dir).compile(&lined(3, 3)).unwrap();
+    let found = compiler(&dir).compile(&lined(7, 8)).unwrap();
+    let mut kernels = found.plan().kernels.values();
+    let lines = &kernels.next().unwrap().provenance.lines;
+    assert_eq!(*lines, ["a.rs:7", "a.rs:8"]);
+}
+
+#[test]
+fn the_limit_is_an_option() {
+    let (_outer, dir) = place();
+    let options = Options {
+        cache_dir: Some(dir.clone()),
+        cache_limit: 1,
+        threads: 1,
+        ..Options::default()
+    };
+    let device = cpu_device(&options);
+    let small = Compiler::on(Target::interpreter(), options, device);
+    for n in 1..=4 {
+        small.compile(&graph(n)).unwrap();
+    }
+    let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
+    assert_eq!(cache.info().unwrap().entries, 1, "the last one is kept");
 }
 
 #[test]
@@ -425,63 +562,30 @@ fn a_cache_travels_in_a_file() {
     assert_eq!(empty.info().unwrap().entries, 0);
 }
 
-/// The directory of [`writers_die_at_any_point`]'s child.
-const VICTIM: &str = "OXYFUEL_TEST_CACHE_OF_VICTIM";
-
-/// Not a test of its own: what the process does that is killed.
+/// What a writer leaves that died is of no use to anybody; what one that lives is writing stays.
 #[test]
-fn a_writer_that_is_killed() {
-    let Ok(dir) = std::env::var(VICTIM) else {
-        return;
-    };
-    // A limit that entries keep reaching, so that deleting is interrupted too.
-    let cache = Cache::open(Path::new(&dir), 4000).unwrap();
-    let plans: Vec<_> = (1..=8).map(|n| (n, plan_of(n))).collect();
-    loop {
-        for (n, (key, plan)) in &plans {
-            cache.put(key, &label_of(*n), plan).unwrap();
-        }
-    }
-}
-
-#[test]
-fn writers_die_at_any_point() {
+fn files_of_dead_writers_go() {
     let (_outer, dir) = place();
     let cache = Cache::open(&dir, DEFAULT_LIMIT).unwrap();
-    let plans: Vec<_> = (1..=8).map(plan_of).collect();
-    let mut seen = 0;
-    for round in 0..20 {
-        let mut children: Vec<_> = (0..2)
-            .map(|_| {
-                std::process::Command::new(std::env::current_exe().unwrap())
-                    .args(["--exact", "a_writer_that_is_killed"])
-                    .env(VICTIM, &dir)
-                    .stdout(std::process::Stdio::null())
-                    .spawn()
-                    .unwrap()
-            })
-            .collect();
-        // The pauses are spread over the time of a few writes, from before the first one on.
-        std::thread::sleep(std::time::Duration::from_micros(20_000 + 1_700 * round));
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        for (key, plan) in &plans {
-            match cache.get(key) {
-                Found::Entry(found) => {
-                    assert_eq!(found, *plan);
-                    seen += 1;
-                }
-                Found::Nothing => {}
-                Found::Unusable(error) => panic!("round {round}: {error}"),
-            }
-        }
-        // Whoever died held no lock that stays.
-        cache.tidy(&Tidy::default()).unwrap();
-    }
-    assert!(seen > 0, "no child lived long enough to write");
-    let (key, plan) = plan_of(9);
-    cache.put(&key, &label_of(9), &plan).unwrap();
-    assert!(matches!(cache.get(&key), Found::Entry(_)));
+    let (key, plan) = plan_of(3);
+    cache.put(&key, &label_of(3), &plan).unwrap();
+    let (left, written) = (dir.join("tmp-left"), dir.join("tmp-written"));
+    fs::write(&left, vec![0; 100]).unwrap();
+    let writer = fs::File::create(&written).unwrap();
+    writer.lock().unwrap();
+    assert_eq!(cache.info().unwrap().entries, 2);
+    let done = cache.tidy(&Tidy::default()).unwrap();
+    assert_eq!((done.unusable, done.kept), (1, 1));
+    assert!(!left.exists() && written.exists());
+    fs::write(&left, vec![0; 100]).unwrap();
+    // They count against the limit, and go before it is passed.
+    let small = Cache::open(&dir, 50).unwrap();
+    small.put(&key, &label_of(3), &plan).unwrap();
+    assert!(!left.exists() && written.exists());
+    fs::write(&left, vec![0; 100]).unwrap();
+    assert_eq!(cache.clear().unwrap(), 2);
+    assert!(!left.exists() && written.exists());
+    drop(writer);
+    assert_eq!(cache.clear().unwrap(), 1);
+    assert!(!written.exists());
 }

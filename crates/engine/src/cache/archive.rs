@@ -8,7 +8,7 @@ use oxyfuel_base::{Digest, Result, ensure, err};
 use serde::Serialize;
 
 use super::envelope::unwrap;
-use super::{Cache, ENDINGS, cannot_write};
+use super::{Cache, ENDINGS, cannot_write, name_of};
 
 const MAGIC: &[u8; 8] = b"oxyfuelA";
 
@@ -27,13 +27,11 @@ impl Cache {
         let mut bytes = MAGIC.to_vec();
         let mut count = 0;
         for entry in self.entries()? {
-            let Some(name) = entry.path.file_name().and_then(|name| name.to_str()) else {
-                continue;
-            };
+            let name = name_of(&entry.path);
             let Ok(Some((_, contents))) = self.read_own(&entry.path) else {
                 continue;
             };
-            if unwrap(&contents).is_err() {
+            if unwrap(name, &contents).is_err() {
                 continue;
             }
             for part in [name.as_bytes(), &contents] {
@@ -63,7 +61,7 @@ impl Cache {
         let entries = entries(&bytes).map_err(|error| error.context(from.display()))?;
         let mut done = Imported::default();
         for (name, contents) in entries {
-            if unwrap(contents).is_err() {
+            if unwrap(name, contents).is_err() {
                 done.unusable += 1;
                 continue;
             }

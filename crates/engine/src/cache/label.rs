@@ -1,14 +1,14 @@
 //! What an entry is of, and why a plan is not among them.
 
 use std::fmt;
+use std::time::SystemTime;
 
-use oxyfuel_base::hash::Hasher;
-use oxyfuel_base::{Digest, Result};
+use oxyfuel_base::{Digest, Result, digest_of};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::TargetDesc;
 use serde::{Deserialize, Serialize};
 
-use super::{BUILD, Cache};
+use super::{BUILD, Cache, lines};
 use crate::options::Options;
 
 /// The parts of a key, each in words or as a digest of its own.
@@ -27,17 +27,12 @@ pub struct Label {
 
 impl Label {
     pub fn new(graph: &Graph, target: &TargetDesc, options: &Options) -> Result<Self> {
-        let digest = |add: &dyn Fn(&mut Hasher) -> Result<()>| {
-            let mut hasher = Hasher::new();
-            add(&mut hasher)?;
-            Ok(hasher.finish().short())
-        };
         Ok(Self {
             build: BUILD.to_owned(),
             name: graph.name.clone(),
-            program: digest(&|hasher| hasher.add(graph))?,
+            program: lines::program(graph)?.short(),
             target: target.name.clone(),
-            machine: digest(&|hasher| hasher.add(target))?,
+            machine: digest_of(target)?.short(),
             options: options.key(),
         })
     }
@@ -68,6 +63,23 @@ impl Label {
             found.push("another number of threads, or another machine".to_owned());
         }
         found
+    }
+}
+
+/// A plan that was looked for and not found; [`Cache::why_missed`] says why.
+#[derive(Clone, Debug)]
+pub struct Miss {
+    pub label: Label,
+    pub at: SystemTime,
+}
+
+impl Miss {
+    /// Of this label, now.
+    pub fn of(label: Label) -> Self {
+        Self {
+            label,
+            at: SystemTime::now(),
+        }
     }
 }
 
@@ -104,12 +116,16 @@ impl fmt::Display for Missed {
 }
 
 impl Cache {
-    /// Why there is no plan of this label. Reads every label: for people, not for compiles.
-    pub fn why_missed(&self, label: &Label) -> Result<Missed> {
+    /// Why a plan was not found. Entries that were made since do not count. Reads every label: for people, not for compiles.
+    pub fn why_missed(&self, miss: &Miss) -> Result<Missed> {
+        let label = &miss.label;
         let mut all = 0;
         let mut named = 0;
         let mut otherwise = Vec::new();
-        for (_, found) in self.labels()? {
+        for (made, found) in self.labels()? {
+            if found == *label || made.is_some_and(|made| made > miss.at) {
+                continue;
+            }
             all += 1;
             if found.program == label.program {
                 otherwise.push(label.differences(&found).join(" and "));
@@ -117,7 +133,6 @@ impl Cache {
                 named += 1;
             }
         }
-        otherwise.retain(|text| !text.is_empty());
         otherwise.sort();
         otherwise.dedup();
         Ok(match (all, named) {

@@ -1,7 +1,7 @@
 //! Plans on disk, so that a second process compiles nothing.
 //!
 //! Cached machine code is code execution. So the directory is the user's own and closed to others (0700, owner checked), links are not followed, and an entry counts
-//! only when it belongs to the same user, was written by this very build and passes its checksum. Anything else found in its place is replaced.
+//! only when it belongs to the same user, was written by this very build under this very name and passes its checksum. Anything else found in its place is replaced.
 //!
 //! An entry is written beside its place and renamed into it: readers see a whole entry or none, and two processes may write the same one at once. Deleting (eviction,
 //! `clear`) holds a lock file, so that two processes do not both make room.
@@ -13,9 +13,10 @@
 mod archive;
 mod envelope;
 mod label;
+pub(crate) mod lines;
 mod tidy;
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use serde::Serialize;
 use crate::options::Options;
 pub use archive::Imported;
 use envelope::{unwrap, wrap};
-pub use label::{Label, Missed};
+pub use label::{Label, Miss, Missed};
 pub use tidy::{Tidied, Tidy};
 
 /// The build that writes entries: version, and a hash of the sources where they are at hand.
@@ -43,8 +44,11 @@ pub const DEFAULT_LIMIT: u64 = 1 << 30;
 
 const LOCK: &str = "lock";
 const TEMPORARY: &str = "tmp-";
-/// A file that is being written for longer than this was left by a process that died.
+/// Where files cannot be locked, one that is being written for longer than this was left by a process that died.
 const STALE: Duration = Duration::from_secs(3600);
+
+/// What to do about an entry that cannot be used.
+const REPLACED: &str = "nothing is lost: the graph is compiled, and the entry replaced";
 
 /// A directory of entries.
 #[derive(Clone, Debug)]
@@ -74,11 +78,11 @@ pub struct CacheInfo {
     pub usable: usize,
 }
 
-/// Everything that the code of a plan follows from.
+/// Everything that the code of a plan follows from. Lines of the user's program do not count: a blank line above a function changes nothing that it computes.
 pub fn plan_key(graph: &Graph, target: &TargetDesc, options: &Options) -> Result<Digest> {
     let mut hasher = Hasher::new();
     hasher.add_bytes(BUILD.as_bytes());
-    hasher.add(graph)?;
+    hasher.add(&lines::program(graph)?)?;
     hasher.add(target)?;
     hasher.add_bytes(options.key().as_bytes());
     Ok(hasher.finish())
@@ -135,7 +139,8 @@ impl Cache {
             Ok(Some(bytes)) => match postcard::from_bytes(&bytes) {
                 Ok(plan) => Found::Entry(plan),
                 Err(error) => {
-                    Found::Unusable(err!(CacheCorrupt, "the plan of {}: {error}", key.short()))
+                    let error = err!(CacheCorrupt, "the plan of {}: {error}", key.short());
+                    Found::Unusable(error.help(REPLACED))
                 }
             },
             Ok(None) => Found::Nothing,
@@ -162,7 +167,7 @@ impl Cache {
         })
     }
 
-    /// Deletes all entries and says how many there were.
+    /// Deletes all entries, and what processes that died have left, and says how many there were.
     pub fn clear(&self) -> Result<usize> {
         let lock = self.lock_file()?;
         lock.lock()
@@ -193,21 +198,32 @@ impl Cache {
         let Some((file, bytes)) = self.read_own(path)? else {
             return Ok(None);
         };
-        let (label, payload) = unwrap(&bytes).map_err(|error| error.context(path.display()))?;
+        let (label, payload) = unwrap(name_of(path), &bytes)
+            .map_err(|error| error.context(path.display()).help(REPLACED))?;
         Ok(Some((label, then(&file, payload))))
     }
 
     /// A file that belongs to this user alone, whole; `None` where there is none.
     fn read_own(&self, path: &Path) -> Result<Option<(File, Vec<u8>)>> {
+        let Some(mut file) = self.open_own(path)? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
+            .map_err(|error| cannot_read(&error, path))?;
+        Ok(Some((file, bytes)))
+    }
+
+    fn open_own(&self, path: &Path) -> Result<Option<File>> {
         let opened = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path);
-        let mut file = match opened {
+        let file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                return Err(err!(CacheUntrusted, "{} is a link", path.display()));
+                return Err(err!(CacheUntrusted, "{} is a link", path.display()).help(REPLACED));
             }
             Err(error) => return Err(cannot_read(&error, path)),
         };
@@ -218,30 +234,36 @@ impl Cache {
                 "{} is not a file that user {} alone can write",
                 path.display(),
                 self.user
-            ));
+            )
+            .help(REPLACED));
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)
-            .map_err(|error| cannot_read(&error, path))?;
-        Ok(Some((file, bytes)))
+        Ok(Some(file))
     }
 
     fn write(&self, name: &str, label: &Label, payload: &[u8]) -> Result<()> {
-        self.write_whole(name, &wrap(label, payload)?)?;
+        self.write_whole(name, &wrap(name, label, payload)?)?;
         self.make_room(name)
     }
 
     /// Beside its place, then into it.
     fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.dir.join(name);
-        let bad = |error: io::Error| cannot_write(&error, &path);
-        let mut file = tempfile::Builder::new()
-            .prefix(TEMPORARY)
-            .tempfile_in(&self.dir)
-            .map_err(bad)?;
-        file.write_all(bytes).map_err(bad)?;
-        file.persist(&path).map_err(|error| bad(error.error))?;
-        Ok(())
+        let write = || -> io::Result<()> {
+            let mut file = tempfile::Builder::new()
+                .prefix(TEMPORARY)
+                .tempfile_in(&self.dir)?;
+            // Held while it is written: whoever cleans up knows by it that somebody lives. Where files cannot be locked, its age tells.
+            let _ = file.as_file().lock();
+            file.write_all(bytes)?;
+            file.persist(&path).map_err(|error| error.error)?;
+            Ok(())
+        };
+        let written = match write() {
+            // It was cleaned up before it could be locked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => write(),
+            written => written,
+        };
+        written.map_err(|error| cannot_write(&error, &path))
     }
 
     /// Deletes the oldest entries until the rest fits, but never `keep`.
@@ -279,6 +301,18 @@ impl Cache {
             .map_err(|error| cannot_write(&error, &path))
     }
 
+    /// Whether nobody writes a temporary file any more.
+    fn is_left(&self, path: &Path, used: SystemTime) -> bool {
+        let Ok(Some(file)) = self.open_own(path) else {
+            return false;
+        };
+        match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(_)) => used.elapsed().is_ok_and(|age| age > STALE),
+        }
+    }
+
     fn entries(&self) -> Result<Vec<Entry>> {
         let bad = |error: io::Error| cannot_read(&error, &self.dir);
         let mut entries = Vec::new();
@@ -289,13 +323,14 @@ impl Cache {
             // Another process may have deleted it since.
             let Ok(found) = item.metadata() else { continue };
             let used = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            let forgotten =
-                name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|age| age > STALE);
+            let made = found.created().ok();
+            let forgotten = name.starts_with(TEMPORARY) && self.is_left(&item.path(), used);
             if ENDINGS.iter().any(|ending| name.ends_with(ending)) || forgotten {
                 entries.push(Entry {
                     path: item.path(),
                     bytes: found.len(),
                     used,
+                    made,
                 });
             }
         }
@@ -308,9 +343,17 @@ struct Entry {
     path: PathBuf,
     bytes: u64,
     used: SystemTime,
+    /// Where the file system knows it.
+    made: Option<SystemTime>,
 }
 
 const ENDINGS: [&str; 2] = [".plan", ".cubin"];
+
+/// The last part of a path; an entry of ours has one.
+fn name_of(path: &Path) -> &str {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or_default()
+}
 
 fn plan_file(key: &Digest) -> String {
     format!("{key}.plan")
@@ -346,6 +389,7 @@ fn cannot_read(error: &io::Error, path: &Path) -> Error {
         Code::CacheUnreadable,
         format!("{}: {error}", path.display()),
     )
+    .help("name a directory that this user can read, or let the user read this one")
 }
 
 fn cannot_write(error: &io::Error, path: &Path) -> Error {

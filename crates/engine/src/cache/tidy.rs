@@ -1,13 +1,11 @@
 //! Making room by hand: what no build here can use, what was not used for long, and what is too much.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use oxyfuel_base::Result;
 use serde::Serialize;
 
-use super::envelope::{self, unwrap};
-use super::{Cache, Label, cannot_write, remove};
+use super::{Cache, Label, cannot_write, envelope, remove};
 
 /// What may stay.
 #[derive(Clone, Debug, Default)]
@@ -30,15 +28,15 @@ pub struct Tidied {
 }
 
 impl Cache {
-    /// Every entry that says what it is, of whatever build.
-    pub(super) fn labels(&self) -> Result<Vec<(PathBuf, Label)>> {
+    /// Every entry that says what it is, of whatever build, with the time when it was made, where that is known. Only the labels are read: what they say is for people.
+    pub(super) fn labels(&self) -> Result<Vec<(Option<SystemTime>, Label)>> {
         let mut labels = Vec::new();
         for entry in self.entries()? {
             // One that is gone, broken or not ours has nothing to say.
-            if let Ok(Some((_, bytes))) = self.read_own(&entry.path)
-                && let Ok((label, _)) = envelope::open(&bytes)
+            if let Ok(Some(file)) = self.open_own(&entry.path)
+                && let Ok(label) = envelope::label(file)
             {
-                labels.push((entry.path, label));
+                labels.push((entry.made, label));
             }
         }
         Ok(labels)
@@ -54,7 +52,7 @@ impl Cache {
         let mut kept = Vec::new();
         for entry in self.entries()? {
             let age = now.duration_since(entry.used).unwrap_or_default();
-            let usable = matches!(self.read_own(&entry.path), Ok(Some((_, bytes))) if unwrap(&bytes).is_ok());
+            let usable = matches!(self.read_path(&entry.path, |_, _| ()), Ok(Some(_)));
             let count = if !usable {
                 &mut done.unusable
             } else if wish.unused_for.is_some_and(|limit| age > limit) {

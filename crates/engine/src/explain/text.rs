@@ -78,7 +78,7 @@ impl fmt::Display for Explanation {
         let total: Duration = self.steps.iter().map(|step| step.time).sum();
         match self.origin {
             Origin::Compiled => writeln!(f, ", compiled in {total:.2?}")?,
-            Origin::Disk => writeln!(f, ", from the disk cache")?,
+            Origin::Memory | Origin::Disk => writeln!(f, ", {}", self.origin)?,
         }
         for kernel in &self.kernels {
             write!(f, "{kernel}")?;
