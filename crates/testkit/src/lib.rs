@@ -2,6 +2,7 @@
 //!
 //! - [`filetests`]: cases kept as files (header, input text, expected text), rewritten by `BLESS=1`;
 //! - [`compare`]: distances between floating-point numbers, and what "agrees with eager" means;
+//! - [`damage`]: bytes that were changed, for whoever reads files;
 //! - [`rng`]: random numbers that are the same on every machine and in every run;
 //! - [`ptxas`]: NVIDIA's assembler as a judge of PTX text, on machines without a GPU too.
 //!
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod damage;
 pub mod diff;
 pub mod filetests;
 pub mod ptxas;
