@@ -108,3 +108,19 @@ impl Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_below_the_oldest_row_is_refused() {
+        let name = |major, minor| Target::for_capability(major, minor).map(|row| row.name);
+        assert_eq!(name(9, 0), Ok("sm_90a"));
+        assert_eq!(name(8, 6), Ok("sm_80"));
+        for (major, minor) in [(0, 0), (5, 2), (7, 5)] {
+            let error = name(major, minor).unwrap_err();
+            assert_eq!(error.code, oxyfuel_base::Code::UnsupportedDevice);
+        }
+    }
+}

@@ -174,3 +174,16 @@ fn memory_file(length: usize) -> Result<std::fs::File> {
         .map_err(|e| err!(OutOfMemory, "no room for machine code: {e}"))?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_base::Code;
+
+    #[test]
+    fn pages_that_the_system_refuses() {
+        // A mapping of no bytes is one that every system refuses.
+        let error = Pages::double(0).unwrap_err();
+        assert_eq!(error.code, Code::NoExecutableMemory, "{error}");
+    }
+}
