@@ -1,8 +1,8 @@
 //! Layers against formulas written out, compiled and eager, and weights in files.
 
 use oxyfuel::nn::{
-    Activation, BatchNorm, Embedding, GroupNorm, LayerNorm, Linear, Module, MultiHeadAttention,
-    RmsNorm, Sequential,
+    Activation, AvgPool2d, BatchNorm, Dropout, Embedding, Flatten, GroupNorm, LayerNorm, Linear,
+    MaxPool2d, Module, MultiHeadAttention, RmsNorm, Sequential,
 };
 use oxyfuel::{Code, DType, Error, Options, Tensor, Tensors, io, jit, nn, structure};
 use std::path::PathBuf;
@@ -183,6 +183,146 @@ fn a_mask_hides_keys() {
     close("mask", &masked, &at(&cut));
 }
 
+/// Both together are the mask where the past is, and nothing later.
+#[test]
+fn a_mask_of_a_causal_attention() {
+    let mut attention = MultiHeadAttention::new(4, 2, DType::F32, 7);
+    let x = randn(&[2, 5, 4], 0);
+    let mask = Tensor::from_slice(&[true, false, true, true, false], &[5]);
+    let past: Vec<bool> = (0..25).map(|i| i % 5 <= i / 5).collect();
+    let both = Tensor::from_slice(&past, &[5, 5]).logical_and(&mask);
+    let whole = attention.attend(&x, &x, &x, Some(&both));
+    attention.causal = true;
+    let ours = attention.attend(&x, &x, &x, Some(&mask));
+    close("mask and past", &ours, &at(&whole));
+    let f = jit(
+        |m: &MultiHeadAttention, x: &Tensor, mask: &Tensor| m.attend(x, x, x, Some(mask)),
+        Options::default(),
+    );
+    let compiled = f.unwrap().call((&attention, &x, &mask)).unwrap();
+    close("compiled", &compiled, &at(&whole));
+}
+
+/// The scores are no tensor of their own where the kernel of attention serves.
+#[test]
+fn attention_is_one_operation() {
+    let attention = MultiHeadAttention::new(8, 2, DType::F32, 7);
+    let f = jit(
+        |m: &MultiHeadAttention, x: &Tensor| m.forward(x),
+        Options::default(),
+    );
+    let f = f.unwrap();
+    f.call((&attention, &randn(&[1, 16, 8], 0))).unwrap();
+    let report = f.explain();
+    let ops = |k: &oxyfuel::KernelReport| k.ops.iter().any(|op| op == "sdpa");
+    assert!(report.variants[0].kernels.iter().any(ops), "{report}");
+}
+
+/// What PyTorch's `state_dict()` of a BatchNorm2d holds.
+#[test]
+fn a_checkpoint_of_batch_norm_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bn.safetensors");
+    let names = ["bias", "running_mean", "running_var", "weight"];
+    let vectors = names.map(|name| (name, randn(&[3], name.len() as u64)));
+    let count = Tensor::full(&[], 17, DType::I64);
+    let all = vectors.iter().map(|(name, tensor)| (*name, tensor));
+    io::write_safetensors(&path, all.chain([("num_batches_tracked", &count)])).unwrap();
+    let norm = BatchNorm::new(3, DType::F32);
+    nn::load(&norm, &path).unwrap();
+    assert_eq!(at(&norm.num_batches_tracked), [17.0]);
+    assert_eq!(at(&norm.running_mean), at(&vectors[1].1));
+}
+
+#[test]
+fn dropout_draws_anew_and_has_no_parameters() {
+    let mut dropout = Dropout::new(0.25, 3);
+    assert!(structure::names(&dropout).is_empty());
+    let x = Tensor::ones(&[64, 64], DType::F32);
+    let f = jit(|d: &Dropout, x: &Tensor| d.forward(x), Options::default()).unwrap();
+    assert_eq!(at(&f.call((&dropout, &x)).unwrap()), at(&x));
+    dropout.training = true;
+    let draws = [
+        f.call((&dropout, &x)).unwrap(),
+        f.call((&dropout, &x)).unwrap(),
+        dropout.forward(&x),
+    ];
+    let mut seen = Vec::new();
+    for draw in &draws {
+        let values = at(draw);
+        let kept = values.iter().filter(|&&v| v != 0.0).count() as f64 / values.len() as f64;
+        assert!((kept - 0.75).abs() < 0.03, "{kept}");
+        assert!(
+            values
+                .iter()
+                .all(|&v| v == 0.0 || (v - 4.0 / 3.0).abs() < 1e-6)
+        );
+        assert!(!seen.contains(&values), "the same elements twice");
+        seen.push(values);
+    }
+    assert_eq!(f.explain().variants.len(), 2);
+}
+
+#[test]
+fn images_become_rows() {
+    let model = Sequential::new()
+        .with(MaxPool2d::new([2, 2]))
+        .with(AvgPool2d::new([2, 1]))
+        .with(Flatten::default());
+    let x = randn(&[2, 3, 8, 4], 0);
+    let pooled = x.max_pool2d([2, 2], [2, 2], [0, 0], [1, 1]);
+    let expected = pooled.avg_pool2d([2, 1], [2, 1], [0, 0]).reshape(&[2, 12]);
+    let f = jit(
+        |m: &Sequential, x: &Tensor| m.forward(x),
+        Options::default(),
+    )
+    .unwrap();
+    close("images", &f.call((&model, &x)).unwrap(), &at(&expected));
+}
+
+#[test]
+fn absurd_widths_are_errors() {
+    for width in [i64::MAX, i64::MAX / 3, 1 << 40, -1] {
+        let attention = MultiHeadAttention::new(width, 2, DType::F32, 0);
+        assert!(attention.in_proj_weight.check().is_err(), "{width}");
+    }
+}
+
+#[test]
+fn arrays_in_fortran_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.npy");
+    let write = |shape: &str, data: &[u8]| {
+        let header = format!("{{'descr': '<i2', 'fortran_order': True, 'shape': ({shape}), }}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(data);
+        std::fs::write(&path, bytes).unwrap();
+        io::read_npy(&path)
+    };
+    let data: Vec<u8> = (0..24i16).flat_map(i16::to_le_bytes).collect();
+    let x = write("2, 3, 4", &data).unwrap();
+    let expected = Tensor::arange(0, 24, 1, DType::I16).reshape(&[4, 3, 2]);
+    assert_eq!(x.shape(), [2, 3, 4]);
+    assert!(x.is_contiguous());
+    assert_eq!(at(&x), at(&expected.permute(&[2, 1, 0])));
+    assert_eq!(at(&write("24,", &data).unwrap()), at(&expected.flatten()));
+    assert_eq!(at(&write("", &data[..2]).unwrap()), [0.0]);
+    assert_eq!(write("0, 3", &[]).unwrap().shape(), [0, 3]);
+    for (shape, data) in [
+        ("2, 3", &data[..]),
+        ("-1, 3", &[]),
+        ("9223372036854775807, 2", &data),
+    ] {
+        expect(
+            write(shape, data).unwrap_err(),
+            Code::FileMalformed,
+            "f.npy",
+        );
+    }
+}
+
 #[test]
 fn batch_norm_in_training_keeps_statistics() {
     let (a, mut b) = (BatchNorm::new(3, DType::F32), BatchNorm::new(3, DType::F32));
@@ -196,6 +336,8 @@ fn batch_norm_in_training_keeps_statistics() {
         close("mean", &a.running_mean, &at(&b.running_mean));
         close("variance", &a.running_var, &at(&b.running_var));
     }
+    assert_eq!(at(&a.num_batches_tracked), [3.0]);
+    assert_eq!(at(&b.num_batches_tracked), [3.0]);
     assert!(
         at(&a.running_var).iter().all(|v| *v > 1.5),
         "{:?}",

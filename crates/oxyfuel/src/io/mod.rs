@@ -16,7 +16,9 @@ use std::path::Path;
 fn file_error(path: &Path, error: &std::io::Error) -> Error {
     let (code, help) = match error.kind() {
         std::io::ErrorKind::NotFound => (Code::FileNotFound, "check the path"),
-        std::io::ErrorKind::StorageFull => (Code::DiskFull, "make room and write again"),
+        std::io::ErrorKind::StorageFull
+        | std::io::ErrorKind::QuotaExceeded
+        | std::io::ErrorKind::FileTooLarge => (Code::DiskFull, "make room and write again"),
         _ => (
             Code::FileUnreadable,
             "check what the path is and who may use it",

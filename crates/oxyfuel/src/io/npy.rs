@@ -60,7 +60,7 @@ pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
     write(path.as_ref(), &bytes)
 }
 
-/// Reads a tensor, in the dtype that its name in the file says.
+/// Reads a tensor, in the dtype that its name in the file says; one in Fortran's order becomes row-major.
 pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
     let path = path.as_ref();
     parse(path, &read(path)?, None)
@@ -106,10 +106,11 @@ fn parse(path: &Path, bytes: &[u8], wanted: Option<DType>) -> Result<Tensor> {
             .help("save it with numpy's astype in a dtype of little-endian numbers"),
         });
     };
-    if field(header, "fortran_order") != Some("False") {
-        let error = err!(LayoutMismatch, "{}: its order is Fortran's", path.display());
-        return Err(error.help("save numpy.ascontiguousarray(x)"));
-    }
+    let fortran = match field(header, "fortran_order") {
+        Some("False") => false,
+        Some("True") => true,
+        Some(_) | None => return Err(bad("its header does not say its order")),
+    };
     let shape = header
         .split_once("'shape':")
         .and_then(|(_, rest)| rest.split_once('('))
@@ -123,7 +124,32 @@ fn parse(path: &Path, bytes: &[u8], wanted: Option<DType>) -> Result<Tensor> {
                 .map_err(|_| bad("its shape is no list of numbers"))
         })
         .collect::<Result<Vec<i64>>>()?;
-    tensor(path, data, *dtype, &shape)
+    if !fortran {
+        return tensor(path, data, *dtype, &shape);
+    }
+    let reversed: Vec<i64> = shape.iter().rev().copied().collect();
+    // Whether the numbers of elements and bytes agree, before they are moved.
+    tensor(path, data, *dtype, &reversed)?;
+    tensor(path, &row_major(data, dtype.size(), &shape), *dtype, &shape)
+}
+
+/// Elements whose first dim moves fastest, in the order where the last one does. The shape fits the bytes.
+fn row_major(bytes: &[u8], size: usize, shape: &[i64]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut index = vec![0i64; shape.len()];
+    while out.len() < bytes.len() {
+        let dims = index.iter().zip(shape).rev();
+        let at = dims.fold(0, |at, (i, extent)| at * extent + i) as usize;
+        out.extend_from_slice(&bytes[at * size..][..size]);
+        for (i, extent) in index.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < *extent {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    out
 }
 
 /// The text of a field up to the next comma.

@@ -24,17 +24,19 @@ impl MultiHeadAttention {
     /// Random weights; every position sees all others.
     #[track_caller]
     pub fn new(width: i64, heads: i64, dtype: DType, seed: u64) -> Self {
-        let bound = (6.0 / (4 * width.max(1)) as f64).sqrt();
+        let bound = (1.5 / width.max(1) as f64).sqrt();
+        // A width whose triple no tensor has is refused by the tensor itself.
+        let rows = width.saturating_mul(3);
         Self {
-            in_proj_weight: uniform(&[3 * width, width], bound, dtype, seed),
-            in_proj_bias: Some(Tensor::zeros(&[3 * width], dtype)),
+            in_proj_weight: uniform(&[rows, width], bound, dtype, seed),
+            in_proj_bias: Some(Tensor::zeros(&[rows], dtype)),
             out_proj: Linear::new(width, width, true, dtype, seed ^ 0xA11),
             heads,
             causal: false,
         }
     }
 
-    /// Attention of `query` to `key` and `value`. Where `mask` (of bools, broadcast to `[batch, heads, queries, keys]`) does not hold, a key is not seen.
+    /// Attention of `query` to `key` and `value`. Where `mask` (of bools, broadcast to `[batch, heads, queries, keys]`) does not hold, a key is not seen; a query that sees none gets zeros.
     #[track_caller]
     pub fn attend(
         &self,
@@ -51,43 +53,50 @@ impl MultiHeadAttention {
                 );
             }
         }
-        let weights = self.in_proj_weight.chunk(3, 0);
-        let biases = self.in_proj_bias.as_ref().map(|bias| bias.chunk(3, 0));
-        let projected = |x: &Tensor, part: usize| -> Tensor {
-            let (Some(weight), bias) =
-                (weights.get(part), biases.as_ref().and_then(|b| b.get(part)))
-            else {
-                return Tensor::refused(
-                    err!(ShapeMismatch, "in_proj_weight has fewer than 3 rows")
-                        .help("it has 3 times as many rows as the model is wide"),
-                );
-            };
-            let heads = x.linear(weight, bias).unflatten(-1, &[self.heads, -1]);
-            heads.transpose(1, 2)
+        let q = self.projected(query, 0);
+        let k = self.projected(key, 1);
+        let v = self.projected(value, 2);
+        let seen = match mask {
+            Some(mask) if self.causal => {
+                let mask = mask.logical_and(&earlier(&q, &k));
+                q.scaled_dot_product_attention(&k, &v, Some(&mask), false, None)
+            }
+            mask => q.scaled_dot_product_attention(&k, &v, mask, self.causal, None),
         };
-        let (q, k, v) = (projected(query, 0), projected(key, 1), projected(value, 2));
-        let width = match q.size(-1) {
-            Ok(width) => width,
-            Err(error) => return Tensor::refused(error),
-        };
-        let mut scores = q.matmul(&k.transpose(-1, -2)) * (1.0 / (width as f64).sqrt());
-        if self.causal {
-            // Positions, counted without asking how many there are.
-            let ones = scores
-                .slice(0, 0, 1, 1)
-                .slice(1, 0, 1, 1)
-                .full_like(1)
-                .to(DType::I32);
-            let hidden = ones.cumsum(-1).gt(&ones.cumsum(-2));
-            scores = scores.masked_fill(&hidden, f64::NEG_INFINITY);
-        }
-        if let Some(mask) = mask {
-            scores = scores.masked_fill(&mask.logical_not(), f64::NEG_INFINITY);
-        }
-        let seen = scores.softmax(-1).matmul(&v);
         self.out_proj
             .forward(&seen.transpose(1, 2).flatten_dims(2, 3))
     }
+}
+
+impl MultiHeadAttention {
+    /// The queries, keys or values of each head, `[batch, heads, length, width]`.
+    #[track_caller]
+    fn projected(&self, x: &Tensor, part: usize) -> Tensor {
+        let weights = self.in_proj_weight.chunk(3, 0);
+        let biases = self.in_proj_bias.as_ref().map(|bias| bias.chunk(3, 0));
+        let bias = biases.as_ref().and_then(|biases| biases.get(part));
+        let Some(weight) = weights.get(part) else {
+            return Tensor::refused(
+                err!(ShapeMismatch, "in_proj_weight has fewer than 3 rows")
+                    .help("it has 3 times as many rows as the model is wide"),
+            );
+        };
+        let heads = x.linear(weight, bias).unflatten(-1, &[self.heads, -1]);
+        heads.transpose(1, 2)
+    }
+}
+
+/// Whether a key stands no later than a query, `[1, 1, queries, keys]`: positions are counted without asking how many there are.
+#[track_caller]
+fn earlier(query: &Tensor, key: &Tensor) -> Tensor {
+    positions(key).transpose(2, 3).le(&positions(query))
+}
+
+/// `1, 2, …` along dim 2, `[1, 1, length, 1]`.
+#[track_caller]
+fn positions(x: &Tensor) -> Tensor {
+    let column = x.slice(0, 0, 1, 1).slice(1, 0, 1, 1).slice(3, 0, 1, 1);
+    column.full_like(1).to(DType::I32).cumsum(2)
 }
 
 impl Module for MultiHeadAttention {

@@ -16,10 +16,12 @@ fn parameters(
 ) -> (Tensor, Option<Tensor>) {
     let summed = shape[1..].iter().map(|&n| n as f64).product::<f64>();
     let bound = 1.0 / summed.max(1.0).sqrt();
-    (
-        uniform(shape, bound, dtype, seed),
-        bias.then(|| uniform(&[outputs], bound, dtype, seed ^ 0x5EED)),
-    )
+    // Not inside of a closure, which has no caller.
+    let bias = match bias {
+        true => Some(uniform(&[outputs], bound, dtype, seed ^ 0x5EED)),
+        false => None,
+    };
+    (uniform(shape, bound, dtype, seed), bias)
 }
 
 /// The channels of a group; of no groups none, so that the convolution says what is wrong.

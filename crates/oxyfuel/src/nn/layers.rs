@@ -21,9 +21,14 @@ impl Linear {
     #[track_caller]
     pub fn new(inputs: i64, outputs: i64, bias: bool, dtype: DType, seed: u64) -> Self {
         let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+        // Not inside of a closure, which has no caller.
+        let bias = match bias {
+            true => Some(uniform(&[outputs], bound, dtype, seed ^ 0x5EED)),
+            false => None,
+        };
         Self {
             weight: uniform(&[outputs, inputs], bound, dtype, seed),
-            bias: bias.then(|| uniform(&[outputs], bound, dtype, seed ^ 0x5EED)),
+            bias,
         }
     }
 }
@@ -86,6 +91,68 @@ impl Module for Activation {
             Self::Silu => x.silu(),
             Self::Sigmoid => x.sigmoid(),
             Self::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// Dims of each example as one: `[batch, …]` to `[batch, elements]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Tensors)]
+pub struct Flatten {
+    /// The first dim that is folded.
+    pub start: i64,
+    /// The last one.
+    pub end: i64,
+}
+
+impl Default for Flatten {
+    fn default() -> Self {
+        Self { start: 1, end: -1 }
+    }
+}
+
+impl Module for Flatten {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.flatten_dims(self.start, self.end)
+    }
+}
+
+/// In training, zeros in the place of some elements, and the others larger by as much; the identity else.
+///
+/// Which elements follows from a seed and the number of the forward. Both are no parameters: weight files know nothing of them, as PyTorch's do not.
+#[derive(Clone, Debug, Tensors)]
+pub struct Dropout {
+    /// How likely an element becomes zero.
+    pub probability: f64,
+    /// Whether it does anything.
+    pub training: bool,
+    /// The seed of the next forward, an i64 without dims.
+    #[tensors(skip)]
+    seed: Tensor,
+}
+
+impl Dropout {
+    /// Not in training.
+    #[track_caller]
+    pub fn new(probability: f64, seed: i64) -> Self {
+        Self {
+            probability,
+            training: false,
+            seed: Tensor::full(&[], seed, DType::I64),
+        }
+    }
+}
+
+impl Module for Dropout {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        if !self.training {
+            return x.clone();
+        }
+        let dropped = x.dropout(self.probability, &self.seed);
+        match self.seed.clone().add_(1) {
+            Ok(()) => dropped,
+            Err(error) => Tensor::refused(error),
         }
     }
 }

@@ -23,12 +23,14 @@ mod attention;
 mod conv;
 mod layers;
 mod norm;
+mod pool;
 mod weights;
 
 pub use attention::MultiHeadAttention;
 pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
-pub use layers::{Activation, Embedding, Linear, Sequential};
+pub use layers::{Activation, Dropout, Embedding, Flatten, Linear, Sequential};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
+pub use pool::{AvgPool2d, MaxPool2d};
 pub use weights::{Difference, difference, load, load_partial, save};
 
 use crate::structure::{Mapper, Tensors, Visitor};

@@ -73,7 +73,7 @@ fn channels(vector: &Tensor, rank: usize) -> Tensor {
     vector.reshape(&shape)
 }
 
-/// Each channel (dim 1) over the batch and all further dims; of running statistics outside of training.
+/// Each channel (dim 1) over the batch and all further dims; of running statistics outside of training. Parameters have the names of PyTorch's `BatchNorm`.
 #[derive(Clone, Debug, Tensors)]
 pub struct BatchNorm {
     /// `[channels]`.
@@ -84,6 +84,8 @@ pub struct BatchNorm {
     pub running_mean: Tensor,
     /// `[channels]`; written by every forward in training.
     pub running_var: Tensor,
+    /// How many batches the running statistics have seen, an i64 without dims; counted by every forward in training.
+    pub num_batches_tracked: Tensor,
     /// Added to the variance.
     pub eps: f64,
     /// How much of a batch's statistics enters the running ones.
@@ -101,6 +103,7 @@ impl BatchNorm {
             bias: Tensor::zeros(&[channels], dtype),
             running_mean: Tensor::zeros(&[channels], dtype),
             running_var: Tensor::ones(&[channels], dtype),
+            num_batches_tracked: Tensor::zeros(&[], DType::I64),
             eps: 1e-5,
             momentum: 0.1,
             training: false,
@@ -112,11 +115,12 @@ impl BatchNorm {
         let dims: Vec<i64> = (0..x.rank() as i64).filter(|&dim| dim != 1).collect();
         let mean = x.mean(&dims, false);
         let (var, sample) = (x.var(&dims, 0.0, false), x.var(&dims, 1.0, false));
-        let blend = |old: &Tensor, new: &Tensor| old * (1.0 - self.momentum) + new * self.momentum;
         let running = [(&self.running_mean, &mean), (&self.running_var, &sample)];
         for (old, new) in running {
-            old.clone().copy_(&blend(old, new))?;
+            let blended = old * (1.0 - self.momentum) + new * self.momentum;
+            old.clone().copy_(&blended)?;
         }
+        self.num_batches_tracked.clone().add_(1)?;
         Ok((mean, var))
     }
 }
