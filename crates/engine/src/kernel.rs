@@ -91,8 +91,15 @@ impl UserKernel {
                     let (home, len) = if workspace {
                         let len = known(buffer.len.as_ref().unwrap_or(&Expr::ZERO))?;
                         let offset = Expr::constant(arena);
-                        let bytes = len.as_const().unwrap_or(0) * size;
-                        arena += (bytes + 63) / 64 * 64;
+                        let elements = len.as_const().unwrap_or(0);
+                        arena = u64::try_from(elements)
+                            .ok()
+                            .and_then(|n| n.checked_mul(size.unsigned_abs()))
+                            .and_then(|bytes| bytes.checked_next_multiple_of(64))
+                            .and_then(|bytes| arena.checked_add_unsigned(bytes))
+                            .ok_or_else(|| {
+                                err!(SizeOverflow, "a workspace of {elements} elements")
+                            })?;
                         (plan::BufferHome::Arena { offset }, len)
                     } else {
                         let number = u32::try_from(inputs.len()).unwrap_or(u32::MAX);

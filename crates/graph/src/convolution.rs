@@ -198,6 +198,13 @@ impl Builder {
 
     fn plain_axes(&self, x: ValueId, weight: ValueId, how: &Convolution) -> Result<Vec<Axis>> {
         let (x, weight) = (&self.ty(x).shape, &self.ty(weight).shape);
+        ensure!(
+            x.len() > 2 && x.len() == weight.len(),
+            RankMismatch,
+            "a convolution of {} with a weight of {}: both have a dim for channels, one for the batch or the outputs, and at least one more",
+            text(x),
+            text(weight)
+        );
         let dims = x.len() - 2;
         let stride = spread("stride", &how.stride, dims, 1)?;
         let padding = spread("padding", &how.padding, dims, 0)?;

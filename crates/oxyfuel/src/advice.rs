@@ -57,6 +57,10 @@ const TABLE: &[(Code, &str)] = &[
         "do not write a tensor while another thread uses it; calls that write share nothing, or take turns",
     ),
     (
+        Code::StepLimit,
+        "look for a loop that does not end, or check fewer instances; check_within takes another limit",
+    ),
+    (
         Code::SizeOverflow,
         "use smaller extents: sizes and offsets in bytes fit into 63 bits",
     ),

@@ -1,6 +1,7 @@
 //! Compiled functions of tensors: capture at the first call, guards at every call, a variant for each kind of arguments ([`core`](crate::core) finds it).
 
 use crate::Options;
+use crate::advice::advised;
 use crate::bound::BoundCall;
 use crate::bucket::Bucket;
 use crate::core::{Core, Request, Returned, Source, short_name};
@@ -49,7 +50,7 @@ impl Source for Called {
 /// Makes a function compiled. Nothing happens before its first call, but that the options are checked.
 ///
 /// The function takes one to eight `&Tensor`, or one `&[Tensor]`, and returns a [`Tensor`], a tuple, an array or a vector of them, or a `Result` of these. It runs once for
-/// each kind of arguments, on traced tensors: what it does beside tensor operations happens then and not at later calls, and tensors that it captures are read at every call.
+/// each kind of arguments (once a thread, where several meet a new kind at once), on traced tensors: what it does beside tensor operations happens then and not at later calls, and tensors that it captures are read at every call.
 ///
 /// ```
 /// use oxyfuel::{DType, Options, Tensor};
@@ -63,9 +64,12 @@ impl Source for Called {
 /// # Ok(())
 /// # }
 /// ```
+#[track_caller]
 pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compiled> {
+    let caller = Location::caller();
+    let name = short_name(std::any::type_name::<F>());
     Ok(Compiled {
-        core: Core::new(short_name(std::any::type_name::<F>()), options)?,
+        core: Core::new(name, options).map_err(|error| located(error, caller))?,
         function: Called {
             function: Box::new(move |tensors| function.invoke(tensors)),
         },
@@ -90,10 +94,14 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
 /// # Ok(())
 /// # }
 /// ```
+#[track_caller]
 pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
-    oxyfuel_graph::verify(&graph)?;
+    let caller = Location::caller();
+    oxyfuel_graph::verify(&graph).map_err(|error| located(error, caller))?;
     if graph.outputs.iter().any(|output| output.alias.is_some()) {
-        return Err(err!(NoLowering, "@{} writes to an input", graph.name));
+        let error = err!(InvalidArgument, "@{} writes to an input", graph.name)
+            .help("return the new contents instead, and copy them with copy_ after the call");
+        return Err(located(error, caller));
     }
     let (name, arity) = (graph.name.clone(), graph.inputs.len());
     let symbolic = (!graph.symbols.is_empty()).then(|| graph.clone());
@@ -104,7 +112,8 @@ pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
                 "@{} has a symbolic size, {}, and is captured inside of another function",
                 graph.name,
                 symbol.symbol
-            )),
+            )
+            .help("call it outside of the function, or give it the sizes as numbers")),
             None => trace::splice(&graph, tensors),
         },
         options,
@@ -112,6 +121,11 @@ pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
     compiled.arity = Some(arity);
     compiled.core.symbolic = symbolic;
     Ok(compiled.named(name))
+}
+
+/// Reads a graph from text, as `docs/graph.md` describes it; `name` stands for the text in messages.
+pub fn parse_graph(name: &str, text: &str) -> Result<Graph> {
+    oxyfuel_graph::parse(name, text).map_err(advised)
 }
 
 impl fmt::Debug for Compiled {
@@ -292,8 +306,11 @@ impl Compiled {
     }
 
     /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`].
+    #[track_caller]
     pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
-        self.core.buckets.declare(bucket)?;
+        let caller = Location::caller();
+        let declared = self.core.buckets.declare(bucket);
+        declared.map_err(|error| located(error, caller))?;
         Ok(self)
     }
 

@@ -13,7 +13,6 @@
 //! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that ([`trace`]).
 
 use crate::Options;
-use crate::advice::advised;
 use crate::bucket::{self, Buckets};
 use crate::dynamic::{self, Pattern};
 use crate::explain::{Explanation, VariantReport};
@@ -22,8 +21,9 @@ use crate::machine::{self, Device};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
 use crate::trace::{self, Borders, Captured, Cut, Out, Outcome, Segment};
-use oxyfuel_base::{Code, Result, Symbol, err};
-use oxyfuel_engine::{Compiler, Executable};
+use oxyfuel_base::error::caught;
+use oxyfuel_base::{Code, Error, Result, Symbol, err};
+use oxyfuel_engine::{Compiler, Executable, Origin};
 use oxyfuel_graph::Graph;
 use oxyfuel_runtime::tensor as rt;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub compilers: Arc<Compilers>,
     pub buckets: Buckets,
     variants: RwLock<Variants>,
-    /// One compile at a time: two threads that miss at once do not both compile.
+    /// One compile at a time: two threads that miss at once do not both compile. No code of a user runs while it is held.
     compiling: Mutex<()>,
 }
 
@@ -145,6 +145,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub executable: Arc<Executable>,
+    /// Where it came from.
+    pub origin: Origin,
     /// Tensors that the function used beside its arguments.
     pub captured: Vec<rt::Tensor>,
     pub results: Vec<Out>,
@@ -193,7 +195,7 @@ enum Ready {
 impl Core {
     pub fn new(name: String, options: Options) -> Result<Self> {
         if !options.target.is_empty() {
-            oxyfuel_engine::Target::by_name(&options.target).map_err(advised)?;
+            oxyfuel_engine::Target::by_name(&options.target)?;
         }
         Ok(Self {
             name,
@@ -361,91 +363,124 @@ impl Core {
         found.cloned()
     }
 
+    /// Captures and compiles. The user's function runs without any lock of ours held, so that it may call itself; whoever was faster meanwhile wins.
     #[cold]
     fn compile_variant(&self, hash: u64, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
+        let (mut new, mut symbols) = self.draft(hash, request);
+        let start = Instant::now();
+        loop {
+            let (pattern, outcome) = match symbols.take() {
+                Some(pattern) => {
+                    let borders = pattern.borders(request);
+                    match trace::capture(&self.name, request, borders, None) {
+                        Ok(Outcome::Fixed(places)) => {
+                            new.note_fixed(request, pattern.dims_of(&places));
+                            symbols = pattern.without(&places, request.inputs);
+                            continue;
+                        }
+                        Ok(outcome) => (Some(pattern), outcome),
+                        Err(error) => {
+                            new.stays_known(&error);
+                            continue;
+                        }
+                    }
+                }
+                None => {
+                    let options = &self.compilers.options;
+                    let compilers = (may_cut && !options.fullgraph).then(|| self.compilers.clone());
+                    (None, self.capture_known(request, compilers, false)?)
+                }
+            };
+            new.capture = start.elapsed();
+            let captured = match outcome {
+                Outcome::Whole(captured) => captured,
+                Outcome::Cut(returned, cuts, last) => {
+                    return self.keep_cut(new, request, returned, &cuts, last);
+                }
+                Outcome::Fixed(_) => return Err(err!(Internal, "a known size was fixed")),
+            };
+            let _one = self
+                .compiling
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if let Some(variant) = self.find(hash, request) {
+                return Ok(Ready::Variant(variant));
+            }
+            // What others compiled meanwhile may tell which sizes change.
+            if self.made() != new.made {
+                (new, symbols) = self.draft(hash, request);
+                continue;
+            }
+            let compiler = self.compiler(request.inputs, &captured.tensors)?;
+            match (Whole::new(&compiler, captured), &pattern) {
+                (Ok(whole), _) => {
+                    let kind = Kind::Whole(Box::new(whole));
+                    let variant = Arc::new(new.variant(request, compiler, pattern, kind));
+                    self.keep(&variant);
+                    return Ok(Ready::Variant(variant));
+                }
+                (Err(error), Some(_)) => new.stays_known(&error),
+                (Err(error), None) => return Err(error),
+            }
+        }
+    }
+
+    /// What is known of the next variant, and which of its sizes should be symbols.
+    fn draft(&self, hash: u64, request: &Request<'_>) -> (Draft, Option<Pattern>) {
+        let made = self.made();
+        let constants = request.constants.iter().cloned();
+        let draft = Draft {
+            reasons: self.reasons(request),
+            fixed: Vec::new(),
+            capture: Duration::ZERO,
+            hash,
+            constants: constants.map(Constant::into_owned).collect(),
+            made,
+        };
+        let symbols = match &self.symbolic {
+            Some(_) => None,
+            // Declared sizes are few.
+            None if !self.buckets.is_empty() => None,
+            None => self.pattern(request, &draft.constants),
+        };
+        (draft, symbols)
+    }
+
+    /// How many variants there were so far.
+    fn made(&self) -> u64 {
+        let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+        variants.forgotten + variants.all.len() as u64
+    }
+
+    /// Remembers that a function is cut, and where; it has run.
+    fn keep_cut(
+        &self,
+        new: Draft,
+        request: &Request<'_>,
+        returned: Returned,
+        cuts: &[Cut],
+        last: Option<Segment>,
+    ) -> Result<Ready> {
         let _one = self
             .compiling
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(variant) = self.find(hash, request) {
-            return Ok(Ready::Variant(variant));
-        }
-        let inputs = request.inputs;
-        let mut reasons = self.reasons(request);
-        let mut fixed = Vec::new();
-        let start = Instant::now();
-        let constants = request.constants.iter().cloned();
-        let constants: Vec<_> = constants.map(Constant::into_owned).collect();
-        let mut made = None;
-        let mut pattern = match &self.symbolic {
-            Some(_) => None,
-            // Declared sizes are few.
-            None if !self.buckets.is_empty() => None,
-            None => self.pattern(request, &constants),
-        };
-        while let Some(symbols) = pattern.take() {
-            match self.try_symbols(request, symbols) {
-                Ok(Tried::Made(symbols, whole)) => {
-                    made = Some((symbols, whole));
-                }
-                Ok(Tried::Fix(symbols, places)) => {
-                    for (input, dim, place) in &places {
-                        let name = request.source.names(inputs.len());
-                        let name = name.get(*input).map_or("", String::as_str);
-                        reasons.push(format!("dim {dim} of {name} stays a number: the function asks for it at {place}"));
-                    }
-                    fixed.extend(places);
-                    pattern = symbols;
-                }
-                Err(error) => {
-                    reasons.push(format!("its sizes stay numbers: {}", error.message));
-                }
-            }
-        }
-        let mut done = None;
-        let (pattern, kind) = match made {
-            Some((pattern, whole)) => (Some(pattern), Kind::Whole(whole)),
+        let variant = match self.find(new.hash, request) {
+            Some(variant) => variant,
             None => {
-                let options = &self.compilers.options;
-                let compilers = (may_cut && !options.fullgraph).then(|| self.compilers.clone());
-                let kind = match self.capture_known(request, compilers, false)? {
-                    Outcome::Whole(captured) => {
-                        let compiler = self.compiler(inputs, &captured.tensors)?;
-                        Kind::Whole(Box::new(Whole::new(&compiler, captured)?))
-                    }
-                    Outcome::Cut(returned, cuts, last) => {
-                        let mut segments = Segments::default();
-                        segments.add(&cuts, last);
-                        done = Some(returned);
-                        Kind::Cut(Mutex::new(segments))
-                    }
-                    Outcome::Fixed(_) => return Err(err!(Internal, "a known size was fixed")),
-                };
-                (None, kind)
+                let compiler = self.compiler(request.inputs, &[])?;
+                let kind = Kind::Cut(Mutex::default());
+                let variant = Arc::new(new.variant(request, compiler, None, kind));
+                self.keep(&variant);
+                variant
             }
         };
-        let captured: &[rt::Tensor] = match &kind {
-            Kind::Whole(whole) => &whole.captured,
-            Kind::Cut(_) => &[],
-        };
-        let variant = Arc::new(Variant {
-            compiler: self.compiler(inputs, captured)?,
-            guards: inputs.iter().map(|input| Guard::of(input)).collect(),
-            constants,
-            hash,
-            pattern,
-            fixed,
-            reasons,
-            calls: AtomicU64::new(u64::from(done.is_some())),
-            eager_calls: AtomicU64::new(0),
-            capture: start.elapsed(),
-            kind,
-        });
-        self.keep(&variant);
-        Ok(match done {
-            Some(returned) => Ready::Done(returned),
-            None => Ready::Variant(variant),
-        })
+        if let Kind::Cut(segments) = &variant.kind {
+            let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
+            segments.add(cuts, last);
+        }
+        variant.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Ready::Done(returned))
     }
 
     /// Which sizes should be symbols by now.
@@ -455,23 +490,6 @@ impl Core {
             variant.constants == constants && matches!(variant.kind, Kind::Whole(_))
         });
         dynamic::generalise(request.inputs, &family.map(|v| &**v).collect::<Vec<_>>())
-    }
-
-    /// Captures and compiles with symbols.
-    fn try_symbols(&self, request: &Request<'_>, pattern: Pattern) -> Result<Tried> {
-        let borders = pattern.borders(request);
-        match trace::capture(&self.name, request, borders, None)? {
-            Outcome::Whole(captured) => {
-                let compiler = self.compiler(request.inputs, &captured.tensors)?;
-                let whole = Whole::new(&compiler, captured)?;
-                Ok(Tried::Made(pattern, Box::new(whole)))
-            }
-            Outcome::Fixed(places) => {
-                let dims = pattern.dims_of(&places);
-                Ok(Tried::Fix(pattern.without(&places, request.inputs), dims))
-            }
-            Outcome::Cut(..) => Err(err!(Internal, "a capture that must not run has run")),
-        }
     }
 
     fn capture_known(
@@ -587,16 +605,66 @@ impl Core {
     }
 }
 
-enum Tried {
-    Made(Pattern, Box<Whole>),
-    /// These sizes must be numbers; what is left.
-    Fix(Option<Pattern>, Vec<(usize, usize, String)>),
+/// A variant on its way: what is known of it before it is compiled.
+struct Draft {
+    hash: u64,
+    constants: Vec<Constant<'static>>,
+    reasons: Vec<String>,
+    fixed: Vec<(usize, usize, String)>,
+    capture: Duration,
+    /// How many variants there were when it was begun.
+    made: u64,
+}
+
+impl Draft {
+    /// These sizes must be numbers: input, dim and where they were asked for.
+    fn note_fixed(&mut self, request: &Request<'_>, places: Vec<(usize, usize, String)>) {
+        let names = request.source.names(request.inputs.len());
+        for (input, dim, place) in &places {
+            let name = names.get(*input).map_or("", String::as_str);
+            self.reasons.push(format!(
+                "dim {dim} of {name} stays a number: the function asks for it at {place}"
+            ));
+        }
+        self.fixed.extend(places);
+    }
+
+    /// A graph of symbolic sizes could not be had.
+    fn stays_known(&mut self, error: &Error) {
+        self.reasons
+            .push(format!("its sizes stay numbers: {}", error.message));
+    }
+
+    fn variant(
+        self,
+        request: &Request<'_>,
+        compiler: Arc<Compiler>,
+        pattern: Option<Pattern>,
+        kind: Kind,
+    ) -> Variant {
+        let inputs = request.inputs.iter();
+        Variant {
+            compiler,
+            guards: inputs.map(|input| Guard::of(input)).collect(),
+            constants: self.constants,
+            hash: self.hash,
+            pattern,
+            fixed: self.fixed,
+            reasons: self.reasons,
+            calls: AtomicU64::new(0),
+            eager_calls: AtomicU64::new(0),
+            capture: self.capture,
+            kind,
+        }
+    }
 }
 
 impl Whole {
     fn new(compiler: &Compiler, captured: Captured) -> Result<Self> {
+        let (executable, origin) = compile(compiler, &captured.graph)?;
         Ok(Self {
-            executable: compiler.compile(&captured.graph)?,
+            executable,
+            origin,
             captured: captured.tensors,
             results: captured.results,
             template: captured.template,
@@ -640,6 +708,11 @@ impl Whole {
         let results = self.results.iter();
         results.map(|out| result(out).map(Tensor::from)).collect()
     }
+}
+
+/// An executable for a graph. A panic of ours is an error that says so, not the end of the user's program.
+pub(crate) fn compile(compiler: &Compiler, graph: &Graph) -> Result<(Arc<Executable>, Origin)> {
+    caught(|| compiler.find_or_compile(graph))
 }
 
 /// Which plain data differs from what a variant has compiled in.

@@ -8,6 +8,7 @@ use crate::call::{Call, Operand, origin};
 use crate::guard::{Guard, hash_tensor};
 use crate::machine;
 use crate::tensor::{State, Tensor};
+use oxyfuel_base::error::caught;
 use oxyfuel_base::{Code, Expr, Result, Scalar, err};
 use oxyfuel_engine::Executable;
 use oxyfuel_graph::{Builder, Graph, Op, Operand as Value, ValueId};
@@ -281,6 +282,6 @@ fn load(graph: &Graph, tensors: &[&rt::Tensor]) -> Result<Executable> {
     let options = Options::default();
     let device = tensors.first().map(|tensor| tensor.device().into());
     let (target, handle) = machine::target(device.unwrap_or_default(), &options)?;
-    let compiled = oxyfuel_engine::compile(graph, &target, &options, false)?;
+    let compiled = caught(|| oxyfuel_engine::compile(graph, &target, &options, false))?;
     Executable::load(compiled.plan, compiled.record, handle)
 }

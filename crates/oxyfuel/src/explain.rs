@@ -3,9 +3,10 @@
 use crate::core::{Core, Kind, Request, Variant, Whole};
 use crate::machine;
 use oxyfuel_base::{Expr, Result, Symbol, err};
+use oxyfuel_engine::cache::Missed;
 use oxyfuel_engine::cost::operators;
 use oxyfuel_engine::explain::{CodeKind, KernelReport, Measured, Verdict, best_times};
-use oxyfuel_engine::{Basis, Executable, explain};
+use oxyfuel_engine::{Basis, Executable, Origin, explain};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::{BufferHome, SymbolSource};
 use oxyfuel_runtime::tensor as rt;
@@ -41,6 +42,12 @@ pub struct VariantReport {
     pub eager_calls: u64,
     /// Where the function reads a tensor and is cut: what it does and the line. Such a function runs anew at every call; its segments are compiled once.
     pub cuts: Vec<String>,
+    /// Where its plan came from; of a function that is cut, compiled if one of its segments was.
+    pub origin: Origin,
+    /// Why the plan had to be compiled although there is a cache on disk: what that had instead. Found out when this report is made.
+    pub missed: Option<Missed>,
+    /// What happened on the way: a cache that could not be used, and why.
+    pub notes: Vec<String>,
     /// Each step of the compile, capture first.
     pub steps: Vec<(&'static str, Duration)>,
     /// The kernels in the order of the plan.
@@ -110,6 +117,9 @@ impl VariantReport {
             calls: variant.calls.load(Ordering::Relaxed),
             eager_calls: variant.eager_calls.load(Ordering::Relaxed),
             cuts: Vec::new(),
+            origin: Origin::default(),
+            missed: None,
+            notes: Vec::new(),
             steps: vec![("capture", variant.capture)],
             kernels: Vec::new(),
             memory: MemoryReport::default(),
@@ -120,6 +130,12 @@ impl VariantReport {
             Kind::Whole(whole) => {
                 report.verdict = report.add(variant, &whole.executable, &whole.graph, times);
                 report.measured = times.and_then(|_| Measured::of(&report.kernels));
+                report.origin = whole.origin;
+                if whole.origin == Origin::Memory {
+                    // What it took is told where it was compiled.
+                    report.steps.truncate(1);
+                    report.missed = None;
+                }
             }
             Kind::Cut(segments) => {
                 let segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,6 +148,11 @@ impl VariantReport {
                 }
                 if verdicts.len() == segments.parts.len() {
                     report.verdict = Verdict::together(&verdicts).map(in_segments);
+                }
+                let mut parts = segments.parts.iter();
+                let disk = parts.all(|(part, _)| part.executable.record().origin == Origin::Disk);
+                if disk && !segments.parts.is_empty() {
+                    report.origin = Origin::Disk;
                 }
             }
         }
@@ -170,6 +191,9 @@ impl VariantReport {
         let record = executable.record();
         let steps = record.steps.iter();
         self.steps.extend(steps.map(|step| (step.name, step.time)));
+        self.notes.extend(record.notes.iter().cloned());
+        let missed = || variant.compiler.why_missed(record);
+        self.missed = self.missed.take().or_else(missed);
         let figures = machine::figures(&variant.compiler);
         let operators = operators(graph, &|_| None).ok();
         // The capture of a function that is cut is its first call, compiles and all.
@@ -262,6 +286,12 @@ impl fmt::Display for VariantReport {
         for cut in &self.cuts {
             writeln!(f, "  cut: {cut}")?;
         }
+        if let Some(missed) = &self.missed {
+            writeln!(f, "  not on disk: {missed}")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
+        }
         if self.eager_calls > 0 {
             writeln!(
                 f,
@@ -269,7 +299,12 @@ impl fmt::Display for VariantReport {
                 self.eager_calls
             )?;
         }
-        write!(f, "  compiled in {}:", milliseconds(self.compile_time()))?;
+        write!(
+            f,
+            "  {} in {}:",
+            self.origin,
+            milliseconds(self.compile_time())
+        )?;
         for (name, time) in &self.steps {
             write!(f, " {name} {}", milliseconds(*time))?;
         }

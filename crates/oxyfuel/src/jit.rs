@@ -120,9 +120,12 @@ pub struct Jit<Marker, F: Signature<Marker>> {
 /// # Ok(())
 /// # }
 /// ```
+#[track_caller]
 pub fn jit<Marker, F: Signature<Marker>>(function: F, options: Options) -> Result<Jit<Marker, F>> {
+    let caller = Location::caller();
+    let name = short_name(std::any::type_name::<F>());
     Ok(Jit {
-        core: Core::new(short_name(std::any::type_name::<F>()), options)?,
+        core: Core::new(name, options).map_err(|error| located(error, caller))?,
         function,
         marker: PhantomData,
     })
@@ -328,8 +331,11 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
     }
 
     /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].
+    #[track_caller]
     pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
-        self.core.buckets.declare(bucket)?;
+        let caller = Location::caller();
+        let declared = self.core.buckets.declare(bucket);
+        declared.map_err(|error| located(error, caller))?;
         Ok(self)
     }
 

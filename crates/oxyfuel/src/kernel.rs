@@ -35,10 +35,12 @@
 //! **Trust.** A kernel is code: like one written in C or CUDA it may reach outside of its buffers if its masks are wrong. [`Kernel::check`] runs it in the interpreter, on copies, and
 //! reports such mistakes; [`Kernel::launch`] checks what it can (types, lengths, alignment, devices, overlap) and trusts the rest.
 
+use crate::advice::advised;
 use crate::call::Operand;
 use crate::machine::{self, Device};
 use crate::tensor::located;
 use crate::{Options, Result};
+use oxyfuel_base::error::caught;
 use oxyfuel_base::{Expr, Scalar, ensure, err};
 use oxyfuel_engine::{Executable, Record, Target, UserKernel, compile_kernel};
 use oxyfuel_kernel::ParamKind;
@@ -51,7 +53,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use oxyfuel_kernel::builder::{KernelBuilder, Mem, Size, Tile};
-pub use oxyfuel_kernel::{BufferMode, Program, Symbol, parse};
+pub use oxyfuel_kernel::{BufferMode, Program, Symbol};
 
 /// An argument of a launch: a tensor for a buffer, a number for a scalar or a size.
 pub type Argument<'a> = Operand<'a>;
@@ -64,6 +66,9 @@ pub struct Kernel {
     options: Options,
     ready: Mutex<Vec<Ready>>,
 }
+
+/// How many instructions [`Kernel::check`] runs before it gives up: minutes of the interpreter, and a loop without an end has one.
+pub const CHECK_STEPS: u64 = 1 << 27;
 
 /// More than this many kinds of launches, and the oldest goes.
 const KEEP: usize = 16;
@@ -85,11 +90,22 @@ impl fmt::Debug for Kernel {
     }
 }
 
+/// Reads a program from text, as `docs/kernel.md` describes it; `name` stands for the text in messages.
+pub fn parse(name: &str, text: &str) -> Result<Program> {
+    oxyfuel_kernel::parse(name, text).map_err(advised)
+}
+
 /// Compiles a program for the target of the options, or for this machine's processor.
+#[track_caller]
 pub fn compile(program: &Program, options: Options) -> Result<Kernel> {
-    let target = Target::host(&options)?;
+    let caller = Location::caller();
+    let make = || {
+        let target = Target::host(&options)?;
+        Ok((compile_kernel(program, &target)?, target))
+    };
+    let (made, target) = caught(make).map_err(|error| located(error, caller))?;
     Ok(Kernel {
-        made: compile_kernel(program, &target)?,
+        made,
         program: program.clone(),
         target,
         options,
@@ -130,9 +146,16 @@ impl Kernel {
         run().map_err(|error| located(error, caller))
     }
 
-    /// Runs every instance in the interpreter, on copies: finds reads and writes outside of buffers, races, and reads of what nobody wrote.
+    /// Runs every instance in the interpreter, on copies: finds reads and writes outside of buffers, races, and reads of what nobody wrote. A kernel that runs for more than
+    /// [`CHECK_STEPS`] instructions over all its instances is E0307.
     #[track_caller]
     pub fn check(&self, arguments: &[Argument<'_>]) -> Result<()> {
+        self.check_within(arguments, CHECK_STEPS)
+    }
+
+    /// [`Self::check`] with another limit of instructions.
+    #[track_caller]
+    pub fn check_within(&self, arguments: &[Argument<'_>], steps: u64) -> Result<()> {
         let caller = Location::caller();
         let run = || {
             let (tensors, numbers) = self.sort(arguments, caller)?;
@@ -166,7 +189,7 @@ impl Kernel {
             }
             let options = interp::Options {
                 check: true,
-                step_limit: u64::MAX,
+                step_limit: steps,
             };
             interp::run_with(&self.program, &mut args, options)
         };
@@ -277,7 +300,16 @@ impl Kernel {
         sizes
             .map(|(len, size)| {
                 let len = len.eval(&|symbol| symbols.get(&symbol).copied())?;
-                Ok(vec![0; usize::try_from(len).unwrap_or(0) * size])
+                let bytes = usize::try_from(len)
+                    .ok()
+                    .and_then(|len| len.checked_mul(size))
+                    .ok_or_else(|| err!(SizeOverflow, "a workspace of {len} elements"))?;
+                let mut memory = Vec::new();
+                memory
+                    .try_reserve_exact(bytes)
+                    .map_err(|_| err!(OutOfMemory, "a workspace of {bytes} bytes"))?;
+                memory.resize(bytes, 0);
+                Ok(memory)
             })
             .collect()
     }

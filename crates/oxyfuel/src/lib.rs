@@ -28,7 +28,7 @@
 //! | what each kernel takes, and its share of the roofline | [`Compiled::explain_measured`] |
 //! | layers and their weights | [`nn`], [`io`] |
 //! | kernels of your own | [`kernel`] |
-//! | settings | [`Options`] |
+//! | settings | [`Options`], [`options_from_env`] |
 //!
 //! This crate is the only semver surface of the project.
 #![forbid(unsafe_code)]
@@ -51,6 +51,7 @@ mod diagonal;
 mod donate;
 mod dynamic;
 mod eager;
+mod env;
 mod explain;
 mod function;
 mod gradient;
@@ -84,8 +85,9 @@ pub use border::Padding;
 pub use bound::BoundCall;
 pub use bucket::Bucket;
 pub use call::Operand;
-pub use compiled::{Compiled, compile, compile_graph};
+pub use compiled::{Compiled, compile, compile_graph, parse_graph};
 pub use donate::Argument;
+pub use env::options_from_env;
 pub use explain::{Explanation, MemoryReport, VariantReport};
 pub use function::{Function, Outputs};
 pub use half::{bf16, f16};
@@ -96,12 +98,15 @@ pub use loss::{ClassLoss, Reduction};
 pub use machine::Device;
 pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
 pub use oxyfuel_derive::Tensors;
+pub use oxyfuel_engine::cache::Missed as CacheMiss;
 pub use oxyfuel_engine::explain::{
     Bound, CodeKind, Expected, KernelReport, Measured, Shares, Verdict,
 };
-pub use oxyfuel_engine::{Figures, HostFigures, Level, Mode, Numerics, Options};
+pub use oxyfuel_engine::{
+    Figures, HostFigures, Level, Mode, Numerics, Options, Origin as PlanOrigin,
+};
 pub use oxyfuel_graph::convolution::Convolution;
-pub use oxyfuel_graph::{Graph, Meet, parse as parse_graph};
+pub use oxyfuel_graph::{Graph, Meet};
 pub use oxyfuel_runtime::execute::StepTime;
 pub use oxyfuel_runtime::tensor::element::Element;
 pub use pool::Pooling;

@@ -4,6 +4,7 @@
 //! ([`Options`]).
 
 use crate::Options;
+use crate::tensor::located;
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::{Compiler, Figures, Target, cpu_device};
 use oxyfuel_graph as graph;
@@ -13,6 +14,7 @@ use runtime::cuda::CudaDevice;
 use runtime::device::{Device as Handle, DeviceId, DeviceKind};
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Where a tensor lives.
@@ -37,13 +39,19 @@ impl Device {
     }
 
     /// Whether it can be used here; if not, why.
+    #[track_caller]
     pub fn check(self) -> Result<()> {
-        handle(self).map(drop)
+        let caller = Location::caller();
+        let found = handle(self).map(drop);
+        found.map_err(|error| located(error, caller))
     }
 
     /// Waits until everything asked of the device so far is done.
+    #[track_caller]
     pub fn synchronize(self) -> Result<()> {
-        handle(self)?.synchronize()
+        let caller = Location::caller();
+        let done = handle(self).and_then(|handle| handle.synchronize());
+        done.map_err(|error| located(error, caller))
     }
 }
 

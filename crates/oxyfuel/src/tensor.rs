@@ -253,19 +253,6 @@ impl Tensor {
 
     // ---- constructors -----------------------------------------------------------------------------------------------------------
 
-    #[track_caller]
-    fn bytes(dtype: DType, shape: &[i64], bytes: impl FnOnce() -> Vec<u8>) -> Self {
-        let caller = panic::Location::caller();
-        let make = || {
-            // The size is checked before anything that large is made.
-            let memory = machine::cpu().memory();
-            let mut tensor = rt::Tensor::empty(memory, dtype, shape)?;
-            tensor.copy_from(&rt::Tensor::from_bytes(memory, &bytes(), dtype, shape)?)?;
-            Ok(tensor)
-        };
-        Self::new(make(), caller)
-    }
-
     /// Every element is `value`, rounded to `dtype`.
     #[track_caller]
     pub fn full(shape: &[i64], value: impl Into<Scalar>, dtype: DType) -> Self {
@@ -406,15 +393,19 @@ impl Tensor {
 
     #[track_caller]
     fn random(shape: &[i64], dtype: DType, element: impl Fn(u64) -> Scalar) -> Self {
-        Self::bytes(dtype, shape, || {
-            let count = count(shape) as u64;
-            let mut bytes = Vec::with_capacity(count as usize * dtype.size());
-            for i in 0..count {
-                let code = element(i).to_bits(dtype).to_le_bytes();
-                bytes.extend_from_slice(&code[..dtype.size()]);
+        let caller = panic::Location::caller();
+        let make = || {
+            let tensor = rt::Tensor::empty(machine::cpu().memory(), dtype, shape)?;
+            let mut writing = tensor.storage().borrow_mut()?;
+            let elements = writing.bytes()?.chunks_exact_mut(dtype.size());
+            for (i, bytes) in elements.enumerate() {
+                let code = element(i as u64).to_bits(dtype).to_le_bytes();
+                bytes.copy_from_slice(&code[..dtype.size()]);
             }
-            bytes
-        })
+            drop(writing);
+            Ok(tensor)
+        };
+        Self::new(make(), caller)
     }
 
     // ---- out of the world of tensors --------------------------------------------------------------------------------------------

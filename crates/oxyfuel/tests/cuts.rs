@@ -1,8 +1,8 @@
 //! Functions that read tensors on their way: cut into segments, which are compiled once.
 
-use oxyfuel::{Options, Result, Tensor, compile, disable, jit};
-use std::sync::Arc;
+use oxyfuel::{Compiled, Options, Result, Tensor, compile, disable, jit};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 fn f32s(values: &[f32]) -> Tensor {
     Tensor::from_slice(values, &[values.len() as i64])
@@ -177,4 +177,52 @@ fn warming_up_does_not_run() {
     let f = compile(normalised, Options::default()).unwrap();
     let error = f.warm_up(&[&f32s(&[1.0])]).unwrap_err();
     assert_eq!(error.code, oxyfuel::Code::DataDependent, "{error}");
+}
+
+/// A region that is not captured may do anything, also call the function that it is a part of.
+#[test]
+fn a_function_calls_itself_where_it_is_cut() {
+    static F: OnceLock<Compiled> = OnceLock::new();
+    fn sums(x: &Tensor) -> Result<Tensor> {
+        let shorter = disable(x, |x| match x.size(0)? {
+            1 => Ok(x.sum(&[], false)),
+            rows => {
+                let f = F.get().expect("it is made before it is called");
+                f.call_one(&[&x.slice(0, 0, rows - 1, 1)])
+            }
+        })??;
+        Ok(x.sum(&[], false) + shorter)
+    }
+    let (done, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let f = F.get_or_init(|| compile(sums, Options::default()).unwrap());
+        let y = f.call_one(&[&f32s(&[1.0, 2.0, 3.0])]).unwrap();
+        done.send(y.item().unwrap().as_f64()).unwrap();
+    });
+    let sum = end.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(sum.expect("it waits for itself"), 6.0 + 3.0 + 1.0 + 1.0);
+}
+
+/// The function runs on another thread while it is being captured on this one.
+#[test]
+fn a_capture_waits_for_another_call() {
+    static F: OnceLock<Compiled> = OnceLock::new();
+    fn both(x: &Tensor) -> Tensor {
+        if x.rank() == 1 {
+            let inner = || {
+                let x = f32s(&[1.0, 2.0]).reshape(&[1, 2]);
+                F.get().map(|f| f.call_one(&[&x]))
+            };
+            let _ = std::thread::spawn(inner).join();
+        }
+        x * 2.0
+    }
+    let (done, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let f = F.get_or_init(|| compile(both, Options::default()).unwrap());
+        let y = f.call_one(&[&f32s(&[1.0])]).unwrap();
+        done.send(y.item().unwrap().as_f64()).unwrap();
+    });
+    let y = end.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(y.expect("it waits for itself"), 2.0);
 }

@@ -77,6 +77,35 @@ fn eager_mistakes_have_code_and_line() {
 }
 
 #[test]
+fn windows_that_no_number_counts_are_refused() {
+    let x = Tensor::ones(&[1, 4, 4], DType::F32);
+    let far = [i64::MAX, i64::MAX / 2, i64::MIN, -1];
+    for n in far {
+        for (size, step, padding, dilation) in [
+            ([2, n], [1, 1], [0, 0], [1, 1]),
+            ([2, 2], [1, n], [0, 0], [1, 1]),
+            ([2, 2], [1, 1], [0, n], [1, 1]),
+            ([2, 2], [1, 1], [0, 0], [1, n]),
+            ([2, n], [1, 1], [0, n / 2], [1, 1]),
+            ([0, 2], [1, 1], [0, 0], [1, 1]),
+        ] {
+            let pooled = x.max_pool2d(size, step, padding, dilation);
+            // A step that only the first window fits into is none too far.
+            if step[1] > 0 && step[1] == n && size == [2, 2] {
+                pooled.check().unwrap();
+                assert_eq!(pooled.shape(), [1, 3, 1]);
+                continue;
+            }
+            expect(
+                pooled.check().unwrap_err(),
+                Code::InvalidArgument,
+                line!() - 6,
+            );
+        }
+    }
+}
+
+#[test]
 fn the_first_mistake_travels() {
     let bad = x().matmul(&x()); // here
     let line = line!() - 1;

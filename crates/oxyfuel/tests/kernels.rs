@@ -92,3 +92,47 @@ fn wrong_arguments_are_coded() {
         Code::AliasedInputs
     );
 }
+
+/// A loop of `n` rounds over one element, with a workspace of `n` elements.
+fn rounds() -> Program {
+    let text = "kernel @rounds logical {
+  param %n: i64 symbol s0
+  param %w: buffer f32 workspace align 64 len s0
+  param %y: buffer f32 write align 64 len 1
+  phase grid [1] plain {
+    %zero: i64 = const 0
+    %one: f32 = const 1.0
+    %sum: f32 = for %i = %zero to %n step 1 (%x: f32 = %one) {
+      %next: f32 = add %x, %one
+      yield %next
+    }
+    store %y[%zero], %sum
+  }
+}";
+    kernel::parse("rounds", text).unwrap()
+}
+
+#[test]
+fn a_check_has_an_end() {
+    let kernel = kernel::compile(&rounds(), Options::default()).unwrap();
+    let y = Tensor::zeros(&[1], DType::F32);
+    let arguments = [Argument::from(1000), (&y).into()];
+    kernel.check(&arguments).unwrap();
+    let error = kernel.check_within(&arguments, 100).unwrap_err();
+    assert_eq!(error.code, Code::StepLimit, "{error}");
+    assert!(error.help.is_some(), "{error}");
+}
+
+#[test]
+fn a_workspace_that_nobody_has() {
+    let kernel = kernel::compile(&rounds(), Options::default()).unwrap();
+    let y = Tensor::zeros(&[1], DType::F32);
+    for n in [i64::MAX, 1 << 61, 1 << 50, -1] {
+        let arguments = [Argument::from(n), (&y).into()];
+        for error in [kernel.check(&arguments), kernel.launch(&arguments)] {
+            let error = error.unwrap_err();
+            let memory = [Code::OutOfMemory, Code::SizeOverflow, Code::TooLarge];
+            assert!(memory.contains(&error.code), "{error}");
+        }
+    }
+}

@@ -138,14 +138,23 @@ impl KernelBuilder {
     }
 
     /// The program, verified, or the first mistake with the place in the user's code.
+    #[track_caller]
     pub fn finish(self) -> Result<Program> {
+        let caller = Caller::caller();
         let mut state = self.state.borrow_mut();
-        let more = state.errors.len().saturating_sub(1);
-        if more > 0 && state.errors[0].help.is_none() {
-            state.errors[0].help = Some(format!("and {more} more mistakes"));
-        }
+        let more = match state.errors.len() {
+            0 | 1 => String::new(),
+            all => format!("; and {} more mistakes", all - 1),
+        };
+        let advised = |mut error: Error| {
+            error.help.get_or_insert_with(|| {
+                format!("docs/kernel.md says what each operation takes and what holds for every program{more}")
+            });
+            error.at.get_or_insert_with(|| here(caller));
+            error
+        };
         if !state.errors.is_empty() {
-            return Err(state.errors.swap_remove(0));
+            return Err(advised(state.errors.swap_remove(0)));
         }
         let program = std::mem::replace(
             &mut state.program,
@@ -158,7 +167,7 @@ impl KernelBuilder {
                 phases: Vec::new(),
             },
         );
-        crate::verify::verify(&program)?;
+        crate::verify::verify(&program).map_err(advised)?;
         Ok(program)
     }
 

@@ -5,7 +5,7 @@
 
 use super::memory::{Content, Place};
 use super::{Open, Trace, replay};
-use crate::core::Returned;
+use crate::core::{self, Returned};
 use crate::machine::Device;
 use crate::tensor::Tensor;
 use oxyfuel_base::{Result, err};
@@ -156,7 +156,8 @@ impl Open {
                 .compilers
                 .as_ref()
                 .ok_or_else(|| err!(Internal, "a segment without a compiler"))?;
-            let executable = compilers.get(device.unwrap_or_default())?.compile(&graph)?;
+            let compiler = compilers.get(device.unwrap_or_default())?;
+            let (executable, _) = core::compile(&compiler, &graph)?;
             let made = executable.run(&tensors)?;
             contents.extend(outputs.iter().map(|(number, _)| *number).zip(made));
             segment = Some(Segment {
