@@ -206,8 +206,7 @@ fn plain_data_is_asked_again() {
     for _ in 0..2 {
         let error = f
             .call((&x, &true))
-            .err()
-            .expect("a mean over padding is served");
+            .expect_err("a mean over padding is served");
         assert_eq!(error.code, Code::PaddingMatters, "{error}");
         let sum = f.call((&x, &false)).unwrap();
         assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 2]);

@@ -90,12 +90,6 @@ fn windows_that_no_number_counts_are_refused() {
             ([0, 2], [1, 1], [0, 0], [1, 1]),
         ] {
             let pooled = x.max_pool2d(size, step, padding, dilation);
-            // A step that only the first window fits into is none too far.
-            if step[1] > 0 && step[1] == n && size == [2, 2] {
-                pooled.check().unwrap();
-                assert_eq!(pooled.shape(), [1, 3, 1]);
-                continue;
-            }
             expect(
                 pooled.check().unwrap_err(),
                 Code::InvalidArgument,
