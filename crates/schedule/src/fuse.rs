@@ -16,17 +16,16 @@ use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Overwrites, Placements, V
 use oxyfuel_plan::TargetDesc;
 
 use crate::destinations::{Destinations, place};
-use crate::group::{DimMap, Group, GroupKind, Schedule, Strategy};
+use crate::group::{DimMap, Group, GroupKind, Schedule};
 use crate::reuse::reuse;
+use crate::strategy::strategies;
+use crate::views::view_map;
 use crate::waits::Waits;
 
 /// Groups with more nodes gain nothing and cost registers.
 pub(crate) const MAX_NODES: usize = 128;
 /// A group of at most so many nodes is recomputed along a new dim rather than stored.
 const MAX_GROWN_NODES: usize = 12;
-
-/// Elements of a part of a cut reduction where tiles live in registers.
-const REGISTER_PART: i64 = 8192;
 
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
@@ -806,108 +805,5 @@ pub(crate) fn result_dim(
         Op::IndexSelect { dim } if operand == 1 => *dim,
         Op::Embedding if operand == 1 => j,
         _ => rank.saturating_sub(operand_rank) + j,
-    }
-}
-
-/// Dims of a view of a value that a group computes, given the value's own; `None` if the view does more than relabel dims.
-pub fn view_dims(
-    graph: &Graph,
-    group: &Group,
-    producer: &dyn Fn(ValueId) -> Option<NodeId>,
-    value: ValueId,
-) -> Option<DimMap> {
-    if let Some(map) = group.maps.get(&value) {
-        return Some(map.clone());
-    }
-    let node = &graph.nodes[producer(value)?];
-    if node.op.category() != Category::View {
-        return None;
-    }
-    let operand = node.inputs[0];
-    let inner = view_dims(graph, group, producer, operand)?;
-    view_map(
-        &node.op,
-        &graph.values[operand].ty.shape,
-        &graph.values[value].ty.shape,
-        &inner,
-    )
-}
-
-/// Dims of a view, given those of its operand, if the view only relabels dims.
-fn view_map(op: &Op, from: &[Expr], to: &[Expr], inner: &DimMap) -> Option<DimMap> {
-    let one = Expr::constant(1);
-    match op {
-        Op::Permute { dims } => Some(dims.iter().map(|&d| inner[d]).collect()),
-        Op::Expand { .. } => {
-            let lead = to.len() - from.len();
-            Some(
-                (0..to.len())
-                    .map(|j| {
-                        if j < lead || from[j - lead] == one {
-                            None
-                        } else {
-                            inner[j - lead]
-                        }
-                    })
-                    .collect(),
-            )
-        }
-        Op::View { .. } => {
-            let kept_from: Vec<usize> = (0..from.len()).filter(|&j| from[j] != one).collect();
-            let kept_to: Vec<usize> = (0..to.len()).filter(|&j| to[j] != one).collect();
-            let same = kept_from.len() == kept_to.len()
-                && kept_from
-                    .iter()
-                    .zip(&kept_to)
-                    .all(|(&a, &b)| from[a] == to[b]);
-            same.then(|| {
-                let mut map = vec![None; to.len()];
-                for (&a, &b) in kept_from.iter().zip(&kept_to) {
-                    map[b] = inner[a];
-                }
-                map
-            })
-        }
-        _ => None,
-    }
-}
-
-/// Ways to run a group on a machine, best first.
-fn strategies(group: &Group, target: &TargetDesc, guess: &dyn Fn(&Expr) -> i64) -> Vec<Strategy> {
-    match group.kind {
-        GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
-        GroupKind::Writes(_) | GroupKind::Attention(_) => vec![Strategy::Tiles],
-        GroupKind::External(_) => vec![],
-        GroupKind::Loops if group.reduced.is_empty() || group.scanned.is_some() => {
-            vec![Strategy::Tiles]
-        }
-        GroupKind::Loops => {
-            let extent = |d: usize| guess(&group.dims[d]).max(1);
-            let rows = (0..group.dims.len())
-                .filter(|d| !group.reduced.contains(d))
-                .map(extent)
-                .fold(1, i64::saturating_mul);
-            let reduced = group.reduced.iter().map(|&d| extent(d));
-            let depth = reduced.fold(1, i64::saturating_mul);
-            let workers = i64::from(target.workers.max(1));
-            let vector_rows = rows / i64::from(target.lanes(4)).max(1);
-            // Rows alone must give every worker something; a short reduction is not worth a second phase.
-            let inner_kept = !group.reduced.contains(&(group.dims.len() - 1));
-            let units = if inner_kept { vector_rows } else { rows };
-            if units >= 2 * workers || depth.saturating_mul(rows) < 1 << 16 {
-                return vec![Strategy::Tiles];
-            }
-            let mut parts = (4 * workers).min(depth / 1024).max(2);
-            if !target.tiles_spill {
-                // A part must fit into registers.
-                parts = parts.max(depth / REGISTER_PART);
-            }
-            vec![
-                Strategy::SplitReduction {
-                    parts: u32::try_from(parts).unwrap_or(2),
-                },
-                Strategy::Tiles,
-            ]
-        }
     }
 }

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `group.rs` | what a group is |
 //! | `fuse.rs` | which nodes share a group |
+//! | `strategy.rs` | the ways in which a group can run |
+//! | `views.rs` | views of what a group computes |
 //! | `waits.rs` | which group waits for which |
 //! | `siblings.rs` | groups side by side |
 //! | `scan.rs` | recurrences among them |
@@ -26,11 +28,14 @@ mod inplace;
 mod reuse;
 mod scan;
 mod siblings;
+mod strategy;
 mod text;
+mod views;
 mod waits;
 
 pub use again::schedule_by_bytes;
 pub use buffers::{BufferPlan, plan_buffers, span};
-pub use fuse::{schedule, view_dims};
+pub use fuse::schedule;
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
 pub use oxyfuel_graph::{Placement, Placements, place_views};
+pub use views::view_dims;
