@@ -1,8 +1,9 @@
 //! Calls whose tensors are decided before: what a loop around the same memory wants.
 
-use crate::core::{Core, Kind, Request, check_count};
+use crate::core::{Core, Request, check_count};
 use crate::tensor::{Tensor, located};
 use crate::trace::Out;
+use crate::variant::Kind;
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_runtime::execute::Bound;
 use oxyfuel_runtime::tensor as rt;
@@ -95,10 +96,11 @@ impl Core {
                 }
             }
         }
-        let mut tensors = request.inputs.to_vec();
-        tensors.extend(&whole.captured);
+        let bound = whole.with_tensors(&variant, request.inputs, |tensors| {
+            whole.executable.bind(tensors, &outputs)
+        })?;
         Ok(BoundCall {
-            bound: whole.executable.bind(&tensors, &outputs)?,
+            bound,
             outputs: targets
                 .into_iter()
                 .map(|tensor| tensor.clone().into())

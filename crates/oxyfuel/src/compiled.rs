@@ -6,7 +6,7 @@ use crate::bound::BoundCall;
 use crate::bucket::Bucket;
 use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::donate::Argument;
-use crate::explain::{Explanation, one_plan};
+use crate::explain::Explanation;
 use crate::function::Function;
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
@@ -156,7 +156,7 @@ impl Compiled {
     /// writer and nobody else holds it. What was given is moved into the call, so nobody can look at it after.
     #[track_caller]
     pub fn call_donating(&self, arguments: Vec<Argument<'_>>) -> Result<Vec<Tensor>> {
-        let inputs: Vec<&Tensor> = arguments.iter().map(Argument::tensor).collect();
+        let inputs: Vec<&Tensor> = arguments.iter().map(Argument::value).collect();
         let traced = trace::is_tracing() || inputs.iter().any(|input| input.is_traced());
         if traced || !self.core.buckets.is_empty() {
             return self.call(&inputs);
@@ -200,7 +200,8 @@ impl Compiled {
                 .iter()
                 .map(|output| output.concrete("an output", caller).cloned())
                 .collect::<Result<Vec<_>>>()?;
-            self.core.call_into(&self.request(&tensors)?, &mut targets)
+            let into = self.core.call_into(&self.request(&tensors)?, &mut targets);
+            into.map(drop)
         };
         run().map_err(|error| located(error, caller))
     }
@@ -223,17 +224,15 @@ impl Compiled {
         bind().map_err(|error| located(error, caller))
     }
 
-    /// Calls it and says how long each step took on the device.
+    /// Calls it and says how long each step took on the device. Arguments are taken as they are, and not padded to a bucket. A function that reads tensors on its way, and so has no one list of
+    /// steps, is an error.
     #[track_caller]
     pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
         let caller = Location::caller();
         let run = || {
             let inputs = concrete(inputs, caller)?;
-            let request = self.request(&inputs)?;
-            let variant = self.core.variant(&request)?;
-            let (whole, tensors) = one_plan(&variant, &inputs)?;
-            let (outputs, times) = whole.executable.profile(&tensors)?;
-            Ok((whole.results(&variant, &request, outputs)?, times))
+            let (returned, times) = self.core.profile(&self.request(&inputs)?)?;
+            Ok((returned.tensors, times))
         };
         run().map_err(|error| located(error, caller))
     }
@@ -243,7 +242,7 @@ impl Compiled {
     pub fn warm_up(&self, inputs: &[&Tensor]) -> Result<()> {
         let caller = Location::caller();
         let tensors = concrete(inputs, caller)?;
-        let warm = || self.core.variant(&self.request(&tensors)?).map(drop);
+        let warm = || self.core.warm_up(&self.request(&tensors)?);
         warm().map_err(|error| located(error, caller))
     }
 
@@ -320,6 +319,7 @@ impl Compiled {
             inputs,
             constants: &[],
             source: &self.function,
+            declared: None,
         })
     }
 

@@ -10,34 +10,33 @@
 //! Finding the variant takes a hash of the arguments' metadata, one read lock that nobody holds for writing but during a compile, and one comparison.
 //!
 //! The first variant knows all sizes. When a size changes, the next variant has a symbol in its place and serves all further sizes ([`dynamic`](crate::dynamic)); it is looked for where no variant
-//! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that ([`trace`]).
+//! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that, and which sizes are symbols ([`trace`]).
 
 use crate::Options;
-use crate::bucket::{self, Buckets};
+use crate::bucket::{self, Buckets, Declared};
 use crate::dynamic::{self, Pattern};
-use crate::explain::{Explanation, VariantReport};
+use crate::explain::{Explanation, VariantReport, one_plan};
 use crate::guard::{Guard, hash_tensor};
 use crate::machine::{self, Device};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
-use crate::trace::{self, Borders, Captured, Cut, Out, Outcome, Segment};
-use oxyfuel_base::error::caught;
-use oxyfuel_base::{Code, Error, Result, Symbol, err};
-use oxyfuel_engine::{Compiler, Executable, Origin};
+use crate::trace::{self, Borders, Captured, Out, Outcome, Ran, Segment};
+use crate::variant::{Draft, Kind, Variant, Whole};
+use oxyfuel_base::{Code, Result, err};
+use oxyfuel_engine::Compiler;
 use oxyfuel_graph::Graph;
+use oxyfuel_runtime::execute::StepTime;
 use oxyfuel_runtime::tensor as rt;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// More variants than this and the oldest goes: shapes that never repeat must not fill memory.
 const MAX_VARIANTS: usize = 256;
-/// A function that is cut holds so many segments; more are compiled anew at each call.
-const MAX_SEGMENTS: usize = 1024;
 
 /// The structure of a result, whose tensors are replaced by those of a call.
 pub(crate) type Template = Arc<dyn Any + Send + Sync>;
@@ -68,6 +67,8 @@ pub(crate) struct Request<'a> {
     pub inputs: &'a [&'a rt::Tensor],
     pub constants: &'a [Constant<'a>],
     pub source: &'a dyn Source,
+    /// What was decided about sizes in declared buckets.
+    pub declared: Option<Declared<'a>>,
 }
 
 /// The variants of one function. Calls may run at once on several threads.
@@ -110,79 +111,6 @@ struct Variants {
     /// In the order of their compiles.
     all: Vec<Arc<Variant>>,
     forgotten: u64,
-}
-
-/// What a function became for one kind of arguments.
-#[derive(Debug)]
-pub(crate) struct Variant {
-    /// The arguments that it was made for.
-    pub guards: Vec<Guard>,
-    pub constants: Vec<Constant<'static>>,
-    hash: u64,
-    /// Which sizes are symbols; `None` where all are known.
-    pub pattern: Option<Pattern>,
-    /// Sizes that cannot be symbols: input, dim and why.
-    pub fixed: Vec<(usize, usize, String)>,
-    /// Why it was compiled.
-    pub reasons: Vec<String>,
-    pub calls: AtomicU64,
-    /// Calls that ran eagerly, because their arguments overlap where one is written.
-    pub eager_calls: AtomicU64,
-    pub capture: Duration,
-    pub compiler: Arc<Compiler>,
-    pub kind: Kind,
-}
-
-#[derive(Debug)]
-pub(crate) enum Kind {
-    /// One graph.
-    Whole(Box<Whole>),
-    /// It reads tensors on its way, and runs anew at every call.
-    Cut(Mutex<Segments>),
-}
-
-/// A function as one graph.
-#[derive(Debug)]
-pub(crate) struct Whole {
-    pub executable: Arc<Executable>,
-    /// Where it came from.
-    pub origin: Origin,
-    /// Tensors that the function used beside its arguments.
-    pub captured: Vec<rt::Tensor>,
-    pub results: Vec<Out>,
-    template: Option<Template>,
-    /// As it was captured, for whoever asks what came of it.
-    pub graph: Graph,
-}
-
-/// What is known of a function that is cut.
-#[derive(Debug, Default)]
-pub(crate) struct Segments {
-    /// Where it was cut, each place once.
-    pub cuts: Vec<String>,
-    /// Each once, with how often it ran.
-    pub parts: Vec<(Segment, u64)>,
-}
-
-impl Segments {
-    fn add(&mut self, cuts: &[Cut], last: Option<Segment>) {
-        for cut in cuts {
-            let text = cut.to_string();
-            if !self.cuts.contains(&text) {
-                self.cuts.push(text);
-            }
-        }
-        let new = cuts.iter().filter_map(|cut| cut.segment.clone());
-        for segment in new.chain(last) {
-            let known = self.parts.iter_mut();
-            let mut same = known.filter(|(k, _)| Arc::ptr_eq(&k.executable, &segment.executable));
-            if let Some((_, runs)) = same.next() {
-                *runs += 1;
-            } else if self.parts.len() < MAX_SEGMENTS {
-                self.parts.push((segment, 1));
-            }
-        }
-    }
 }
 
 /// What the search for a variant ended in.
@@ -229,23 +157,53 @@ impl Core {
         self.complete(ready, request, given)
     }
 
-    /// Calls the function and puts the results into tensors of the caller; in place, where they are outputs of the plan and nothing else.
-    pub fn call_into(&self, request: &Request<'_>, targets: &mut [rt::Tensor]) -> Result<()> {
+    /// Calls the function and puts the results into tensors of the caller; in place, where they are outputs of the plan and nothing else. Returns the structure of the results.
+    pub fn call_into(
+        &self,
+        request: &Request<'_>,
+        targets: &mut [rt::Tensor],
+    ) -> Result<Option<Template>> {
         if !self.buckets.is_empty() {
-            return copy_all(&self.name, &self.call(request)?.tensors, targets);
+            let returned = self.call(request)?;
+            copy_all(&self.name, &returned.tensors, targets)?;
+            return Ok(returned.template);
         }
         let ready = self.ready(request, true)?;
         if let Ready::Variant(variant) = &ready
             && let Kind::Whole(whole) = &variant.kind
             && whole.is_plain()
         {
-            let mut tensors = request.inputs.to_vec();
-            tensors.extend(&whole.captured);
             check_count(&self.name, whole.results.len(), targets.len())?;
-            return whole.executable.run_into(&tensors, targets);
+            whole.with_tensors(variant, request.inputs, |tensors| {
+                whole.executable.run_into(tensors, targets)
+            })?;
+            return Ok(whole.template.clone());
         }
         let returned = self.complete(ready, request, &[])?;
-        copy_all(&self.name, &returned.tensors, targets)
+        copy_all(&self.name, &returned.tensors, targets)?;
+        Ok(returned.template)
+    }
+
+    /// Compiles for a call like this one and runs nothing.
+    pub fn warm_up(&self, request: &Request<'_>) -> Result<()> {
+        match self.buckets.is_empty() {
+            true => self.variant(request).map(drop),
+            false => bucket::warm_up(self, request),
+        }
+    }
+
+    /// Calls the function on these very arguments and says how long each step took.
+    pub fn profile(&self, request: &Request<'_>) -> Result<(Returned, Vec<StepTime>)> {
+        let variant = self.variant(request)?;
+        let whole = one_plan(&variant)?;
+        let (outputs, times) = whole.with_tensors(&variant, request.inputs, |tensors| {
+            whole.executable.profile(tensors)
+        })?;
+        let returned = Returned {
+            tensors: whole.results(&variant, request, outputs)?,
+            template: whole.template.clone(),
+        };
+        Ok((returned, times))
     }
 
     fn complete(&self, ready: Ready, request: &Request<'_>, given: &[bool]) -> Result<Returned> {
@@ -262,13 +220,9 @@ impl Core {
             true => &[],
             false => given,
         };
-        let ran = if whole.captured.is_empty() {
-            whole.executable.run_given(request.inputs, given)
-        } else {
-            let mut tensors = request.inputs.to_vec();
-            tensors.extend(&whole.captured);
-            whole.executable.run_given(&tensors, given)
-        };
+        let ran = whole.with_tensors(&variant, request.inputs, |tensors| {
+            whole.executable.run_given(tensors, given)
+        });
         match ran {
             Ok(outputs) => Ok(Returned {
                 tensors: whole.results(&variant, request, outputs)?,
@@ -286,34 +240,46 @@ impl Core {
     }
 
     fn run_cut(&self, variant: &Variant, request: &Request<'_>) -> Result<Returned> {
-        let (borders, compilers) = (Borders::fixed(request), Some(self.compilers.clone()));
-        match trace::capture(&self.name, request, borders, compilers)? {
-            Outcome::Cut(returned, cuts, last) => {
-                if let Kind::Cut(segments) = &variant.kind {
-                    let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
-                    segments.add(&cuts, last);
-                }
-                Ok(returned)
+        let Kind::Cut(known) = &variant.kind else {
+            return Err(err!(
+                Internal,
+                "a function that is one graph is run in segments"
+            ));
+        };
+        let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+        let capture = |borders: Borders| {
+            trace::capture(&self.name, request, borders, Some(self.compilers.clone()))
+        };
+        let pattern = variant.pattern.as_ref();
+        let pattern = pattern.filter(|_| lock().refused.is_none());
+        let outcome = match pattern.map(|pattern| capture(pattern.borders(request))) {
+            // Nothing has run, and what stands in the way of symbols may be no obstacle to numbers.
+            None | Some(Err(_) | Ok(Outcome::Fixed(_))) => capture(Borders::fixed(request))?,
+            Some(Ok(outcome)) => outcome,
+        };
+        match outcome {
+            Outcome::Cut(ran) => {
+                lock().add(&ran.cuts, ran.last);
+                Ok(ran.returned)
             }
             Outcome::Whole(captured) => {
                 // Nothing was read this time: one segment.
                 let whole = Whole::new(&variant.compiler, captured)?;
-                let mut tensors = request.inputs.to_vec();
-                tensors.extend(&whole.captured);
-                if let Kind::Cut(segments) = &variant.kind {
-                    let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
-                    let segment = Segment {
-                        executable: whole.executable.clone(),
-                        graph: Arc::new(whole.graph.clone()),
-                    };
-                    segments.add(&[], Some(segment));
-                }
-                let outputs = whole.executable.run(&tensors)?;
+                let segment = Segment {
+                    executable: whole.executable.clone(),
+                    graph: Arc::new(whole.graph.clone()),
+                    refused: None,
+                };
+                lock().add(&[], Some(segment));
+                let outputs = whole.with_tensors(variant, request.inputs, |tensors| {
+                    whole.executable.run(tensors)
+                })?;
                 Ok(Returned {
                     tensors: whole.results(variant, request, outputs)?,
                     template: whole.template,
                 })
             }
+            Outcome::Failed(error) => Err(error),
             Outcome::Fixed(_) => Err(err!(Internal, "a known size was fixed")),
         }
     }
@@ -327,18 +293,28 @@ impl Core {
     }
 
     fn ready(&self, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
-        let hash = match &self.symbolic {
-            Some(_) => 0,
-            None => hash(request),
-        };
+        let hash = self.hash(request);
         let ready = match self.find(hash, request) {
             Some(variant) => Ready::Variant(variant),
             None => self.compile_variant(hash, request, may_cut)?,
         };
-        if let Ready::Variant(variant) = &ready {
+        // Who may not cut does not call.
+        if let (Ready::Variant(variant), true) = (&ready, may_cut) {
             variant.calls.fetch_add(1, Ordering::Relaxed);
         }
         Ok(ready)
+    }
+
+    /// Whether a variant is there for these arguments.
+    pub fn knows(&self, request: &Request<'_>) -> bool {
+        self.find(self.hash(request), request).is_some()
+    }
+
+    fn hash(&self, request: &Request<'_>) -> u64 {
+        match &self.symbolic {
+            Some(_) => 0,
+            None => hash(request),
+        }
     }
 
     fn find(&self, hash: u64, request: &Request<'_>) -> Option<Arc<Variant>> {
@@ -367,36 +343,43 @@ impl Core {
     #[cold]
     fn compile_variant(&self, hash: u64, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
         let (mut new, mut symbols) = self.draft(hash, request);
+        let options = &self.compilers.options;
+        let may_cut = may_cut && !options.fullgraph;
+        let compilers = || may_cut.then(|| self.compilers.clone());
         let start = Instant::now();
         loop {
             let (pattern, outcome) = match symbols.take() {
                 Some(pattern) => {
                     let borders = pattern.borders(request);
-                    match trace::capture(&self.name, request, borders, None) {
+                    match trace::capture(&self.name, request, borders, compilers()) {
                         Ok(Outcome::Fixed(places)) => {
-                            new.note_fixed(request, pattern.dims_of(&places));
-                            symbols = pattern.without(&places, request.inputs);
+                            symbols = pattern.above_one(request.inputs);
+                            if symbols.is_none() {
+                                new.note_fixed(request, pattern.numbers_of(&places));
+                                symbols = pattern.without(&places, request.inputs);
+                            }
                             continue;
                         }
                         Ok(outcome) => (Some(pattern), outcome),
                         Err(error) => {
-                            new.stays_known(&error);
+                            symbols = pattern.above_one(request.inputs);
+                            if symbols.is_none() {
+                                new.stays_known(&error);
+                            }
                             continue;
                         }
                     }
                 }
-                None => {
-                    let options = &self.compilers.options;
-                    let compilers = (may_cut && !options.fullgraph).then(|| self.compilers.clone());
-                    (None, self.capture_known(request, compilers, false)?)
-                }
+                None => (None, self.capture_known(request, compilers(), false)?),
             };
             new.capture = start.elapsed();
+            // Much of what a view is shows only at sizes above 1.
+            let shows = |pattern: &Pattern| !pattern.has_one(request.inputs);
             let captured = match outcome {
+                Outcome::Whole(_) if !pattern.as_ref().is_none_or(shows) => continue,
                 Outcome::Whole(captured) => captured,
-                Outcome::Cut(returned, cuts, last) => {
-                    return self.keep_cut(new, request, returned, &cuts, last);
-                }
+                Outcome::Cut(ran) => return self.keep_cut(new, request, pattern, ran),
+                Outcome::Failed(error) => return Err(error),
                 Outcome::Fixed(_) => return Err(err!(Internal, "a known size was fixed")),
             };
             let _one = self
@@ -412,14 +395,19 @@ impl Core {
                 continue;
             }
             let compiler = self.compiler(request.inputs, &captured.tensors)?;
-            match (Whole::new(&compiler, captured), &pattern) {
-                (Ok(whole), _) => {
+            match (Whole::new(&compiler, captured), pattern) {
+                (Ok(whole), pattern) => {
                     let kind = Kind::Whole(Box::new(whole));
                     let variant = Arc::new(new.variant(request, compiler, pattern, kind));
                     self.keep(&variant);
                     return Ok(Ready::Variant(variant));
                 }
-                (Err(error), Some(_)) => new.stays_known(&error),
+                (Err(error), Some(pattern)) => {
+                    symbols = pattern.above_one(request.inputs);
+                    if symbols.is_none() {
+                        new.stays_known(&error);
+                    }
+                }
                 (Err(error), None) => return Err(error),
             }
         }
@@ -437,11 +425,12 @@ impl Core {
             constants: constants.map(Constant::into_owned).collect(),
             made,
         };
-        let symbols = match &self.symbolic {
-            Some(_) => None,
-            // Declared sizes are few.
-            None if !self.buckets.is_empty() => None,
-            None => self.pattern(request, &draft.constants),
+        let symbols = match (&self.symbolic, &request.declared) {
+            (Some(_), _) => None,
+            (None, Some(declared)) => declared.pattern(request.inputs),
+            // A size beyond all declared ones is one of its own.
+            (None, None) if !self.buckets.is_empty() => None,
+            (None, None) => self.pattern(request, &draft.constants),
         };
         (draft, symbols)
     }
@@ -455,12 +444,14 @@ impl Core {
     /// Remembers that a function is cut, and where; it has run.
     fn keep_cut(
         &self,
-        new: Draft,
+        mut new: Draft,
         request: &Request<'_>,
-        returned: Returned,
-        cuts: &[Cut],
-        last: Option<Segment>,
+        pattern: Option<Pattern>,
+        ran: Ran,
     ) -> Result<Ready> {
+        if let Some(pattern) = &pattern {
+            new.note_settled(request, &pattern.numbers_of(&ran.settled));
+        }
         let _one = self
             .compiling
             .lock()
@@ -470,25 +461,26 @@ impl Core {
             None => {
                 let compiler = self.compiler(request.inputs, &[])?;
                 let kind = Kind::Cut(Mutex::default());
-                let variant = Arc::new(new.variant(request, compiler, None, kind));
+                let variant = Arc::new(new.variant(request, compiler, pattern, kind));
                 self.keep(&variant);
                 variant
             }
         };
         if let Kind::Cut(segments) = &variant.kind {
             let mut segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
-            segments.add(cuts, last);
+            segments.add(&ran.cuts, ran.last);
         }
         variant.calls.fetch_add(1, Ordering::Relaxed);
-        Ok(Ready::Done(returned))
+        Ok(Ready::Done(ran.returned))
     }
 
     /// Which sizes should be symbols by now.
     fn pattern(&self, request: &Request<'_>, constants: &[Constant<'static>]) -> Option<Pattern> {
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
-        let family = variants.all.iter().filter(|variant| {
-            variant.constants == constants && matches!(variant.kind, Kind::Whole(_))
-        });
+        let family = variants
+            .all
+            .iter()
+            .filter(|variant| variant.constants == constants);
         dynamic::generalise(request.inputs, &family.map(|v| &**v).collect::<Vec<_>>())
     }
 
@@ -504,6 +496,7 @@ impl Core {
                 results: (0..graph.outputs.len()).map(Out::Planned).collect(),
                 template: None,
                 tensors: Vec::new(),
+                sizes: Vec::new(),
             })),
             None => {
                 let borders = Borders {
@@ -519,7 +512,8 @@ impl Core {
     pub fn capture(&self, request: &Request<'_>) -> Result<Captured> {
         match self.capture_known(request, None, true)? {
             Outcome::Whole(captured) => Ok(captured),
-            Outcome::Cut(..) | Outcome::Fixed(_) => {
+            Outcome::Failed(error) => Err(error),
+            Outcome::Cut(_) | Outcome::Fixed(_) => {
                 Err(err!(Internal, "a capture of known sizes that is no graph"))
             }
         }
@@ -603,116 +597,6 @@ impl Core {
             forgotten: variants.forgotten,
         }
     }
-}
-
-/// A variant on its way: what is known of it before it is compiled.
-struct Draft {
-    hash: u64,
-    constants: Vec<Constant<'static>>,
-    reasons: Vec<String>,
-    fixed: Vec<(usize, usize, String)>,
-    capture: Duration,
-    /// How many variants there were when it was begun.
-    made: u64,
-}
-
-impl Draft {
-    /// These sizes must be numbers: input, dim and where they were asked for.
-    fn note_fixed(&mut self, request: &Request<'_>, places: Vec<(usize, usize, String)>) {
-        let names = request.source.names(request.inputs.len());
-        for (input, dim, place) in &places {
-            let name = names.get(*input).map_or("", String::as_str);
-            self.reasons.push(format!(
-                "dim {dim} of {name} stays a number: the function asks for it at {place}"
-            ));
-        }
-        self.fixed.extend(places);
-    }
-
-    /// A graph of symbolic sizes could not be had.
-    fn stays_known(&mut self, error: &Error) {
-        self.reasons
-            .push(format!("its sizes stay numbers: {}", error.message));
-    }
-
-    fn variant(
-        self,
-        request: &Request<'_>,
-        compiler: Arc<Compiler>,
-        pattern: Option<Pattern>,
-        kind: Kind,
-    ) -> Variant {
-        let inputs = request.inputs.iter();
-        Variant {
-            compiler,
-            guards: inputs.map(|input| Guard::of(input)).collect(),
-            constants: self.constants,
-            hash: self.hash,
-            pattern,
-            fixed: self.fixed,
-            reasons: self.reasons,
-            calls: AtomicU64::new(0),
-            eager_calls: AtomicU64::new(0),
-            capture: self.capture,
-            kind,
-        }
-    }
-}
-
-impl Whole {
-    fn new(compiler: &Compiler, captured: Captured) -> Result<Self> {
-        let (executable, origin) = compile(compiler, &captured.graph)?;
-        Ok(Self {
-            executable,
-            origin,
-            captured: captured.tensors,
-            results: captured.results,
-            template: captured.template,
-            graph: captured.graph,
-        })
-    }
-
-    /// Whether the outputs of the plan are the results, in order, and nothing else.
-    pub fn is_plain(&self) -> bool {
-        let mut results = self.results.iter().enumerate();
-        self.results.len() == self.executable.plan().outputs.len()
-            && results.all(|(i, out)| *out == Out::Planned(i))
-    }
-
-    /// What the function returns, from the outputs of the plan.
-    pub fn results(
-        &self,
-        variant: &Variant,
-        request: &Request<'_>,
-        outputs: Vec<rt::Tensor>,
-    ) -> Result<Vec<Tensor>> {
-        if self.is_plain() {
-            return Ok(outputs.into_iter().map(Tensor::from).collect());
-        }
-        let size = |symbol: Symbol| variant.pattern.as_ref()?.size(symbol, request.inputs);
-        let arguments = request.inputs.len();
-        let missing = || err!(Internal, "a result that no output is");
-        let result = |out: &Out| match out {
-            Out::Planned(i) => outputs.get(*i).cloned().ok_or_else(missing),
-            Out::ViewOfPlanned(i, views) => {
-                trace::replay(outputs.get(*i).ok_or_else(missing)?, views, &size)
-            }
-            Out::ViewOfInput(i, views) => {
-                let input = match i.checked_sub(arguments) {
-                    None => request.inputs[*i],
-                    Some(i) => self.captured.get(i).ok_or_else(missing)?,
-                };
-                trace::replay(input, views, &size)
-            }
-        };
-        let results = self.results.iter();
-        results.map(|out| result(out).map(Tensor::from)).collect()
-    }
-}
-
-/// An executable for a graph. A panic of ours is an error that says so, not the end of the user's program.
-pub(crate) fn compile(compiler: &Compiler, graph: &Graph) -> Result<(Arc<Executable>, Origin)> {
-    caught(|| compiler.find_or_compile(graph))
 }
 
 /// Which plain data differs from what a variant has compiled in.

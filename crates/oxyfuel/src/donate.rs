@@ -2,20 +2,21 @@
 
 use crate::tensor::Tensor;
 
-/// An argument of [`Compiled::call_donating`](crate::Compiled::call_donating): lent for the time of the call, or given away.
+/// An argument of [`Compiled::call_donating`](crate::Compiled::call_donating), or, as a structure, of [`Jit::call_donating`](crate::Jit::call_donating): lent for the time of the call, or
+/// given away.
 #[derive(Clone, Debug)]
-pub enum Argument<'a> {
+pub enum Argument<'a, T = Tensor> {
     /// It stays as it is.
-    Lent(&'a Tensor),
-    /// Its memory may become that of a result, where nobody else holds it: no clone, no view.
-    Given(Tensor),
+    Lent(&'a T),
+    /// The memory of its tensors may become that of results, where nobody else holds it: no clone, no view.
+    Given(T),
 }
 
-impl Argument<'_> {
-    pub(crate) fn tensor(&self) -> &Tensor {
+impl<T> Argument<'_, T> {
+    pub(crate) fn value(&self) -> &T {
         match self {
-            Self::Lent(tensor) => tensor,
-            Self::Given(tensor) => tensor,
+            Self::Lent(value) => value,
+            Self::Given(value) => value,
         }
     }
 
@@ -27,14 +28,14 @@ impl Argument<'_> {
     }
 }
 
-impl<'a> From<&'a Tensor> for Argument<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Self::Lent(tensor)
+impl<'a, T> From<&'a T> for Argument<'a, T> {
+    fn from(value: &'a T) -> Self {
+        Self::Lent(value)
     }
 }
 
-impl From<Tensor> for Argument<'_> {
-    fn from(tensor: Tensor) -> Self {
-        Self::Given(tensor)
+impl<T> From<T> for Argument<'_, T> {
+    fn from(value: T) -> Self {
+        Self::Given(value)
     }
 }

@@ -2,11 +2,16 @@
 //!
 //! A dim is a symbol once two sizes of it were seen. Dims that were equal in every call so far share a symbol, as `x + y` needs it of them; the first call that tells them apart leads to a variant
 //! that does so too. A symbol is at least 2: a size of 1 broadcasts and a size of 0 has no elements, so these have variants of their own.
+//!
+//! **Layouts.** From the innermost dim in memory outwards, a dim either begins where the one further in ends, so that the two may be seen as one, or it lies further apart, as in a slice of a larger
+//! tensor, or all its elements are the same one. Which of these holds is the same in all calls of a variant, since views and copies depend on it. Where a dim lies apart, its stride is a number,
+//! or a symbol of its own once two were seen.
 
-use crate::core::{Request, Variant};
+use crate::core::Request;
 use crate::guard::{ALIGNED, Guard, alignment};
 use crate::machine::Device;
 use crate::trace::{Borders, short};
+use crate::variant::Variant;
 use oxyfuel_base::{DType, Expr, Symbol};
 use oxyfuel_graph::{Layout, SymbolInfo, TensorType, Value};
 use oxyfuel_runtime::device::DeviceId;
@@ -20,10 +25,42 @@ const LEAST: i64 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     inputs: Vec<Shape>,
-    /// Where the size of each symbol is found.
-    symbols: BTreeMap<Symbol, (usize, usize)>,
-    /// The least size that a symbol stands for.
-    least: i64,
+    symbols: BTreeMap<Symbol, Unknown>,
+}
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    at: At,
+    min: i64,
+    max: i64,
+    /// What it was when the pattern was made.
+    hint: i64,
+}
+
+/// A number of an argument: which argument, and which of its dims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Extent(usize, usize),
+    Stride(usize, usize),
+}
+
+impl At {
+    fn of(self, inputs: &[&rt::Tensor]) -> Option<i64> {
+        match self {
+            Self::Extent(input, dim) => inputs.get(input)?.shape().get(dim).copied(),
+            Self::Stride(input, dim) => inputs.get(input)?.strides().get(dim).copied(),
+        }
+    }
+
+    /// For people: `dim 1 of argument 0`.
+    pub fn text(self, names: &[String]) -> String {
+        let name = |input: usize| names.get(input).map_or("", String::as_str);
+        match self {
+            Self::Extent(input, dim) => format!("dim {dim} of {}", name(input)),
+            Self::Stride(input, dim) => format!("the stride of dim {dim} of {}", name(input)),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -31,88 +68,158 @@ struct Shape {
     dtype: DType,
     device: DeviceId,
     align: u32,
-    dims: Vec<Dim>,
+    dims: Vec<Number>,
+    /// `None` where a dim begins where the one further in ends.
+    strides: Vec<Option<Number>>,
     /// The dims from the outermost to the innermost in memory.
     order: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dim {
+enum Number {
     Known(i64),
     Symbol(Symbol),
 }
 
-/// The order of dims in which a tensor is dense, if there is one.
-fn dense_order(shape: &[i64], strides: &[i64]) -> Option<Vec<usize>> {
-    let natural: Vec<usize> = (0..shape.len()).collect();
-    if is_dense(&natural, shape, strides) {
-        return Some(natural);
+impl Number {
+    fn expr(self) -> Expr {
+        match self {
+            Self::Known(number) => Expr::from(number),
+            Self::Symbol(symbol) => Expr::from(symbol),
+        }
     }
-    let mut order = natural;
-    // Dims of one element may lie anywhere: the outside.
-    order.sort_by_key(|&dim| match shape[dim] {
-        1 => i64::MIN,
-        _ => -strides[dim],
-    });
-    is_dense(&order, shape, strides).then_some(order)
 }
 
-fn is_dense(order: &[usize], shape: &[i64], strides: &[i64]) -> bool {
-    let mut expected = 1i64;
-    order.iter().rev().all(|&dim| {
-        let fits = shape[dim] == 1 || strides[dim] == expected;
-        expected = expected.saturating_mul(shape[dim]);
-        fits
+/// How a dim lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    /// It begins where the dim further in ends, or does not move at all.
+    Joined,
+    /// Further apart than that.
+    Apart,
+    /// All its elements are one.
+    Repeated,
+}
+
+/// How a tensor lies in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lies {
+    order: Vec<usize>,
+    /// By dim.
+    dims: Vec<Lie>,
+}
+
+/// The dims that move, from the innermost in memory to the outermost: dim, stride, and how far those further in reach.
+fn outwards(
+    order: &[usize],
+    shape: &[i64],
+    strides: &[i64],
+) -> impl Iterator<Item = (usize, i64, i64)> {
+    let mut reach = 1i64;
+    let moving = order.iter().rev().filter(|&&dim| shape[dim] != 1);
+    moving.map(move |&dim| {
+        let inside = reach;
+        reach = strides[dim].saturating_mul(shape[dim]);
+        (dim, strides[dim], inside)
     })
 }
 
+impl Lies {
+    /// `None` where elements overlap in another way than by being repeated.
+    fn of(shape: &[i64], strides: &[i64]) -> Option<Self> {
+        let mut order: Vec<usize> = (0..shape.len()).collect();
+        let moving = order.iter().filter(|&&dim| shape[dim] != 1);
+        if !moving.is_sorted_by(|&&a, &&b| strides[a] >= strides[b]) {
+            // Dims of one element may lie anywhere: the outside.
+            order.sort_by_key(|&dim| match shape[dim] {
+                1 => i64::MIN,
+                _ => -strides[dim],
+            });
+        }
+        let mut dims = vec![Lie::Joined; shape.len()];
+        if !shape.contains(&0) {
+            for (dim, stride, reach) in outwards(&order, shape, strides) {
+                dims[dim] = match stride {
+                    _ if stride == reach => Lie::Joined,
+                    0 => Lie::Repeated,
+                    _ if stride > reach => Lie::Apart,
+                    _ => return None,
+                };
+            }
+        }
+        Some(Self { order, dims })
+    }
+}
+
 /// Whether calls of both kinds may be served by one variant with symbols.
-fn alike(guard: &Guard, tensor: &rt::Tensor, order: &[usize]) -> bool {
+fn alike(guard: &Guard, tensor: &rt::Tensor, lies: &Lies) -> bool {
     guard.dtype == tensor.dtype()
         && guard.device == tensor.device()
         && guard.shape.len() == tensor.rank()
-        && dense_order(&guard.shape, &guard.strides).is_some_and(|known| known == order)
+        && Lies::of(&guard.shape, &guard.strides).is_some_and(|known| known == *lies)
 }
 
 /// The pattern for a call and for all those of its like that came before, if their sizes differ in something that may be a symbol.
 pub(crate) fn generalise(inputs: &[&rt::Tensor], before: &[&Variant]) -> Option<Pattern> {
-    let orders = inputs
+    let lies = inputs
         .iter()
-        .map(|input| dense_order(input.shape(), input.strides()))
+        .map(|input| Lies::of(input.shape(), input.strides()))
         .collect::<Option<Vec<_>>>()?;
-    let family: Vec<&&Variant> = before
+    let family: Vec<&Variant> = before
         .iter()
+        .copied()
         .filter(|variant| {
-            let mut guards = variant.guards.iter().zip(inputs).zip(&orders);
+            let mut guards = variant.guards.iter().zip(inputs).zip(&lies);
             variant.guards.len() == inputs.len()
-                && guards.all(|((guard, input), order)| alike(guard, input, order))
+                && guards.all(|((guard, input), lies)| alike(guard, input, lies))
         })
         .collect();
     let mut known: BTreeMap<Vec<i64>, Symbol> = BTreeMap::new();
     let mut symbols = BTreeMap::new();
     let mut shapes = Vec::with_capacity(inputs.len());
-    for (i, (input, order)) in inputs.iter().zip(orders).enumerate() {
+    for (i, (input, lies)) in inputs.iter().zip(lies).enumerate() {
         let mut dims = Vec::with_capacity(input.rank());
         for (d, &size) in input.shape().iter().enumerate() {
-            let seen: Vec<i64> = family.iter().map(|v| v.guards[i].shape[d]).collect();
-            let is_fixed = family.iter().any(|v| {
-                v.fixed
-                    .iter()
-                    .any(|(input, dim, _)| (*input, *dim) == (i, d))
-            });
-            if is_fixed || seen.iter().all(|&old| old == size) {
-                dims.push(Dim::Known(size));
+            let at = At::Extent(i, d);
+            let mut sizes: Vec<i64> = family.iter().map(|v| v.guards[i].shape[d]).collect();
+            if is_number(&family, at, &sizes, size) {
+                dims.push(Number::Known(size));
                 continue;
             }
             if size < LEAST {
                 return None;
             }
-            let mut sizes = seen;
             sizes.push(size);
-            let next = Symbol(known.len() as u32);
+            let next = Symbol(symbols.len() as u32);
             let symbol = *known.entry(sizes).or_insert(next);
-            symbols.entry(symbol).or_insert((i, d));
-            dims.push(Dim::Symbol(symbol));
+            symbols.entry(symbol).or_insert(Unknown {
+                at,
+                min: LEAST,
+                max: i64::MAX,
+                hint: size,
+            });
+            dims.push(Number::Symbol(symbol));
+        }
+        let mut strides = Vec::with_capacity(input.rank());
+        for (d, (&stride, lie)) in input.strides().iter().zip(&lies.dims).enumerate() {
+            let at = At::Stride(i, d);
+            let seen: Vec<i64> = family.iter().map(|v| v.guards[i].strides[d]).collect();
+            strides.push(match lie {
+                Lie::Joined => None,
+                Lie::Repeated => Some(Number::Known(0)),
+                Lie::Apart if is_number(&family, at, &seen, stride) => Some(Number::Known(stride)),
+                Lie::Apart => {
+                    let symbol = Symbol(symbols.len() as u32);
+                    let unknown = Unknown {
+                        at,
+                        min: 1,
+                        max: i64::MAX,
+                        hint: stride,
+                    };
+                    symbols.insert(symbol, unknown);
+                    Some(Number::Symbol(symbol))
+                }
+            });
         }
         let aligned = family
             .iter()
@@ -126,42 +233,93 @@ pub(crate) fn generalise(inputs: &[&rt::Tensor], before: &[&Variant]) -> Option<
             device: input.device(),
             align,
             dims,
-            order,
+            strides,
+            order: lies.order,
         });
     }
     let pattern = Pattern {
         inputs: shapes,
         symbols,
-        least: LEAST,
     };
     (!pattern.symbols.is_empty()).then_some(pattern)
 }
 
+/// Whether a number of an argument is one for all that is known: it never changed, or the function asked for it.
+fn is_number(family: &[&Variant], at: At, seen: &[i64], now: i64) -> bool {
+    let asked = |v: &&Variant| v.fixed.iter().any(|(known, _)| *known == at);
+    seen.iter().all(|&old| old == now) || family.iter().any(asked)
+}
+
+/// Dims whose sizes are declared to be one symbol, and the sizes that it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range<'a> {
+    pub dims: &'a [(usize, usize)],
+    pub min: i64,
+    pub max: i64,
+}
+
 impl Pattern {
-    /// With a symbol for each list of dims: input and dim.
-    pub fn declared(inputs: &[&rt::Tensor], lists: &[&[(usize, usize)]]) -> Self {
-        let symbol = |at: (usize, usize)| lists.iter().position(|dims| dims.contains(&at));
-        let shapes = inputs.iter().enumerate().map(|(i, input)| {
+    /// With a symbol for each range of declared sizes; all else is as it is in this call. `None` where an argument's elements overlap.
+    pub fn declared(inputs: &[&rt::Tensor], ranges: &[Range<'_>]) -> Option<Self> {
+        let symbol = |at: (usize, usize)| ranges.iter().position(|range| range.dims.contains(&at));
+        let mut shapes = Vec::with_capacity(inputs.len());
+        for (i, input) in inputs.iter().enumerate() {
+            let lies = Lies::of(input.shape(), input.strides())?;
             let dims = input.shape().iter().enumerate().map(|(d, &size)| {
-                symbol((i, d)).map_or(Dim::Known(size), |n| Dim::Symbol(Symbol(n as u32)))
+                symbol((i, d)).map_or(Number::Known(size), |n| Number::Symbol(Symbol(n as u32)))
             });
-            Shape {
+            let strides = input.strides().iter().zip(&lies.dims);
+            shapes.push(Shape {
                 dtype: input.dtype(),
                 device: input.device(),
                 align: input.dtype().size() as u32,
                 dims: dims.collect(),
-                order: (0..input.rank()).collect(),
-            }
-        });
-        let first = lists.iter().enumerate().filter_map(|(n, dims)| {
-            let at = dims.first()?;
-            Some((Symbol(n as u32), *at))
-        });
-        Self {
-            inputs: shapes.collect(),
-            symbols: first.collect(),
-            least: 1,
+                strides: strides
+                    .map(|(&stride, lie)| match lie {
+                        Lie::Joined => None,
+                        Lie::Apart | Lie::Repeated => Some(Number::Known(stride)),
+                    })
+                    .collect(),
+                order: lies.order,
+            });
         }
+        let mut symbols = BTreeMap::new();
+        for (n, range) in ranges.iter().enumerate() {
+            let &(input, dim) = range.dims.first()?;
+            let at = At::Extent(input, dim);
+            let unknown = Unknown {
+                at,
+                min: range.min,
+                max: range.max,
+                hint: at.of(inputs)?,
+            };
+            symbols.insert(Symbol(n as u32), unknown);
+        }
+        Some(Self {
+            inputs: shapes,
+            symbols,
+        })
+    }
+
+    /// The same for sizes from 2 on, where it is for a size of 1 too and the call has none; some operations treat that one in another way.
+    pub fn above_one(&self, inputs: &[&rt::Tensor]) -> Option<Self> {
+        let mut out = self.clone();
+        let mut changed = false;
+        for unknown in out.symbols.values_mut() {
+            let is_size = matches!(unknown.at, At::Extent(..)) && unknown.min < LEAST;
+            if is_size && unknown.max >= LEAST && unknown.at.of(inputs)? >= LEAST {
+                unknown.min = LEAST;
+                changed = true;
+            }
+        }
+        changed.then_some(out)
+    }
+
+    /// Whether a size that is a symbol is 1 in a call.
+    pub fn has_one(&self, inputs: &[&rt::Tensor]) -> bool {
+        let mut symbols = self.symbols.values();
+        symbols
+            .any(|unknown| matches!(unknown.at, At::Extent(..)) && unknown.at.of(inputs) == Some(1))
     }
 
     /// Whether a call is one of those that the pattern stands for.
@@ -177,39 +335,56 @@ impl Pattern {
                         .dims
                         .iter()
                         .zip(input.shape())
-                        .all(|(dim, &size)| match dim {
-                            Dim::Known(known) => *known == size,
-                            Dim::Symbol(symbol) => {
-                                size >= self.least && self.size(*symbol, inputs) == Some(size)
-                            }
-                        })
-                    && is_dense(&shape.order, input.shape(), input.strides())
+                        .all(|(&dim, &size)| self.is(dim, size, inputs))
+                    && self.admits_strides(shape, input, inputs)
             })
+    }
+
+    fn admits_strides(&self, shape: &Shape, input: &rt::Tensor, inputs: &[&rt::Tensor]) -> bool {
+        let mut dims = outwards(&shape.order, input.shape(), input.strides());
+        input.is_empty()
+            || dims.all(|(dim, stride, reach)| match shape.strides[dim] {
+                None => stride == reach,
+                Some(number) => (stride == 0 || stride > reach) && self.is(number, stride, inputs),
+            })
+    }
+
+    fn is(&self, number: Number, value: i64, inputs: &[&rt::Tensor]) -> bool {
+        match number {
+            Number::Known(known) => known == value,
+            Number::Symbol(symbol) => self.symbols.get(&symbol).is_some_and(|unknown| {
+                (unknown.min..=unknown.max).contains(&value) && unknown.at.of(inputs) == Some(value)
+            }),
+        }
     }
 
     /// What a symbol is in a call.
     pub fn size(&self, symbol: Symbol, inputs: &[&rt::Tensor]) -> Option<i64> {
-        let &(input, dim) = self.symbols.get(&symbol)?;
-        inputs.get(input)?.shape().get(dim).copied()
+        self.symbols.get(&symbol)?.at.of(inputs)
+    }
+
+    /// What a symbol was when the pattern was made.
+    pub fn hint(&self, symbol: Symbol) -> Option<i64> {
+        Some(self.symbols.get(&symbol)?.hint)
+    }
+
+    /// Whether a dim of an argument is a symbol.
+    pub fn has(&self, input: usize, dim: usize) -> bool {
+        let number = self.inputs.get(input).and_then(|shape| shape.dims.get(dim));
+        matches!(number, Some(Number::Symbol(_)))
     }
 
     /// The arguments as inputs of a graph.
     pub fn borders(&self, request: &Request<'_>) -> Borders {
         let names = request.source.names(request.inputs.len());
         let value = |(shape, name): (&Shape, &String)| {
-            let dims: Vec<Expr> = shape
-                .dims
-                .iter()
-                .map(|dim| match dim {
-                    Dim::Known(size) => Expr::from(*size),
-                    Dim::Symbol(symbol) => Expr::from(*symbol),
-                })
-                .collect();
+            let dims: Vec<Expr> = shape.dims.iter().map(|dim| dim.expr()).collect();
             let mut strides = vec![Expr::ONE; dims.len()];
-            let mut stride = Expr::ONE;
+            let mut reach = Expr::ONE;
             for &dim in shape.order.iter().rev() {
-                strides[dim] = stride.clone();
-                stride *= dims[dim].clone();
+                let stride = shape.strides[dim].map_or(reach, Number::expr);
+                reach = stride.clone() * dims[dim].clone();
+                strides[dim] = stride;
             }
             Value {
                 ty: TensorType::new(shape.dtype, dims, Device::from(shape.device).into()),
@@ -218,15 +393,19 @@ impl Pattern {
                 name: Some(short(name)),
             }
         };
-        let info = |(&symbol, &(input, dim)): (&Symbol, &(usize, usize))| SymbolInfo {
+        let info = |(&symbol, unknown): (&Symbol, &Unknown)| SymbolInfo {
             symbol,
-            min: self.least,
-            max: i64::MAX,
-            name: names.get(input).map(|name| format!("dim {dim} of {name}")),
-            hint: self.size(symbol, request.inputs),
+            min: unknown.min,
+            max: unknown.max,
+            name: Some(unknown.at.text(&names)),
+            hint: Some(unknown.hint),
+        };
+        let size = |(&symbol, unknown): (&Symbol, &Unknown)| {
+            Some((symbol, unknown.at.of(request.inputs)?))
         };
         Borders {
             symbols: self.symbols.iter().map(info).collect(),
+            sizes: self.symbols.iter().filter_map(size).collect(),
             values: self.inputs.iter().zip(&names).map(value).collect(),
             all_results: false,
         }
@@ -235,23 +414,24 @@ impl Pattern {
     /// The shape of an argument, for people: `[s0, 8]`.
     pub fn shape_text(&self, input: usize) -> String {
         let dims = self.inputs.get(input).map_or(&[][..], |shape| &shape.dims);
-        let text = dims.iter().map(|dim| match dim {
-            Dim::Known(size) => size.to_string(),
-            Dim::Symbol(symbol) => symbol.to_string(),
-        });
+        let text = dims.iter().map(|dim| dim.expr().to_string());
         format!("[{}]", text.collect::<Vec<_>>().join(", "))
     }
 
-    /// The dims that are these symbols: input, dim and where they were asked for.
-    pub fn dims_of(&self, places: &BTreeMap<Symbol, String>) -> Vec<(usize, usize, String)> {
+    /// The numbers that are these symbols, and where they were asked for.
+    pub fn numbers_of(&self, places: &BTreeMap<Symbol, String>) -> Vec<(At, String)> {
         let mut out = Vec::new();
+        let place = |number: &Number| match number {
+            Number::Symbol(symbol) => places.get(symbol).cloned(),
+            Number::Known(_) => None,
+        };
         for (i, shape) in self.inputs.iter().enumerate() {
             for (d, dim) in shape.dims.iter().enumerate() {
-                if let Dim::Symbol(symbol) = dim
-                    && let Some(place) = places.get(symbol)
-                {
-                    out.push((i, d, place.clone()));
-                }
+                out.extend(place(dim).map(|place| (At::Extent(i, d), place)));
+            }
+            for (d, stride) in shape.strides.iter().enumerate() {
+                let place = stride.as_ref().and_then(place);
+                out.extend(place.map(|place| (At::Stride(i, d), place)));
             }
         }
         out
@@ -264,11 +444,14 @@ impl Pattern {
         inputs: &[&rt::Tensor],
     ) -> Option<Self> {
         for (shape, input) in self.inputs.iter_mut().zip(inputs) {
-            for (dim, &size) in shape.dims.iter_mut().zip(input.shape()) {
-                if let Dim::Symbol(symbol) = dim
+            let dims = shape.dims.iter_mut().zip(input.shape());
+            let strides = shape.strides.iter_mut().zip(input.strides());
+            let strides = strides.filter_map(|(stride, now)| Some((stride.as_mut()?, now)));
+            for (number, &now) in dims.chain(strides) {
+                if let Number::Symbol(symbol) = number
                     && places.contains_key(symbol)
                 {
-                    *dim = Dim::Known(size);
+                    *number = Number::Known(now);
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! What a compiled function became, for people and for programs.
 
-use crate::core::{Core, Kind, Request, Variant, Whole};
+use crate::core::{Core, Request};
 use crate::machine;
+use crate::variant::{Kind, Variant, Whole};
 use oxyfuel_base::{Expr, Result, Symbol, err};
 use oxyfuel_engine::cache::Missed;
 use oxyfuel_engine::cost::operators;
@@ -9,7 +10,6 @@ use oxyfuel_engine::explain::{CodeKind, KernelReport, Measured, Verdict, best_ti
 use oxyfuel_engine::{Basis, Executable, Origin, explain};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::{BufferHome, SymbolSource};
-use oxyfuel_runtime::tensor as rt;
 use serde::Serialize;
 use std::fmt;
 use std::sync::PoisonError;
@@ -34,6 +34,8 @@ pub struct VariantReport {
     pub arguments: Vec<String>,
     /// Why it was compiled: `first call`, or every guard of the nearest variant that failed.
     pub reasons: Vec<String>,
+    /// What became of each declared bucket, and why: padded, a symbol, or compiled as it is.
+    pub buckets: Vec<String>,
     /// The machine it was compiled for.
     pub target: String,
     /// How often it was called.
@@ -77,27 +79,24 @@ impl Core {
     /// Every variant, that of these arguments with what its kernels take.
     pub(crate) fn explain_measured(&self, request: &Request<'_>) -> Result<Explanation> {
         let variant = self.variant(request)?;
-        let (whole, tensors) = one_plan(&variant, request.inputs)?;
-        let times = best_times(&whole.executable, &tensors)?;
+        let whole = one_plan(&variant)?;
+        let times = whole.with_tensors(&variant, request.inputs, |tensors| {
+            best_times(&whole.executable, tensors)
+        })?;
         Ok(self.explain(Some((&variant, &times))))
     }
 }
 
-/// The one plan of a variant and the tensors that it takes: arguments, then what the function captured.
-pub(crate) fn one_plan<'a>(
-    variant: &'a Variant,
-    inputs: &[&'a rt::Tensor],
-) -> Result<(&'a Whole, Vec<&'a rt::Tensor>)> {
-    let Kind::Whole(whole) = &variant.kind else {
-        return Err(err!(
+/// The one plan of a variant.
+pub(crate) fn one_plan(variant: &Variant) -> Result<&Whole> {
+    match &variant.kind {
+        Kind::Whole(whole) => Ok(whole),
+        Kind::Cut(_) => Err(err!(
             DataDependent,
             "a function that reads tensors on its way has no one list of steps"
         )
-        .help("set fullgraph to see what cuts it"));
-    };
-    let mut tensors = inputs.to_vec();
-    tensors.extend(&whole.captured);
-    Ok((whole, tensors))
+        .help("set fullgraph to see what cuts it")),
+    }
 }
 
 impl VariantReport {
@@ -113,6 +112,7 @@ impl VariantReport {
         let mut report = Self {
             arguments: arguments.collect(),
             reasons: variant.reasons.clone(),
+            buckets: variant.buckets.clone(),
             target: variant.compiler.target().name().to_owned(),
             calls: variant.calls.load(Ordering::Relaxed),
             eager_calls: variant.eager_calls.load(Ordering::Relaxed),
@@ -140,6 +140,10 @@ impl VariantReport {
             Kind::Cut(segments) => {
                 let segments = segments.lock().unwrap_or_else(PoisonError::into_inner);
                 report.cuts.clone_from(&segments.cuts);
+                let refused = segments.refused.as_ref();
+                let refused =
+                    refused.map(|why| format!("its sizes are numbers from now on: {why}"));
+                report.reasons.extend(refused);
                 let mut verdicts = Vec::new();
                 for (part, runs) in &segments.parts {
                     let verdict = report.add(variant, &part.executable, &part.graph, None);
@@ -169,7 +173,8 @@ impl VariantReport {
     ) -> Option<Verdict> {
         let plan = executable.plan();
         // Sizes of a graph of symbolic sizes are those of the call that it was compiled at.
-        let extent = |symbol: Symbol| {
+        let hint = |symbol: Symbol| variant.pattern.as_ref()?.hint(symbol);
+        let told = |symbol: Symbol| {
             let binding = plan.symbols.iter().find(|known| known.symbol == symbol)?;
             let SymbolSource::Extent { input, dim } = binding.source else {
                 return None;
@@ -177,6 +182,7 @@ impl VariantReport {
             let guard = variant.guards.get(input as usize)?;
             guard.shape.get(dim as usize).copied()
         };
+        let extent = |symbol: Symbol| hint(symbol).or_else(|| told(symbol));
         let number = |e: &Expr| e.eval(&extent).unwrap_or(0);
         let memory = &mut self.memory;
         memory.arena += number(&plan.arena_bytes);
@@ -282,6 +288,9 @@ impl fmt::Display for VariantReport {
         writeln!(f, "({arguments}) for {}, {} calls", self.target, self.calls)?;
         for reason in &self.reasons {
             writeln!(f, "  because: {reason}")?;
+        }
+        for bucket in &self.buckets {
+            writeln!(f, "  bucket: {bucket}")?;
         }
         for cut in &self.cuts {
             writeln!(f, "  cut: {cut}")?;

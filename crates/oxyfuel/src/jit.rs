@@ -3,12 +3,14 @@
 use crate::Options;
 use crate::bound::BoundCall;
 use crate::bucket::Bucket;
-use crate::core::{Core, Request, Returned, Source, short_name};
+use crate::core::{Core, Request, Returned, Source, Template, short_name};
+use crate::donate::Argument;
 use crate::explain::Explanation;
 use crate::structure::{self, Constant, Mapper, Path, Step, Tensors, Visitor};
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{Result, err};
+use oxyfuel_runtime::execute::StepTime;
 use oxyfuel_runtime::tensor as rt;
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,6 +46,8 @@ impl<T: Tensors + Send + Sync + 'static> Returns for Result<T> {
 pub trait Signature<Marker>: Send + Sync + 'static {
     /// References to the arguments, as a tuple.
     type Arguments<'a>: Copy;
+    /// The arguments, each lent or given away, as a tuple.
+    type Donated<'a>;
     /// What it returns.
     type Output: Tensors + Send + Sync + 'static;
 
@@ -59,6 +63,12 @@ pub trait Signature<Marker>: Send + Sync + 'static {
 
     /// Shows all leaves of the arguments.
     fn visit<'a>(arguments: Self::Arguments<'a>, visitor: &mut dyn Visitor<'a>);
+
+    /// References to arguments of which some are given away.
+    fn lend<'a>(arguments: &'a Self::Donated<'_>) -> Self::Arguments<'a>;
+
+    /// Whether each tensor of the arguments is given away.
+    fn given(arguments: &Self::Donated<'_>) -> Vec<bool>;
 }
 
 macro_rules! signatures {
@@ -70,6 +80,7 @@ macro_rules! signatures {
             Function: Fn($(&$ty),*) -> R + Send + Sync + 'static,
         {
             type Arguments<'a> = ($(&'a $ty,)*);
+            type Donated<'a> = ($(Argument<'a, $ty>,)*);
             type Output = R::Value;
 
             fn invoke(&self, ($($x,)*): Self::Arguments<'_>) -> Result<R::Value> {
@@ -83,6 +94,20 @@ macro_rules! signatures {
 
             fn visit<'a>(($($x,)*): Self::Arguments<'a>, visitor: &mut dyn Visitor<'a>) {
                 $(structure::visit_field(Step::Index($index), $x, visitor);)*
+            }
+
+            fn lend<'a>(($($x,)*): &'a Self::Donated<'_>) -> Self::Arguments<'a> {
+                ($($x.value(),)*)
+            }
+
+            fn given(($($x,)*): &Self::Donated<'_>) -> Vec<bool> {
+                let mut given = Vec::new();
+                $(
+                    let mut leaves = Leaves::default();
+                    $x.value().visit(&mut leaves);
+                    given.resize(given.len() + leaves.tensors.len(), $x.is_given());
+                )*
+                given
             }
         }
     )*};
@@ -154,6 +179,19 @@ impl<'a> Visitor<'a> for Leaves<'a> {
 
     fn constant(&mut self, constant: Constant<'a>) {
         self.constants.push(constant);
+    }
+}
+
+impl<'a> Leaves<'a> {
+    fn of<Marker, F: Signature<Marker>>(arguments: F::Arguments<'a>) -> Self {
+        let mut leaves = Self::default();
+        F::visit(arguments, &mut leaves);
+        leaves
+    }
+
+    /// Whether a call on them is a part of a function that is being captured.
+    fn are_captured(&self) -> bool {
+        trace::is_tracing() || self.tensors.iter().any(|tensor| tensor.is_traced())
     }
 }
 
@@ -251,6 +289,7 @@ impl<Marker, F: Signature<Marker>> Source for Called<'_, '_, Marker, F> {
 fn concrete<'a, Marker, F: Signature<Marker>>(
     source: &Called<'_, '_, Marker, F>,
     leaves: &Leaves<'a>,
+    caller: &Location<'_>,
 ) -> Result<Vec<&'a rt::Tensor>> {
     let mut inputs = Vec::with_capacity(leaves.tensors.len() + 8);
     for (number, &tensor) in leaves.tensors.iter().enumerate() {
@@ -259,7 +298,6 @@ fn concrete<'a, Marker, F: Signature<Marker>>(
             State::Traced(_) | State::Failed(_) => {
                 let names = source.all_names().tensors;
                 let name = names.get(number).map_or("an argument", String::as_str);
-                let caller = Location::caller();
                 let found = tensor.concrete(name, caller);
                 inputs.push(found.map_err(|error| error.context(name))?);
             }
@@ -268,22 +306,93 @@ fn concrete<'a, Marker, F: Signature<Marker>>(
     Ok(inputs)
 }
 
+/// The tensors of a structure that results are put into.
+fn targets<'a, T: Tensors>(outputs: &'a T, caller: &Location<'_>) -> Result<Vec<&'a rt::Tensor>> {
+    let named = structure::named(outputs).into_iter();
+    named
+        .map(|(_, tensor)| tensor.concrete("an output", caller))
+        .collect()
+}
+
+/// The structure of a result with the tensors of a call.
+fn structured<T: Tensors + 'static>(template: Option<Template>, tensors: &[Tensor]) -> Result<T> {
+    let template = template.ok_or_else(|| err!(Internal, "a structure without a template"))?;
+    let template = template
+        .downcast_ref::<T>()
+        .ok_or_else(|| err!(Internal, "a structure of another type"))?;
+    replaced(template, tensors)
+}
+
 impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
     /// Calls it. Inside of another function that is being captured, it is captured with it.
     #[track_caller]
     pub fn call(&self, arguments: F::Arguments<'_>) -> Result<F::Output> {
-        let caller = Location::caller();
-        let mut leaves = Leaves::default();
-        F::visit(arguments, &mut leaves);
-        if trace::is_tracing() || leaves.tensors.iter().any(|tensor| tensor.is_traced()) {
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        if leaves.are_captured() {
             return self.function.invoke(arguments);
         }
-        let source = Called {
-            function: &self.function,
-            arguments,
-        };
-        self.run(&source, &leaves)
-            .map_err(|error| located(error, caller))
+        self.on(arguments, &leaves, Location::caller(), |request| {
+            let returned = self.core.call(request)?;
+            structured(returned.template, &returned.tensors)
+        })
+    }
+
+    /// Calls it with arguments of which some are given away, structures and all: the memory of their tensors may become that of results; see
+    /// [`Compiled::call_donating`](crate::Compiled::call_donating). What is given may not be looked at again, so it is moved into the call.
+    ///
+    /// ```
+    /// use oxyfuel::{DType, Options, Tensor};
+    /// # fn main() -> oxyfuel::Result<()> {
+    /// let step = |state: &Vec<Tensor>, x: &Tensor| state.iter().map(|s| s.matmul(x).relu().matmul(x)).collect::<Vec<_>>();
+    /// let f = oxyfuel::jit(step, Options::default())?;
+    /// let x = Tensor::full(&[8, 8], 0.125, DType::F32);
+    /// let mut state = vec![Tensor::ones(&[8, 8], DType::F32)];
+    /// for _ in 0..3 {
+    ///     state = f.call_donating((state.into(), (&x).into()))?; // the state is given, x is lent
+    /// }
+    /// assert_eq!(state[0].to_vec::<f32>()?, [1.0; 64]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn call_donating(&self, arguments: F::Donated<'_>) -> Result<F::Output> {
+        let lent = F::lend(&arguments);
+        let leaves = Leaves::of::<Marker, F>(lent);
+        if leaves.are_captured() || !self.core.buckets.is_empty() {
+            return self.call(lent);
+        }
+        self.on(lent, &leaves, Location::caller(), |request| {
+            let returned = self.core.call_given(request, &F::given(&arguments))?;
+            structured(returned.template, &returned.tensors)
+        })
+    }
+
+    /// Calls it and puts the results into the tensors of `outputs`, in their order: no memory is asked for, and results that fit are computed in place. What is no tensor in `outputs` becomes
+    /// what the function returned.
+    ///
+    /// ```
+    /// use oxyfuel::{DType, Options, Tensor};
+    /// # fn main() -> oxyfuel::Result<()> {
+    /// let f = oxyfuel::jit(|x: &Tensor| (x * 2.0, x + 1.0), Options::default())?;
+    /// let zeros = || Tensor::zeros(&[3], DType::F32);
+    /// let mut outputs = (zeros(), zeros());
+    /// f.call_into((&Tensor::ones(&[3], DType::F32),), &mut outputs)?;
+    /// assert_eq!(outputs.0.to_vec::<f32>()?, [2.0; 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn call_into(&self, arguments: F::Arguments<'_>, outputs: &mut F::Output) -> Result<()> {
+        let caller = Location::caller();
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        self.on(arguments, &leaves, caller, |request| {
+            let mut tensors: Vec<rt::Tensor> =
+                targets(outputs, caller)?.into_iter().cloned().collect();
+            let template = self.core.call_into(request, &mut tensors)?;
+            let tensors: Vec<Tensor> = tensors.into_iter().map(Tensor::from).collect();
+            *outputs = structured(template, &tensors)?;
+            Ok(())
+        })
     }
 
     /// Decides on the tensors of a call, which then runs any number of times without asking again; see [`Compiled::bind`](crate::Compiled::bind). The tensors of `outputs`, a structure as the
@@ -291,43 +400,53 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
     #[track_caller]
     pub fn bind(&self, arguments: F::Arguments<'_>, outputs: &F::Output) -> Result<BoundCall> {
         let caller = Location::caller();
-        let mut leaves = Leaves::default();
-        F::visit(arguments, &mut leaves);
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        self.on(arguments, &leaves, caller, |request| {
+            self.core.bind(request, targets(outputs, caller)?)
+        })
+    }
+
+    /// Compiles for arguments like these without running; nothing where that is done already. A function that reads tensors on its way must run to be compiled, and is an error.
+    #[track_caller]
+    pub fn warm_up(&self, arguments: F::Arguments<'_>) -> Result<()> {
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        self.on(arguments, &leaves, Location::caller(), |request| {
+            self.core.warm_up(request)
+        })
+    }
+
+    /// Calls it and says how long each step took on the device; see [`Compiled::profile`](crate::Compiled::profile).
+    #[track_caller]
+    pub fn profile(&self, arguments: F::Arguments<'_>) -> Result<(F::Output, Vec<StepTime>)> {
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        self.on(arguments, &leaves, Location::caller(), |request| {
+            let (returned, times) = self.core.profile(request)?;
+            Ok((structured(returned.template, &returned.tensors)?, times))
+        })
+    }
+
+    /// Does something with the request that the arguments are.
+    fn on<R>(
+        &self,
+        arguments: F::Arguments<'_>,
+        leaves: &Leaves<'_>,
+        caller: &Location<'_>,
+        run: impl FnOnce(&Request<'_>) -> Result<R>,
+    ) -> Result<R> {
         let source = Called {
             function: &self.function,
             arguments,
         };
-        let bind = || {
-            let inputs = concrete(&source, &leaves)?;
-            let targets = structure::named(outputs)
-                .into_iter()
-                .map(|(_, tensor)| tensor.concrete("an output", caller))
-                .collect::<Result<Vec<_>>>()?;
-            let request = Request {
+        let inputs = concrete(&source, leaves, caller);
+        let ran = inputs.and_then(|inputs| {
+            run(&Request {
                 inputs: &inputs,
                 constants: &leaves.constants,
                 source: &source,
-            };
-            self.core.bind(&request, targets)
-        };
-        bind().map_err(|error| located(error, caller))
-    }
-
-    fn run(&self, source: &Called<'_, '_, Marker, F>, leaves: &Leaves<'_>) -> Result<F::Output> {
-        let inputs = concrete(source, leaves)?;
-        let request = Request {
-            inputs: &inputs,
-            constants: &leaves.constants,
-            source,
-        };
-        let returned = self.core.call(&request)?;
-        let template = returned
-            .template
-            .ok_or_else(|| err!(Internal, "a structure without a template"))?;
-        let template = template
-            .downcast_ref::<F::Output>()
-            .ok_or_else(|| err!(Internal, "a structure of another type"))?;
-        replaced(template, &returned.tensors)
+                declared: None,
+            })
+        });
+        ran.map_err(|error| located(error, caller))
     }
 
     /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].
@@ -347,22 +466,10 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
     /// The same, after calls on these arguments: what each kernel of their variant took, and its share of the roofline; see [`Compiled::explain_measured`](crate::Compiled::explain_measured).
     #[track_caller]
     pub fn explain_measured(&self, arguments: F::Arguments<'_>) -> Result<Explanation> {
-        let caller = Location::caller();
-        let mut leaves = Leaves::default();
-        F::visit(arguments, &mut leaves);
-        let source = Called {
-            function: &self.function,
-            arguments,
-        };
-        let measure = || {
-            let inputs = concrete(&source, &leaves)?;
-            self.core.explain_measured(&Request {
-                inputs: &inputs,
-                constants: &leaves.constants,
-                source: &source,
-            })
-        };
-        measure().map_err(|error| located(error, caller))
+        let leaves = Leaves::of::<Marker, F>(arguments);
+        self.on(arguments, &leaves, Location::caller(), |request| {
+            self.core.explain_measured(request)
+        })
     }
 
     /// The name it has in graphs, kernels and explanations.

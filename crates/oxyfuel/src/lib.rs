@@ -80,6 +80,7 @@ mod statistics;
 pub mod structure;
 pub mod tensor;
 mod trace;
+mod variant;
 
 pub use border::Padding;
 pub use bound::BoundCall;

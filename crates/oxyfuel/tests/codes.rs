@@ -213,7 +213,7 @@ const ROWS: &[Row] = &[
     }),
     (Code::PaddingMatters, Here, || {
         let f = compile(|x: &Tensor| x.mean(&[1], false), Options::default()).unwrap();
-        let f = f.bucket(Bucket::new(&[8]).dim(0, 1)).unwrap();
+        let f = f.bucket(Bucket::new(&[8]).dim(0, 1).must_pad()).unwrap();
         f.call(&[&x()]).into()
     }),
     (Code::Syntax, Text, || {
@@ -371,7 +371,7 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (
         Code::ConflictingOptions,
-        "no two options exclude each other",
+        "no two options of this door exclude each other; the Python package has such",
     ),
     (
         Code::NoDevice,
@@ -399,7 +399,7 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (
         Code::ThreadFailed,
-        "a pool without a thread works with those it has",
+        "a pool without a thread works with those it has; the command starts processes",
     ),
     (Code::UnsupportedHost, "this door has no host framework"),
     (
@@ -408,7 +408,7 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (
         Code::InvalidLowering,
-        "ours: a way to provoke it is a bug to be mended",
+        "ours: a way to provoke it is a bug to be mended; a test of the core has the conversion",
     ),
     (
         Code::WrongResult,

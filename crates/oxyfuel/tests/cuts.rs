@@ -1,6 +1,6 @@
 //! Functions that read tensors on their way: cut into segments, which are compiled once.
 
-use oxyfuel::{Compiled, Options, Result, Tensor, compile, disable, jit};
+use oxyfuel::{Compiled, DType, Explanation, Options, Result, Tensor, compile, disable, jit};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -225,4 +225,186 @@ fn a_capture_waits_for_another_call() {
     });
     let y = end.recv_timeout(std::time::Duration::from_secs(60));
     assert_eq!(y.expect("it waits for itself"), 2.0);
+}
+
+fn randn(shape: &[i64], seed: u64) -> Tensor {
+    Tensor::randn(shape, DType::F32, seed)
+}
+
+fn close(a: &Tensor, b: &Tensor) {
+    assert_eq!(a.shape(), b.shape());
+    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
+        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
+    }
+}
+
+/// How many plans were compiled.
+fn plans(report: &Explanation) -> usize {
+    let steps = report.variants.iter().flat_map(|variant| &variant.steps);
+    steps.filter(|(name, _)| *name == "emit").count()
+}
+
+type Fallible = fn(&Tensor) -> Result<Tensor>;
+
+/// From the second size on the segments have symbols, whatever becomes of the sizes between cuts.
+#[test]
+fn segments_serve_all_sizes_from_the_second_on() {
+    let cases: &[(&str, usize, Fallible)] = &[
+        ("read", 2, |x| {
+            let y = x.exp();
+            let largest = y.amax(&[], false).item()?.as_f64();
+            Ok((y / largest).softmax(0) + x)
+        }),
+        ("folded", 2, |x| {
+            let y = (x * 2.0).reshape(&[-1]);
+            let largest = y.amax(&[], false).item()?.as_f64();
+            Ok(y / largest + 1.0)
+        }),
+        ("parts and views", 3, |x| {
+            let y = x * 2.0;
+            let (upper, turned) = (y.slice(0, 1, i64::MAX, 1), y.t());
+            let first = y.amax(&[], false).item()?.as_f64();
+            let sum = (&upper / first).sum(&[0], true);
+            let second = sum.amax(&[], false).item()?.as_f64();
+            Ok(turned.matmul(&y) / second + sum)
+        }),
+        ("written between", 2, |x| {
+            let mut y = x + 0.0;
+            let row = y.slice(0, 0, 1, 1);
+            let largest = y.amax(&[], false).item()?.as_f64();
+            y.mul_(2.0)?;
+            row.clone().div_(largest)?;
+            Ok(&y + &row)
+        }),
+        ("disabled", 2, |x| {
+            let y = x.relu();
+            let z = disable(&y, |y| y * 3.0)?;
+            Ok(z + &y)
+        }),
+        ("numbers from outside", 2, |x| {
+            let y = x.relu();
+            let z = disable(&y, |y| -> Result<Tensor> {
+                let numbers: Vec<f32> = y.to_vec::<f32>()?.iter().map(|x| x + 1.0).collect();
+                Ok(Tensor::from_vec(numbers, y.shape()))
+            })??;
+            Ok((z * y).sum(&[0], false))
+        }),
+    ];
+    for (name, segments, function) in cases {
+        let f = compile(*function, Options::default()).unwrap();
+        for rows in [5, 7, 12, 3, 31, 2, 18] {
+            let x = randn(&[rows, 4], rows as u64);
+            let ours = f.call_one(&[&x]);
+            let ours = ours.unwrap_or_else(|error| panic!("{name} of {rows}: {error}"));
+            close(&ours, &function(&x).unwrap());
+        }
+        let report = f.explain();
+        assert_eq!(report.variants.len(), 2, "{name}: {report}");
+        assert_eq!(report.variants[1].calls, 6, "{name}: {report}");
+        assert_eq!(report.variants[1].arguments, ["f32[s0, 4] cpu"]);
+        assert!(plans(&report) <= 2 * segments, "{name}: {report}");
+    }
+}
+
+/// A size that is asked for before the first cut is a number from the start; after it, from there on.
+#[test]
+fn sizes_that_are_asked_for_around_a_cut() {
+    let before: Fallible = |x| {
+        let rows = x.size(0)? as f64;
+        let y = x / rows;
+        let largest = y.amax(&[], false).item()?.as_f64();
+        Ok(y / largest)
+    };
+    let after: Fallible = |x| {
+        let y = (x * 2.0).relu();
+        let largest = y.amax(&[], false).item()?.as_f64();
+        let z = &y / largest;
+        let [rows, columns] = z.dims()?;
+        Ok((z + x).reshape(&[columns, rows]) / rows as f64)
+    };
+    for (function, sizes_stay) in [(before, true), (after, false)] {
+        let f = compile(function, Options::default()).unwrap();
+        for rows in [5, 7, 12, 3] {
+            let x = randn(&[rows, 4], rows as u64);
+            close(&f.call_one(&[&x]).unwrap(), &function(&x).unwrap());
+        }
+        let report = f.explain();
+        let variants = if sizes_stay { 4 } else { 2 };
+        assert_eq!(report.variants.len(), variants, "{report}");
+        let reasons = report.variants[1].reasons.join("\n");
+        let said = match sizes_stay {
+            true => "dim 0 of argument 0 stays a number: the function asks for it at",
+            false => "on: the function asks for it after a cut",
+        };
+        assert!(reasons.contains(said), "{reasons}");
+        assert!(reasons.contains("cuts.rs:"), "{reasons}");
+    }
+}
+
+/// What knows no symbols does after a cut as it does before one.
+#[test]
+fn operations_that_need_numbers_after_a_cut() {
+    let function: Fallible = |x| {
+        let largest = (x * 2.0).amax(&[], false).item()?.as_f64();
+        let y = x / largest;
+        let pooled = y.t().unsqueeze(0).max_pool1d([2], [1], [0], [1]);
+        Ok(pooled + y.cummax(0).0.sum(&[], false))
+    };
+    let f = compile(function, Options::default()).unwrap();
+    for rows in [5, 7, 12, 3] {
+        let x = randn(&[rows, 4], rows as u64);
+        close(&f.call_one(&[&x]).unwrap(), &function(&x).unwrap());
+    }
+    assert_eq!(f.explain().variants.len(), 2, "{}", f.explain());
+}
+
+/// A mistake after a cut is the user's, and what ran before it ran once.
+#[test]
+fn a_mistake_after_a_cut_runs_nothing_twice() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    let f = compile(
+        move |x: &Tensor, w: &Tensor| -> Result<Tensor> {
+            let y = disable(&(x + 1.0), |y| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                y.clone()
+            })?;
+            Ok(y + w)
+        },
+        Options::default(),
+    )
+    .unwrap();
+    for (calls, (a, b)) in (1..).zip([(3, 3), (4, 4), (5, 5), (6, 7), (8, 9), (6, 6)]) {
+        let (x, w) = (randn(&[a], 1), randn(&[b], 2));
+        match f.call_one(&[&x, &w]) {
+            Ok(y) => close(&y, &(&x + 1.0 + &w)),
+            Err(error) => {
+                assert_ne!(a, b, "{error}");
+                assert_eq!(error.code, oxyfuel::Code::ShapeMismatch, "{error}");
+            }
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), calls);
+    }
+}
+
+/// Several dims and arguments, captured weights, and arguments that are parts of larger tensors.
+#[test]
+fn many_symbols_in_segments() {
+    let weight = randn(&[8, 8], 9);
+    let held = weight.clone();
+    let forward = move |x: &Tensor, y: &Tensor| -> Result<Tensor> {
+        let z = x.matmul(&held) + y;
+        let largest = z.abs().amax(&[], false).item()?.as_f64();
+        Ok((z / largest).matmul(&held).transpose(0, 1).softmax(-1) * 2.0)
+    };
+    let eager = forward.clone();
+    let f = compile(forward, Options::default()).unwrap();
+    for (batch, rows) in [(2, 3), (4, 6), (5, 3), (3, 11), (7, 2)] {
+        let x = randn(&[batch, rows, 24], 1).slice(2, 8, 16, 1);
+        let y = randn(&[batch, rows, 8], 2);
+        close(&f.call_one(&[&x, &y]).unwrap(), &eager(&x, &y).unwrap());
+    }
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 2, "{report}");
+    assert!(plans(&report) <= 4, "{report}");
 }

@@ -145,6 +145,135 @@ fn writes_views_and_layouts_with_symbols() {
     assert_eq!(g.explain().variants.len(), 2, "{}", g.explain());
 }
 
+/// Arguments that are no dense tensors: parts of larger ones, every second element, repeated ones.
+#[test]
+fn symbols_of_parts_of_larger_tensors() {
+    type Part = fn(i64) -> Tensor;
+    let parts: &[(&str, Part)] = &[
+        ("first columns of many", |n| {
+            randn(&[6, 100], 1).slice(1, 0, n, 1)
+        }),
+        ("first columns of more each time", |n| {
+            randn(&[6, 2 * n + 1], 1).slice(1, 0, n, 1)
+        }),
+        ("without the borders", |n| {
+            randn(&[n + 2, n + 2], 1)
+                .slice(0, 1, n + 1, 1)
+                .slice(1, 1, n + 1, 1)
+        }),
+        ("every second column", |n| {
+            randn(&[6, 2 * n], 1).slice(1, 0, 2 * n, 2)
+        }),
+        ("transposed part", |n| {
+            randn(&[n, 64], 1).slice(1, 0, 8, 1).t()
+        }),
+        ("one of three", |n| randn(&[2, n, 24], 1).slice(2, 8, 16, 1)),
+        ("heads", |n| {
+            let x = randn(&[2, n, 48], 1).slice(2, 0, 16, 1);
+            x.reshape(&[2, n, 4, 4]).transpose(1, 2)
+        }),
+        ("repeated rows", |n| randn(&[8], 1).expand(&[n, 8])),
+        ("repeated columns", |n| randn(&[n, 1], 1).expand(&[n, 8])),
+        ("the same columns of wider ones", |n| {
+            randn(&[6, 8 + n], 1).slice(1, 0, 8, 1)
+        }),
+    ];
+    let functions: &[fn(&Tensor) -> Tensor] = &[
+        |x| (x * 2.0 + 1.0).softmax(-1) + x.sum(&[-1], true),
+        |x| x.matmul(&x.transpose(-1, -2)).relu(),
+        |x| x.cumsum(-1).transpose(-1, -2) * 3.0,
+        |x| x.amax(&[0], false) - x.mean(&[0], false),
+        |x| x.flatten().sort(0, false).0,
+    ];
+    for ((name, part), function) in parts
+        .iter()
+        .flat_map(|p| functions.iter().map(move |f| (p, f)))
+    {
+        let f = compile(*function, Options::default()).unwrap();
+        for n in [5, 7, 12, 3, 31, 2, 18] {
+            let x = part(n);
+            let ours = f.call_one(&[&x]);
+            let ours = ours.unwrap_or_else(|error| panic!("{name} of {n}: {error}"));
+            close(&ours, &function(&x));
+        }
+        let report = f.explain();
+        // Another alignment of the first element may cost one more.
+        assert!(report.variants.len() <= 3, "{name}: {report}");
+        assert!(!report.to_string().contains("stay"), "{name}: {report}");
+    }
+}
+
+/// What lies apart in one call and together in another is told apart: a view of one is a copy of the other.
+#[test]
+fn layouts_of_other_kinds_have_variants_of_their_own() {
+    let function = |x: &Tensor| -> Result<Tensor> {
+        let flat = x.contiguous();
+        flat.clone().add_(1.0)?;
+        Ok(x * 1.0)
+    };
+    let f = compile(function, Options::default()).unwrap();
+    for (rows, columns) in [(3, 10), (4, 8), (5, 10), (2, 9), (6, 10), (7, 3)] {
+        let make = || randn(&[rows, 10], 1).slice(1, 0, columns, 1);
+        let (a, b) = (make(), make());
+        close(&f.call_one(&[&a]).unwrap(), &function(&b).unwrap());
+        close(&a, &b);
+    }
+    assert!(f.explain().variants.len() <= 4, "{}", f.explain());
+}
+
+#[test]
+fn strides_that_are_looked_at_stay_numbers() {
+    let function = |x: &Tensor| x * x.strides()[0] as f64;
+    let f = compile(function, Options::default()).unwrap();
+    for width in [20, 30, 40] {
+        let x = randn(&[4, width], 1).slice(1, 0, 8, 1);
+        close(&f.call_one(&[&x]).unwrap(), &function(&x));
+    }
+    let report = f.explain();
+    assert_eq!(report.variants.len(), 3, "{report}");
+    let reasons = report.variants[1].reasons.join("\n");
+    assert!(
+        reasons.contains(
+            "the stride of dim 0 of argument 0 stays a number: the function asks for it at"
+        ),
+        "{reasons}"
+    );
+}
+
+/// Parts of larger tensors are written, given back as views, bound and put into outputs.
+#[test]
+fn every_way_to_call_with_symbols_for_strides() {
+    let step = |x: &Tensor| -> Result<(Tensor, Tensor)> {
+        x.clone().mul_(2.0)?;
+        Ok((x.t(), x + 1.0))
+    };
+    let f = oxyfuel::jit(step, Options::default()).unwrap();
+    for n in [4, 6, 9, 5] {
+        let make = || randn(&[3, 3 * n], 1).slice(1, 0, n, 1);
+        let (a, b) = (make(), make());
+        let (view, sum) = f.call((&a,)).unwrap();
+        let expected = step(&b).unwrap();
+        close(&view, &expected.0);
+        close(&sum, &expected.1);
+        close(&a, &b);
+        assert_eq!(view.data_ptr().unwrap(), a.data_ptr().unwrap());
+    }
+    assert_eq!(f.explain().variants.len(), 2, "{}", f.explain());
+    let g = compile(|x: &Tensor| x.relu() + 1.0, Options::default()).unwrap();
+    for n in [4, 6, 9] {
+        let x = randn(&[3, 3 * n], 1).slice(1, 0, n, 1);
+        let expected = x.relu() + 1.0;
+        let mut out = [Tensor::zeros(&[3, n], DType::F32)];
+        g.call_into(&[&x], &mut out).unwrap();
+        close(&out[0], &expected);
+        let bound = Tensor::zeros(&[3, n], DType::F32);
+        g.bind(&[&x], &[&bound]).unwrap().call().unwrap();
+        close(&bound, &expected);
+        close(&g.profile(&[&x]).unwrap().0[0], &expected);
+    }
+    assert_eq!(g.explain().variants.len(), 2, "{}", g.explain());
+}
+
 #[test]
 fn eight_threads_and_many_sizes() {
     let f = compile(

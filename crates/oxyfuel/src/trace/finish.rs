@@ -5,10 +5,12 @@
 use super::memory::{self, Content, Input, Place};
 use super::{Open, Trace};
 use crate::core::{Returned, Template};
-use oxyfuel_base::{Arena, Expr, Result, Symbol, err};
-use oxyfuel_graph::{Builder, Graph, GraphOutput, Node, Op, ValueId};
+use oxyfuel_base::{Arena, DType, Expr, Result, Symbol, err};
+use oxyfuel_graph::{
+    AttrValue, Builder, Graph, GraphOutput, Layout, Node, Op, TensorType, Value, ValueId,
+};
 use oxyfuel_runtime::tensor as rt;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// What a function did, as one graph.
@@ -18,6 +20,8 @@ pub(crate) struct Captured {
     pub graph: Graph,
     /// The captured tensors.
     pub tensors: Vec<rt::Tensor>,
+    /// Symbols that are no size of an input: behind the captured tensors stands a tensor for each, which has that size.
+    pub sizes: Vec<Symbol>,
     /// What the function returned.
     pub results: Vec<Out>,
     /// The structure that it was returned in.
@@ -58,7 +62,7 @@ impl Open {
             }
         }
         let outputs = planned.into_iter().map(|(_, value)| value).collect();
-        let graph = self.close(outputs)?;
+        let (graph, sizes) = self.close(outputs)?;
         let inputs = std::mem::take(&mut self.memory.inputs);
         let captured = inputs.into_iter().filter(|input| {
             let origin = &self.memory.bases[input.base].origin;
@@ -67,6 +71,7 @@ impl Open {
         Ok(Captured {
             graph,
             tensors: captured.map(|input| input.tensor).collect(),
+            sizes,
             results,
             template: returned.template,
         })
@@ -100,8 +105,8 @@ impl Open {
         Ok(Out::ViewOfPlanned(planned.len() - 1, place.views.clone()))
     }
 
-    /// The graph of all that was noted, with these results and the contents of written inputs behind them.
-    pub(super) fn close(&mut self, outputs: Vec<ValueId>) -> Result<Graph> {
+    /// The graph of all that was noted, with these results and the contents of written inputs behind them; and the symbols that are no size of an input, for each of which it has one more.
+    pub(super) fn close(&mut self, outputs: Vec<ValueId>) -> Result<(Graph, Vec<Symbol>)> {
         let inputs = &self.memory.inputs;
         let mut taken: HashSet<ValueId> = HashSet::new();
         let mut list: Vec<(ValueId, Option<usize>)> =
@@ -125,17 +130,44 @@ impl Open {
             };
             results.push(GraphOutput { value: own, alias });
         }
-        let graph = hoist(self.builder.graph(), &self.memory.inputs, &results)?;
-        self.builder = Builder::new(graph.name.clone());
-        Ok(graph)
+        let closed = hoist(self.builder.graph(), &self.memory.inputs, &results)?;
+        self.builder = Builder::new(closed.0.name.clone());
+        self.declare();
+        Ok(closed)
     }
 }
 
-/// The graph with held places as inputs, and its results.
-fn hoist(graph: &Graph, inputs: &[Input], results: &[GraphOutput]) -> Result<Graph> {
+/// The symbols that a graph with these inputs depends on.
+fn used(graph: &Graph, inputs: &[Input]) -> BTreeSet<Symbol> {
+    let mut found = BTreeSet::new();
+    let mut add = |e: &Expr| found.extend(e.symbols());
+    for input in inputs {
+        input.border.ty.shape.iter().for_each(&mut add);
+        let strides = input.border.layout.strides().unwrap_or_default();
+        strides.iter().for_each(&mut add);
+    }
+    for node in graph.nodes.values() {
+        for attr in node.op.attrs() {
+            if let AttrValue::Expr(e) = &attr {
+                add(e);
+            }
+        }
+        let types = node.outputs.iter().map(|&out| graph.ty(out));
+        types.flat_map(|ty| &ty.shape).for_each(&mut add);
+    }
+    found
+}
+
+/// The graph with held places as inputs, and its results; behind the inputs one for each symbol that is no size of theirs.
+fn hoist(graph: &Graph, inputs: &[Input], results: &[GraphOutput]) -> Result<(Graph, Vec<Symbol>)> {
+    let used = used(graph, inputs);
+    let symbols = graph.symbols.iter();
     let mut out = Graph {
         name: graph.name.clone(),
-        symbols: graph.symbols.clone(),
+        symbols: symbols
+            .filter(|info| used.contains(&info.symbol))
+            .cloned()
+            .collect(),
         constants: graph.constants.clone(),
         values: Arena::new(),
         nodes: Arena::new(),
@@ -156,6 +188,22 @@ fn hoist(graph: &Graph, inputs: &[Input], results: &[GraphOutput]) -> Result<Gra
         let id = out.values.push(border);
         out.inputs.push(id);
         new.insert(input.held, id);
+    }
+    let extents = inputs.iter().flat_map(|input| &input.border.ty.shape);
+    let told: BTreeSet<Symbol> = extents.filter_map(Expr::as_symbol).collect();
+    let sizes: Vec<Symbol> = used.difference(&told).copied().collect();
+    let device = inputs.first().map(|input| input.border.ty.device);
+    for &symbol in &sizes {
+        let ty = TensorType::new(
+            DType::U8,
+            vec![Expr::from(symbol)],
+            device.unwrap_or_default(),
+        );
+        let id = out.values.push(Value {
+            layout: Layout::Required(vec![Expr::ZERO]),
+            ..Value::new(ty)
+        });
+        out.inputs.push(id);
     }
     let moved = |new: &HashMap<ValueId, ValueId>, old: &ValueId| {
         new.get(old)
@@ -191,7 +239,7 @@ fn hoist(graph: &Graph, inputs: &[Input], results: &[GraphOutput]) -> Result<Gra
         });
     }
     oxyfuel_graph::verify(&out)?;
-    Ok(out)
+    Ok((out, sizes))
 }
 
 /// A name that the text of a graph can have.

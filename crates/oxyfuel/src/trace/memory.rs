@@ -6,10 +6,11 @@
 
 use super::{Cut, Facts};
 use crate::guard::Guard;
-use oxyfuel_base::{Code, Expr, Result, ensure, err};
-use oxyfuel_graph::{Builder, Category, Graph, Op, Value, ValueId};
+use oxyfuel_base::{Code, Expr, Result, Symbol, ensure, err};
+use oxyfuel_graph::{Builder, Category, Graph, Layout as Border, Op, Value, ValueId};
 use oxyfuel_runtime::tensor as rt;
 use oxyfuel_runtime::tensor::layout::Layout;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub(super) struct Base {
     version: u32,
     /// The tensor that the program already has, if it is one.
     pub origin: Option<Origin>,
+    /// As what the memory that an earlier segment left enters the graph.
+    pub kept: Option<Value>,
     /// Whether the content is another one than at the start of the graph.
     pub written: bool,
 }
@@ -37,7 +40,7 @@ pub(super) struct Base {
 pub(super) struct Origin {
     pub tensor: rt::Tensor,
     /// As what it enters the graph.
-    border: Value,
+    pub border: Value,
     pub is_argument: bool,
 }
 
@@ -70,7 +73,7 @@ pub(super) struct Place {
 /// A tensor of the trace.
 #[derive(Debug)]
 pub(super) struct Known {
-    place: Arc<Place>,
+    pub place: Arc<Place>,
     value: ValueId,
     /// That of the base, when this was its value.
     version: u32,
@@ -150,6 +153,7 @@ impl Memory {
             content,
             version: 0,
             origin,
+            kept: None,
             written: false,
         });
         self.bases.len() - 1
@@ -174,8 +178,13 @@ impl Memory {
         Self::whole(base, tensor.layout().clone())
     }
 
-    /// The memory of a concrete tensor that the function uses. Once the function is cut it runs anew at every call, and an argument can be recognised.
-    pub fn lift(&mut self, tensor: &rt::Tensor, cuts: &[Cut]) -> Arc<Place> {
+    /// The memory of a concrete tensor that the function uses. Once the function is cut it runs anew at every call, and an argument can be recognised; so can a size.
+    pub fn lift(
+        &mut self,
+        tensor: &rt::Tensor,
+        cuts: &[Cut],
+        sizes: &BTreeMap<Symbol, i64>,
+    ) -> Arc<Place> {
         let same = |known: &rt::Tensor| {
             known.storage().is_same(tensor.storage())
                 && known.layout() == tensor.layout()
@@ -191,9 +200,13 @@ impl Memory {
                 .iter()
                 .filter(|base| base.origin.is_some())
                 .count();
+            let mut border = Guard::of(tensor).value(format!("captured{captured}"));
+            if !cuts.is_empty() {
+                generalise(&mut border, tensor, sizes);
+            }
             let origin = Origin {
                 tensor: tensor.clone(),
-                border: Guard::of(tensor).value(format!("captured{captured}")),
+                border,
                 is_argument: false,
             };
             self.push(Content::Memory(tensor.clone()), Some(origin))
@@ -230,9 +243,10 @@ impl Memory {
             Content::Value(value) => return Ok(*value),
             Content::Memory(tensor) => tensor.clone(),
         };
-        let border = match &self.bases[base].origin {
-            Some(origin) => origin.border.clone(),
-            None => Guard::of(&tensor).value(format!("kept{base}")),
+        let known = &self.bases[base];
+        let border = match (&known.origin, &known.kept) {
+            (Some(Origin { border, .. }), _) | (None, Some(border)) => border.clone(),
+            (None, None) => Guard::of(&tensor).value(format!("kept{base}")),
         };
         let ty = border.ty.clone();
         let held = builder.full(0, ty.shape, ty.dtype, ty.device)?;
@@ -294,6 +308,21 @@ impl Memory {
         }
         self.inputs.clear();
     }
+}
+
+/// Sizes of a tensor that are those of symbols in this call: the same segment of a call with other sizes is then the same graph. Whatever is taken for a symbol is one in this call, so
+/// the segment is right in any case.
+fn generalise(border: &mut Value, tensor: &rt::Tensor, sizes: &BTreeMap<Symbol, i64>) {
+    if !tensor.is_contiguous() {
+        return;
+    }
+    for (extent, &size) in border.ty.shape.iter_mut().zip(tensor.shape()) {
+        let symbol = sizes.iter().find(|(_, known)| **known == size && size > 1);
+        if let Some((&symbol, _)) = symbol {
+            *extent = Expr::from(symbol);
+        }
+    }
+    border.layout = Border::Required(border.ty.contiguous_strides());
 }
 
 /// `whole`, whose view by `op` is `part` from now on.

@@ -1,7 +1,7 @@
 //! Capture: a function runs on traced tensors, and what it does is noted in a graph.
 //!
 //! ```text
-//!   arguments ─┐                    ┌─ note: one node an operation
+//!   arguments ─┐                    ┌─ note: one node an operation (note.rs)
 //!              ├─▶ traced tensors ──┼─ write: memory gets a new content (memory.rs)
 //!   captured ──┘                    ├─ read: a cut; the segment so far is compiled and run (segment.rs)
 //!                                   └─ return: outputs, views of inputs, write-backs (finish.rs)
@@ -10,28 +10,29 @@
 //! A trace is open while its function runs, and is the current one of its thread: every operation there is noted, also one on concrete tensors only, which become further inputs of
 //! the graph, read at every call. A tensor of a trace that is over, or of another one, is a leak and says so.
 //!
-//! **Sizes.** Extents of arguments may be symbols. Whoever asks for one as a number fixes it: the trace notes which and where, and its caller captures again with that extent known.
+//! **Sizes.** Extents of arguments may be symbols. Whoever asks for one as a number fixes it: the trace notes which and where, and its caller captures again with that extent known. After a cut a part of
+//! the function has run, and it cannot be captured again: the symbol is the number of this call from there on ([`settle`]).
 
 mod finish;
 mod memory;
+mod note;
 mod segment;
+mod settle;
 
 pub(crate) use finish::{Captured, Out, replay};
+pub(crate) use note::{copied, note, source, splice, write};
 pub(crate) use segment::{Cut, Segment};
 
-use crate::call::{Call, Operand, origin};
 use crate::core::{Compilers, Request, Returned};
 use crate::guard::Guard;
 use crate::machine::Device;
 use crate::tensor::{State, Tensor, located};
 use memory::{Memory, Place};
-use oxyfuel_base::{DType, Error, Expr, Result, Symbol, ensure, err};
-use oxyfuel_graph::{
-    Builder, Graph, HostTensor, Layout as Border, Op, Operand as Value, SymbolInfo, ValueId,
-};
+use oxyfuel_base::{DType, Error, Expr, Result, Symbol, err};
+use oxyfuel_graph::{Builder, Layout as Border, SymbolInfo, ValueId};
 use oxyfuel_runtime::tensor as rt;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,10 +67,14 @@ pub(crate) struct Trace {
 struct Open {
     builder: Builder,
     memory: Memory,
-    /// What each symbol is in this call.
+    /// The symbols, and what each of them is in this call.
+    symbols: Vec<SymbolInfo>,
     sizes: BTreeMap<Symbol, i64>,
-    /// Symbols that the function wanted as numbers, and where.
+    /// Symbols that the function wanted as numbers, and where: before it was cut, and after.
     fixed: BTreeMap<Symbol, String>,
+    settled: BTreeMap<Symbol, String>,
+    /// What went wrong where no error could be returned.
+    broken: Option<Error>,
     /// How segments are compiled; `None` where the function must stay whole.
     compilers: Option<Arc<Compilers>>,
     cuts: Vec<Cut>,
@@ -145,11 +150,21 @@ impl Traced {
             return;
         }
         if let Some(open) = self.trace.lock().as_mut() {
-            for &symbol in symbols.iter().flatten() {
-                let place = || format!("{}:{}", caller.file(), caller.line());
-                open.fixed.entry(symbol).or_insert_with(place);
-            }
+            let symbols: Vec<Symbol> = symbols.iter().flatten().copied().collect();
+            open.fix(&symbols, caller);
         }
+    }
+
+    /// Strides as numbers, which fixes all that they may depend on.
+    pub fn strides(&self, caller: &Location<'_>) -> &[i64] {
+        self.fix(None, caller);
+        if !self.facts.contiguous
+            && let Some(open) = self.trace.lock().as_mut()
+        {
+            let symbols: Vec<Symbol> = open.sizes.keys().copied().collect();
+            open.fix(&symbols, caller);
+        }
+        &self.facts.strides
     }
 
     pub fn trace(&self) -> &Arc<Trace> {
@@ -177,168 +192,40 @@ fn leak(what: &str) -> Error {
     .help("return the tensor from the function instead of keeping it")
 }
 
-/// Notes an operation.
-pub(crate) fn note(
-    trace: &Arc<Trace>,
-    call: &Call,
-    operands: &[Operand<'_>],
-    caller: &Location<'_>,
-) -> Result<Tensor> {
-    let mut open = trace.lock();
-    let open = open.as_mut().ok_or_else(|| leak("an operation"))?;
-    open.builder.set_origin(Some(origin(caller)));
-    let mut values = Vec::with_capacity(operands.len());
-    let mut places = Vec::with_capacity(operands.len());
-    for (i, operand) in operands.iter().enumerate() {
-        match operand {
-            Operand::Tensor(tensor) => {
-                let (value, place) = open.operand(trace, tensor)?;
-                values.push(Value::Value(value));
-                places.push((value, place));
-            }
-            Operand::Number(number) => {
-                values.push(open.number(call, operands, i, *number)?);
-            }
-        }
-    }
-    if let (Call::Squeeze(dim), Some((value, _))) = (call, places.first()) {
-        open.fix_squeezed(*value, *dim, caller);
-    }
-    let out = call.record(&mut open.builder, &values)?;
-    let place = open.place_of(call, out, &places)?;
-    open.tensor(trace, out, place)
-}
-
-/// Notes a tensor that the program makes from nothing.
-pub(crate) fn source(
-    trace: &Arc<Trace>,
-    caller: &Location<'_>,
-    make: impl FnOnce(&mut Builder) -> Result<ValueId>,
-) -> Result<Tensor> {
-    let mut open = trace.lock();
-    let open = open.as_mut().ok_or_else(|| leak("a constructor"))?;
-    open.builder.set_origin(Some(origin(caller)));
-    let value = make(&mut open.builder)?;
-    let place = open.fresh(value)?;
-    open.tensor(trace, value, place)
-}
-
-/// Notes a tensor that begins as a copy of one that was made during the capture, in memory of its own.
-pub(crate) fn copied(
-    trace: &Arc<Trace>,
-    tensor: rt::Tensor,
-    caller: &Location<'_>,
-) -> Result<Tensor> {
-    let mut open = trace.lock();
-    let open = open.as_mut().ok_or_else(|| leak("a constructor"))?;
-    open.builder.set_origin(Some(origin(caller)));
-    let (value, _) = open.operand(trace, &tensor.into())?;
-    let place = open.fresh(value)?;
-    open.tensor(trace, value, place)
-}
-
-/// Notes that the elements of a tensor are overwritten with those of another of the same type and shape.
-pub(crate) fn write(
-    trace: &Arc<Trace>,
-    target: &Tensor,
-    source: &Tensor,
-    caller: &Location<'_>,
-) -> Result<()> {
-    let mut open = trace.lock();
-    let open = open.as_mut().ok_or_else(|| leak("a write"))?;
-    open.builder.set_origin(Some(origin(caller)));
-    let (value, _) = open.operand(trace, source)?;
-    let (old, place) = open.operand(trace, target)?;
-    let (to, from) = (open.builder.ty(old), open.builder.ty(value));
-    ensure!(
-        to == from,
-        ShapeMismatch,
-        "a write of {}{:?} into {}{:?}",
-        from.dtype,
-        from.shape,
-        to.dtype,
-        to.shape
-    );
-    let Open {
-        builder, memory, ..
-    } = open;
-    memory.write(builder, &place, value)?;
-    if let State::Traced(traced) = &target.state {
-        memory.seen(traced.facts.id, value);
-    }
-    Ok(())
-}
-
-/// Notes a whole graph in the current trace; its arguments must have the types of its inputs.
-pub(crate) fn splice(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
-    let trace = current().ok_or_else(|| err!(Internal, "a graph is spliced into no trace"))?;
-    let mut open = trace.lock();
-    let open = open.as_mut().ok_or_else(|| leak("a graph"))?;
-    let mut new: HashMap<ValueId, ValueId> = HashMap::new();
-    for (i, (&input, argument)) in graph.inputs.iter().zip(arguments).enumerate() {
-        let (value, _) = open.operand(&trace, argument)?;
-        let (want, have) = (graph.ty(input), open.builder.ty(value));
-        ensure!(
-            want.dtype == have.dtype,
-            DTypeMismatch,
-            "input {i} of @{} is {}, got {}",
-            graph.name,
-            want.dtype,
-            have.dtype
-        );
-        ensure!(
-            want.shape == have.shape,
-            ShapeMismatch,
-            "input {i} of @{} has shape {:?}, got {:?}",
-            graph.name,
-            want.shape,
-            have.shape
-        );
-        new.insert(input, value);
-    }
-    let moved = |new: &HashMap<ValueId, ValueId>, old: &ValueId| {
-        new.get(old)
-            .copied()
-            .ok_or_else(|| err!(InvalidGraph, "{old} is used before it is defined"))
-    };
-    for node in graph.nodes.values() {
-        open.builder.set_origin(Some(node.origin.clone()));
-        let outputs = if let Op::Constant { id, device } = &node.op {
-            let constant = &graph.constants[*id];
-            let tensor = HostTensor::clone(&constant.tensor);
-            vec![open.builder.constant(&constant.name, tensor, *device)?]
-        } else {
-            let inputs = node
-                .inputs
-                .iter()
-                .map(|old| moved(&new, old))
-                .collect::<Result<Vec<_>>>()?;
-            open.builder.node(node.op.clone(), &inputs)?
-        };
-        new.extend(node.outputs.iter().copied().zip(outputs));
-    }
-    let outputs = graph.outputs.iter().map(|output| {
-        let value = moved(&new, &output.value)?;
-        let place = open.fresh(value)?;
-        open.tensor(&trace, value, place)
-    });
-    outputs.collect()
-}
-
 impl Open {
-    fn new(name: &str, compilers: Option<Arc<Compilers>>) -> Self {
-        Self {
+    fn new(name: &str, borders: &Borders, compilers: Option<Arc<Compilers>>) -> Self {
+        let mut open = Self {
             builder: Builder::new(name),
             memory: Memory::default(),
-            sizes: BTreeMap::new(),
+            symbols: borders.symbols.clone(),
+            sizes: borders.sizes.clone(),
             fixed: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            broken: None,
             compilers,
             cuts: Vec::new(),
+        };
+        open.declare();
+        open
+    }
+
+    /// Tells the builder of a new graph which symbols there are.
+    fn declare(&mut self) {
+        for info in &self.symbols {
+            self.builder.declare(info.clone());
         }
+    }
+
+    /// What symbols are in this call.
+    fn number(&self, e: &Expr) -> Result<i64> {
+        e.eval(&|symbol| self.sizes.get(&symbol).copied())
     }
 
     /// The value that a tensor is in this graph now, and where its elements lie.
     fn operand(&mut self, trace: &Arc<Trace>, tensor: &Tensor) -> Result<(ValueId, Arc<Place>)> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let Self {
             builder, memory, ..
         } = self;
@@ -349,78 +236,8 @@ impl Open {
             State::Traced(_) => Err(leak("an operation of another trace")),
             State::Failed(error) => Err((**error).clone()),
             State::Concrete(tensor) => {
-                let place = memory.lift(tensor, &self.cuts);
+                let place = memory.lift(tensor, &self.cuts, &self.sizes);
                 Ok((memory.content(builder, place.base)?, place))
-            }
-        }
-    }
-
-    /// A number of an operation. After a cut it may come from what was read: as an input of its segment it does not lead to another compile when it changes.
-    fn number(
-        &mut self,
-        call: &Call,
-        operands: &[Operand<'_>],
-        i: usize,
-        number: oxyfuel_base::Scalar,
-    ) -> Result<Value> {
-        let other = match operands.get(1 - i.min(1)) {
-            Some(Operand::Tensor(other))
-                if !self.cuts.is_empty() && call.takes_tensor_numbers() =>
-            {
-                other
-            }
-            Some(_) | None => return Ok(Value::Number(number)),
-        };
-        let alike = matches!(other.dtype(), DType::F32 | DType::F64) && other.rank() > 0;
-        if !alike || operands.len() != 2 {
-            return Ok(Value::Number(number));
-        }
-        let made = suspended(|| Tensor::full(&[], number, other.dtype()));
-        let State::Concrete(tensor) = &made.state else {
-            return Ok(Value::Number(number));
-        };
-        let Self {
-            builder, memory, ..
-        } = self;
-        let place = memory.lift(tensor, &[]);
-        Ok(Value::Value(memory.content(builder, place.base)?))
-    }
-
-    /// Where the elements of a result lie: on those of an operand, if the operation is a view of it.
-    fn place_of(
-        &mut self,
-        call: &Call,
-        out: ValueId,
-        places: &[(ValueId, Arc<Place>)],
-    ) -> Result<Arc<Place>> {
-        // Only what a call says it is, is looked into.
-        let is_operand =
-            |value: ValueId| !call.is_view() || places.iter().any(|(known, _)| *known == value);
-        let (root, views) = memory::views(self.builder.graph(), out, &is_operand);
-        if let Some((_, place)) = places.iter().find(|(value, _)| *value == root) {
-            let sizes = &self.sizes;
-            let number = |e: &Expr| e.eval(&|symbol| sizes.get(&symbol).copied());
-            if let Some(place) = place.viewed(&views, &number)? {
-                return Ok(Arc::new(place));
-            }
-        }
-        self.fresh(out)
-    }
-
-    /// Whether a dim disappears is asked of its size, where that may be 1.
-    fn fix_squeezed(&mut self, value: ValueId, dim: i64, caller: &Location<'_>) {
-        let shape = &self.builder.ty(value).shape;
-        let dim = if dim < 0 {
-            dim + shape.len() as i64
-        } else {
-            dim
-        };
-        let extent = usize::try_from(dim).ok().and_then(|dim| shape.get(dim));
-        for symbol in extent.map(Expr::symbols).unwrap_or_default() {
-            let mut symbols = self.builder.graph().symbols.iter();
-            if symbols.any(|info| info.symbol == symbol && info.min < 2) {
-                let place = || format!("{}:{}", caller.file(), caller.line());
-                self.fixed.entry(symbol).or_insert_with(place);
             }
         }
     }
@@ -433,10 +250,7 @@ impl Open {
 
     fn extents(&self, value: ValueId) -> Result<Vec<i64>> {
         let shape = &self.builder.ty(value).shape;
-        shape
-            .iter()
-            .map(|e| e.eval(&|symbol| self.sizes.get(&symbol).copied()))
-            .collect()
+        shape.iter().map(|e| self.number(e)).collect()
     }
 
     fn tensor(&mut self, trace: &Arc<Trace>, value: ValueId, place: Arc<Place>) -> Result<Tensor> {
@@ -473,14 +287,29 @@ pub(crate) enum Outcome {
     /// It is one graph.
     Whole(Captured),
     /// It was cut into segments, which have run.
-    Cut(Returned, Vec<Cut>, Option<Segment>),
-    /// It wants these sizes as numbers: capture again with them known.
+    Cut(Ran),
+    /// It wants these sizes as numbers, and nothing of it has run: capture again with them known.
     Fixed(BTreeMap<Symbol, String>),
+    /// It failed after a part of it had run.
+    Failed(Error),
+}
+
+/// A function that was cut into segments and has run.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub returned: Returned,
+    pub cuts: Vec<Cut>,
+    /// What came after the last cut.
+    pub last: Option<Segment>,
+    /// Symbols that it wanted as numbers on its way, and where.
+    pub settled: BTreeMap<Symbol, String>,
 }
 
 /// The arguments of a capture, as values of the graph.
 pub(crate) struct Borders {
     pub symbols: Vec<SymbolInfo>,
+    /// What they are in this call.
+    pub sizes: BTreeMap<Symbol, i64>,
     /// One an argument.
     pub values: Vec<oxyfuel_graph::Value>,
     /// Every result is an output of the graph, also what a call finds in its inputs.
@@ -494,6 +323,7 @@ impl Borders {
         let values = request.inputs.iter().zip(&names);
         Self {
             symbols: Vec::new(),
+            sizes: BTreeMap::new(),
             values: values
                 .map(|(tensor, name)| Guard::of(tensor).value(short(name)))
                 .collect(),
@@ -512,13 +342,7 @@ pub(crate) fn capture(
     let trace = Arc::new(Trace {
         open: Mutex::default(),
     });
-    let mut open = Open::new(name, compilers);
-    for info in borders.symbols {
-        if let Some(hint) = info.hint {
-            open.sizes.insert(info.symbol, hint);
-        }
-        open.builder.declare(info);
-    }
+    let mut open = Open::new(name, &borders, compilers);
     let mut tensors = Vec::with_capacity(request.inputs.len());
     for (input, border) in request.inputs.iter().zip(borders.values) {
         let place = open.memory.argument(input, border);
@@ -542,15 +366,17 @@ pub(crate) fn capture(
     if !open.fixed.is_empty() {
         return Ok(Outcome::Fixed(std::mem::take(&mut open.fixed)));
     }
-    let returned = returned?;
     drop(tensors);
     if open.cuts.is_empty() {
-        let captured = open.finish(&trace, returned, borders.all_results)?;
+        let captured = open.finish(&trace, returned?, borders.all_results)?;
         return Ok(Outcome::Whole(captured));
     }
-    let cuts = std::mem::take(&mut open.cuts);
-    let (returned, last) = open.last(&trace, returned)?;
-    Ok(Outcome::Cut(returned, cuts, last))
+    Ok(
+        match returned.and_then(|returned| open.last(&trace, returned)) {
+            Ok(ran) => Outcome::Cut(ran),
+            Err(error) => Outcome::Failed(error),
+        },
+    )
 }
 
 /// The name of an argument as an identifier: `x0`, or the path of a field.

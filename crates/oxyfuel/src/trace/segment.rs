@@ -4,13 +4,15 @@
 //! and the next segment begins. Which way the program takes may depend on what it read, so a function that was cut runs anew at every call; its segments do not compile anew.
 
 use super::memory::{Content, Place};
-use super::{Open, Trace, replay};
-use crate::core::{self, Returned};
-use crate::machine::Device;
+use super::{Open, Ran, Trace, replay, settle};
+use crate::core::Returned;
+use crate::guard::alignment;
+use crate::machine;
 use crate::tensor::Tensor;
-use oxyfuel_base::{Result, err};
+use crate::variant::{compile, size_tensors};
+use oxyfuel_base::{Result, Symbol, err};
 use oxyfuel_engine::Executable;
-use oxyfuel_graph::Graph;
+use oxyfuel_graph::{Graph, Layout, TensorType, Value};
 use oxyfuel_runtime::tensor as rt;
 use std::fmt;
 use std::panic::Location;
@@ -31,6 +33,8 @@ pub(crate) struct Segment {
     pub executable: Arc<Executable>,
     /// As it was captured, for whoever asks what came of it.
     pub graph: Arc<Graph>,
+    /// Why its sizes are numbers, where they should be symbols.
+    pub refused: Option<String>,
 }
 
 impl fmt::Display for Cut {
@@ -55,6 +59,10 @@ impl Open {
             )
             .help("return the tensor from the function and read it after the call, or write the decision with where_; without fullgraph the function is cut here"));
         }
+        if !self.fixed.is_empty() {
+            // Nothing has run yet, so that the function can begin again with these sizes as numbers.
+            return Err(err!(Internal, "a read in a capture that is begun again"));
+        }
         let places = self.places(trace, tensors)?;
         let segment = self.run(&places, true)?;
         self.cuts.push(Cut {
@@ -66,20 +74,20 @@ impl Open {
     }
 
     /// The last segment: only what is returned is left of it.
-    pub(super) fn last(
-        &mut self,
-        trace: &Arc<Trace>,
-        returned: Returned,
-    ) -> Result<(Returned, Option<Segment>)> {
+    pub(super) fn last(&mut self, trace: &Arc<Trace>, returned: Returned) -> Result<Ran> {
         let tensors: Vec<&Tensor> = returned.tensors.iter().collect();
         let places = self.places(trace, &tensors)?;
-        let segment = self.run(&places, false)?;
+        let last = self.run(&places, false)?;
         let tensors = self.tensors_at(&places)?.into_iter();
-        let returned = Returned {
-            tensors: tensors.map(Tensor::from).collect(),
-            template: returned.template,
-        };
-        Ok((returned, segment))
+        Ok(Ran {
+            returned: Returned {
+                tensors: tensors.map(Tensor::from).collect(),
+                template: returned.template,
+            },
+            cuts: std::mem::take(&mut self.cuts),
+            last,
+            settled: std::mem::take(&mut self.settled),
+        })
     }
 
     fn places(&mut self, trace: &Arc<Trace>, tensors: &[&Tensor]) -> Result<Vec<Arc<Place>>> {
@@ -91,8 +99,9 @@ impl Open {
 
     fn tensors_at(&self, places: &[Arc<Place>]) -> Result<Vec<rt::Tensor>> {
         let bases = &self.memory.bases;
+        let size = |symbol: Symbol| self.sizes.get(&symbol).copied();
         let tensors = places.iter().map(|place| match &bases[place.base].content {
-            Content::Memory(tensor) => replay(tensor, &place.views, &|_| None),
+            Content::Memory(tensor) => replay(tensor, &place.views, &size),
             Content::Value(_) => Err(err!(Internal, "memory that no segment left")),
         });
         tensors.collect()
@@ -138,31 +147,52 @@ impl Open {
             base.written &= base.origin.is_some();
         }
         let any_written = self.memory.bases.iter().any(|base| base.written);
-        let mut graph = self.close(outputs.iter().map(|(_, value)| *value).collect())?;
+        let types: Vec<TensorType> = outputs
+            .iter()
+            .map(|(_, value)| self.builder.ty(*value).clone())
+            .collect();
+        let (mut graph, sizes) = self.close(outputs.iter().map(|(_, value)| *value).collect())?;
         // The same segment of another round is the same graph.
         for (i, &input) in graph.inputs.iter().enumerate() {
             graph.values[input].name = Some(format!("x{i}"));
         }
         let mut segment = None;
         if any_written || !outputs.is_empty() {
-            let tensors: Vec<&rt::Tensor> = self
-                .memory
-                .inputs
-                .iter()
-                .map(|input| &input.tensor)
-                .collect();
-            let device = tensors.first().map(|tensor| Device::from(tensor.device()));
+            let inputs = &self.memory.inputs;
+            let device = inputs.first().map(|input| input.tensor.device().into());
             let compilers = self
                 .compilers
                 .as_ref()
                 .ok_or_else(|| err!(Internal, "a segment without a compiler"))?;
             let compiler = compilers.get(device.unwrap_or_default())?;
-            let (executable, _) = core::compile(&compiler, &graph)?;
+            let size = |symbol: Symbol| self.sizes.get(&symbol).copied();
+            let sizes = size_tensors(&compiler, &sizes, &size)?;
+            let tensors = inputs.iter().map(|input| &input.tensor);
+            let tensors: Vec<&rt::Tensor> = tensors.chain(&sizes).collect();
+            let mut refused = None;
+            let (executable, _) = match compile(&compiler, &graph) {
+                Err(error) if !graph.symbols.is_empty() => {
+                    refused = Some(error.message);
+                    graph = settle::graph(&graph, &size)?;
+                    compile(&compiler, &graph)?
+                }
+                found => found?,
+            };
             let made = executable.run(&tensors)?;
-            contents.extend(outputs.iter().map(|(number, _)| *number).zip(made));
+            for (((number, _), tensor), ty) in outputs.iter().zip(made).zip(types) {
+                let tensor = tensor.contiguous(machine::cpu().memory())?;
+                self.memory.bases[*number].kept = Some(Value {
+                    layout: Layout::Required(ty.contiguous_strides()),
+                    ty,
+                    align: alignment(&tensor),
+                    name: None,
+                });
+                contents.push((*number, tensor));
+            }
             segment = Some(Segment {
                 executable,
                 graph: Arc::new(graph),
+                refused,
             });
         }
         for base in &mut self.memory.bases {
