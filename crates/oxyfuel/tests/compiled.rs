@@ -1,6 +1,7 @@
 //! Compiled functions: variants and their reasons, captured tensors, threads, results in place.
 
 use oxyfuel::{DType, Device, Options, Tensor, compile};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn ones(shape: &[i64]) -> Tensor {
     Tensor::ones(shape, DType::F32)
@@ -330,4 +331,27 @@ fn a_graph_of_symbolic_sizes_is_compiled_once() {
     let error = f.call(&[&long, &w]).unwrap_err();
     assert_eq!(error.code, oxyfuel::Code::ShapeMismatch);
     assert!(error.message.contains("between 0 and 4096"), "{error}");
+}
+
+/// A panic of the user's function stays one, and leaves nothing locked or half captured.
+#[test]
+fn a_panic_of_the_function_is_its_own() {
+    static ANGRY: AtomicBool = AtomicBool::new(true);
+    let f = compile(
+        |x: &Tensor| {
+            let y = x + 1.0;
+            assert!(!ANGRY.load(Ordering::Relaxed), "mine");
+            y * 2.0
+        },
+        Options::default(),
+    )
+    .unwrap();
+    let x = Tensor::ones(&[3], DType::F32);
+    let call = || f.call_one(&[&x]);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"mine"));
+    assert_eq!((&x + 1.0).to_vec::<f32>().unwrap(), [2.0; 3]);
+    ANGRY.store(false, Ordering::Relaxed);
+    assert_eq!(call().unwrap().to_vec::<f32>().unwrap(), [4.0; 3]);
+    assert_eq!(f.explain().variants.len(), 1);
 }
