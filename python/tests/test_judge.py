@@ -171,6 +171,13 @@ def test_samples_that_kill_their_process_only_together_are_recorded(tmp_path):
     assert "in one graph, not alone" in samples[-1]["what"]
 
 
+def test_results_of_other_code_are_not_taken_up(monkeypatch, capsys):
+    monkeypatch.setattr(opinfo.revision, "code", lambda: "abc")
+    done = {"a": {"commit": "abc"}, "b": {"commit": "abc+"}, "c": {}}
+    assert opinfo.ours(done) == {"a": {"commit": "abc"}}
+    assert "2 results of other code are run again" in capsys.readouterr().err
+
+
 def test_a_count_that_rises_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(counts, "HERE", tmp_path)
     row = counts.row(3, 1, 0, {"aten.mm.default": 1})

@@ -10,8 +10,8 @@ usage: cargo xtask opinfo [--op NAME] [--dtype D] [--limit N] [--shard I/N] [--w
 
 Runs PyTorch's operator database through the backend: every operator, every sample, in float32, bfloat16, int64 and
 bool, and gradients in float32. The first samples of an operator are graphs of their own, the others are compiled
-several to a graph (--together 1: all alone). Results go to target/judge/opinfo.jsonl; jobs that are in it are not run
-again, so a run can be stopped and taken up. Fails when a result is wrong or a count of external operators or
+several to a graph (--together 1: all alone). Results go to target/judge/opinfo.jsonl; jobs of this commit that are in
+it are not run again, so a run can be stopped and taken up (--mixed: jobs of any commit). Fails when a result is wrong or a count of external operators or
 interpreted kernels is above the recorded one, or when less than 95 % of the samples of a whole run do without torch's
 operators (docs/operators.md says which samples count); --bless records counts and share and writes docs/operators.md,
 --record writes the outcome of a whole run to bench/record/judge.json and docs/torch.md (with --report: of the results

@@ -274,10 +274,19 @@ def arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--patience", type=float, default=120, help="seconds a sample may take")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="the file of results; jobs that are in it are not run again")
     parser.add_argument("--fresh", action="store_true", help="forget the results of before")
+    parser.add_argument("--mixed", action="store_true", help="keep results of other commits, which are run again otherwise")
     parser.add_argument("--dynamo", action="store_true", help="every sample through torch.compile")
     parser.add_argument("--bless", action="store_true", help="write the counts and docs/operators.md from the results")
     parser.add_argument("--report", action="store_true", help="run nothing; report on the results there are")
     parser.add_argument("--record", action="store_true", help="write the outcome of a whole run to bench/record/judge.json and docs/torch.md")
+
+
+def ours(done):
+    """The results of the code that is judged."""
+    mine = {key: line for key, line in done.items() if line.get("commit") == revision.code()}
+    if len(mine) < len(done):
+        print(f"{len(done) - len(mine)} results of other code are run again (--mixed keeps them)", file=sys.stderr, flush=True)
+    return mine
 
 
 def main(args):
@@ -286,6 +295,8 @@ def main(args):
     if args.fresh:
         args.results.unlink(missing_ok=True)
     done = {line["key"]: line for line in read(args.results)}
+    if not args.report and not args.mixed:
+        done = ours(done)
     wanted = list(jobs(args.op, args.dtype or tuple(DTYPES), args.direction or (FORWARD, GRAD)))[shard::of]
     common = {"backend": args.backend, "limit": args.limit, "seed": args.seed, "together": args.together, "dynamo": args.dynamo}
     todo = [] if args.report else [job | common for job in wanted if key(job) not in done]
