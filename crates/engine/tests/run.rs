@@ -71,6 +71,27 @@ fn every_cpu_target_of_this_machine_runs() {
     }
 }
 
+#[test]
+fn what_lies_beside_a_given_output_stays() {
+    let device = cpu_device(&options());
+    let target = Target::host(&options()).unwrap();
+    // The slice is the first part of what is computed, and the given tensor the first part of its memory.
+    let text = "graph @f(%x: f32[20] cpu) {
+  %y: f32[20] = neg %x
+  %z: f32[4] = slice %y, dim=0, start=0, end=4, step=1
+  return %z
+}";
+    let executable = load(text, &target, &device);
+    let x = tensor(&device, &[20], |i| i as f32);
+    let whole = tensor(&device, &[20], |_| 7.0);
+    let mut out = [whole.slice(0, 0, 4, 1).unwrap()];
+    executable.run_into(&[&x], &mut out).unwrap();
+    let wanted: Vec<f32> = (0..20)
+        .map(|i| if i < 4 { -(i as f32) } else { 7.0 })
+        .collect();
+    assert_eq!(whole.to_vec::<f32>().unwrap(), wanted);
+}
+
 /// Functions and casts for which levels of the machine have instructions of their own.
 const TO_THE_BIT: &str = "graph @f(%x: f32[32, 2048] cpu) {
   %e: f32[32, 2048] = exp %x

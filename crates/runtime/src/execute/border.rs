@@ -172,6 +172,16 @@ fn same_strides(tensor: &Tensor, strides: &[i64]) -> bool {
         .all(|((a, b), extent)| *extent == 1 || a == b)
 }
 
+/// Bytes from the first element of a tensor to behind its last. What lies beside them is not its own.
+fn span(tensor: &Tensor) -> u64 {
+    if tensor.is_empty() {
+        return 0;
+    }
+    let dims = tensor.shape().iter().zip(tensor.strides());
+    let last: i64 = dims.map(|(extent, stride)| (extent - 1) * stride).sum();
+    u64::try_from(last + 1).unwrap_or(0) * tensor.dtype().size() as u64
+}
+
 /// Whether an output that has memory of its own can be computed right here: laid out alike, aligned, with room for the buffer.
 pub(super) fn check_target(index: usize, tensor: &Tensor, instance: &Instance) -> Result<()> {
     let output = &instance.outputs[index];
@@ -188,8 +198,7 @@ pub(super) fn check_target(index: usize, tensor: &Tensor, instance: &Instance) -
         LayoutMismatch,
         "output {index} does not start at a multiple of {ALIGN} bytes"
     );
-    let end = tensor.storage().address() + tensor.storage().len() as u64;
-    let room = end.saturating_sub(tensor.address());
+    let room = span(tensor);
     ensure!(
         room >= needed,
         LayoutMismatch,
