@@ -304,7 +304,7 @@ impl Compiled {
         self
     }
 
-    /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`].
+    /// Compiles for a few ranges of sizes of the arguments, once each; see [`Bucket`].
     #[track_caller]
     pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
         let caller = Location::caller();

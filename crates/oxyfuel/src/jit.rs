@@ -339,6 +339,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
 
     /// Calls it with arguments of which some are given away, structures and all: the memory of their tensors may become that of results; see
     /// [`Compiled::call_donating`](crate::Compiled::call_donating). What is given may not be looked at again, so it is moved into the call.
+    /// A function with buckets takes what is given as if it were lent.
     ///
     /// ```
     /// use oxyfuel::{DType, Options, Tensor};
@@ -449,7 +450,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         ran.map_err(|error| located(error, caller))
     }
 
-    /// Pads dims of the arguments to a few sizes, each of which is compiled once; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].
+    /// Compiles for a few ranges of sizes of the arguments, once each; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].
     #[track_caller]
     pub fn bucket(mut self, bucket: Bucket) -> Result<Self> {
         let caller = Location::caller();

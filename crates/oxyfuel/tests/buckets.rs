@@ -1,18 +1,9 @@
 //! Declared buckets: padding never changes results, and what it would change is served without, as few compiles as there are buckets.
 
+mod numbers;
+
+use numbers::{close, randn};
 use oxyfuel::{Bucket, Code, DType, Options, Result, Tensor, compile, jit};
-
-fn randn(shape: &[i64], seed: u64) -> Tensor {
-    Tensor::randn(shape, DType::F32, seed)
-}
-
-fn close(a: &Tensor, b: &Tensor) {
-    assert_eq!(a.shape(), b.shape());
-    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
-        let same = a.is_nan() && b.is_nan();
-        assert!(same || (a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
-    }
-}
 
 /// Attention over a padded length: what is no token is masked.
 fn masked_attention(x: &Tensor, mask: &Tensor) -> Tensor {

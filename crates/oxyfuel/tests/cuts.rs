@@ -1,6 +1,9 @@
 //! Functions that read tensors on their way: cut into segments, which are compiled once.
 
-use oxyfuel::{Compiled, DType, Explanation, Options, Result, Tensor, compile, disable, jit};
+mod numbers;
+
+use numbers::{close, randn};
+use oxyfuel::{Compiled, Explanation, Options, Result, Tensor, compile, disable, jit};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -225,17 +228,6 @@ fn a_capture_waits_for_another_call() {
     });
     let y = end.recv_timeout(std::time::Duration::from_secs(60));
     assert_eq!(y.expect("it waits for itself"), 2.0);
-}
-
-fn randn(shape: &[i64], seed: u64) -> Tensor {
-    Tensor::randn(shape, DType::F32, seed)
-}
-
-fn close(a: &Tensor, b: &Tensor) {
-    assert_eq!(a.shape(), b.shape());
-    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
-        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
-    }
 }
 
 /// How many plans were compiled.

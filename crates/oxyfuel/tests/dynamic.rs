@@ -1,17 +1,9 @@
 //! Sizes that change: symbols from the second size on, and what stays a number.
 
+mod numbers;
+
+use numbers::{close, randn};
 use oxyfuel::{Code, DType, Options, Result, Tensor, compile};
-
-fn randn(shape: &[i64], seed: u64) -> Tensor {
-    Tensor::randn(shape, DType::F32, seed)
-}
-
-fn close(a: &Tensor, b: &Tensor) {
-    assert_eq!(a.shape(), b.shape());
-    for (a, b) in a.to_f64().unwrap().iter().zip(b.to_f64().unwrap()) {
-        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
-    }
-}
 
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
     (q.matmul(&k.transpose(-1, -2)) * 0.25)
