@@ -1,5 +1,7 @@
-//! Graphs: the graph interpreter against what the engine compiles, on one thread and on several, with inputs in the layouts that the graph asks for.
+//! Graphs: the graph interpreter against what the engine compiles, on one thread and on several, with inputs in the layouts that the graph asks for, and outputs in new tensors, in
+//! given ones or in the memory of inputs.
 
+use crate::call::{Way, call};
 use crate::case::{Check, Found, Mismatch, digest};
 use crate::judge::{Neighbours, compare_all, expectations, order_decides, perturbed, show};
 use crate::memory;
@@ -59,6 +61,7 @@ impl Worker {
     /// Whether a run on a device gives what is expected.
     fn judge(
         &self,
+        way: Way,
         executable: &Executable,
         device: &CpuDevice,
         graph: &Graph,
@@ -69,10 +72,17 @@ impl Worker {
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
         let bindings = bind(graph, &shapes).map_err(text)?;
         let tensors = memory::place(graph, &bindings, inputs, device.memory()).map_err(text)?;
-        let outputs = executable
-            .run(&tensors.iter().collect::<Vec<_>>())
-            .map_err(text)?;
-        memory::check(graph, &bindings, inputs, &tensors, &outputs)?;
+        let outputs = call(
+            way,
+            executable,
+            (graph, &bindings),
+            &tensors,
+            expected,
+            device.memory(),
+        )?;
+        if !way.spends_inputs() {
+            memory::check(graph, &bindings, inputs, &tensors, &outputs)?;
+        }
         let plain = [expected.to_vec()];
         if compare_all(graph, &outputs, &plain, &Neighbours::new()).is_ok() {
             return Ok(());
@@ -150,11 +160,14 @@ impl Check for Worker {
                 else {
                     continue;
                 };
-                for (executable, device) in made.executables.iter().zip(&self.devices) {
-                    self.judge(executable, device, &graph, &inputs, &expected)
+                let ways = [Way::New, Way::ALL[numbers.len() % Way::ALL.len()]];
+                let runs = made.executables.iter().zip(&self.devices).zip(ways);
+                for ((executable, device), way) in runs {
+                    self.judge(way, executable, device, &graph, &inputs, &expected)
                         .map_err(|why| {
-                            let threads = device.pool().threads();
-                            wrong(format!("{name} on {threads} threads: {why}"), &inputs)
+                            let (threads, way) = (device.pool().threads(), way.name());
+                            let why = format!("{name} on {threads} threads, {way}: {why}");
+                            wrong(why, &inputs)
                         })?;
                     found.compared += 1;
                 }

@@ -12,6 +12,7 @@
 //! crash, 2 wrong usage.
 #![forbid(unsafe_code)]
 
+mod call;
 mod case;
 mod drive;
 mod graphs;

@@ -4,6 +4,10 @@
 //! lower choices the plainer alternatives, so that shrinking the list shrinks the program. Graphs are valid by construction, small enough for the
 //! interpreter, and never index out of range whatever their inputs hold.
 
+mod contraction;
+mod source;
+mod window;
+
 use crate::builder::{Builder, Operand};
 use crate::ir::{Device, Graph, Layout, ValueId};
 use crate::op::{Accepts, Binary, Compare, Op, Reduce, Scatter, Unary};
@@ -128,13 +132,24 @@ pub fn graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
         let shape = sizes[5..7].to_vec();
         pool.push(b.input("sizes", choices.pick(&limits.dtypes), shape, Device::Cpu)?);
     }
-    for _ in 0..limits.steps {
+    let symbols: &[Expr] = if limits.symbols { &sizes[5..7] } else { &[] };
+    let contraction = contraction::inputs(&mut b, choices, symbols, limits, &mut pool)?;
+    for at in 0..limits.steps {
         if choices.done() {
             break;
         }
         // A step that PyTorch would refuse, or that grows too large, leaves no trace.
         let mut trial = b.clone();
-        let Ok(v) = step(&mut trial, choices, &pool, limits) else {
+        let made = match &contraction {
+            Some(contraction) if at == 0 => contraction.emit(&mut trial, choices, &pool),
+            Some(contraction) => match choices.below(8) {
+                0..=4 => step(&mut trial, choices, &pool, limits),
+                5 | 6 => contraction.finish(&mut trial, choices, &pool, limits),
+                _ => contraction.emit(&mut trial, choices, &pool),
+            },
+            None => step(&mut trial, choices, &pool, limits),
+        };
+        let Ok(v) = made else {
             continue;
         };
         let ranges = trial.graph().ranges();
@@ -288,7 +303,7 @@ fn step(
     let x = choices.pick(pool);
     let rank = b.ty(x).rank();
     let dim = choices.below(rank.max(1)) as i64;
-    match choices.below(21) {
+    match choices.below(24) {
         0..=3 => {
             let f = choices.pick(Unary::ALL);
             b.unary(f, x)
@@ -337,13 +352,20 @@ fn step(
             }
         }
         19 => update(b, choices, pool, x, dim),
-        _ => match choices.below(5) {
+        20 => match choices.below(6) {
             0 => b.cumsum(x, dim),
             1 => b.cumprod(x, dim),
             2 => b.argmax(x, dim, choices.flip()),
             3 => b.argsort(x, dim, choices.flip()),
-            _ => b.argmin(x, dim, choices.flip()),
+            4 => b.argmin(x, dim, choices.flip()),
+            _ => {
+                let other = contraction::alike(b, choices, pool, x);
+                b.linear_scan(x, other, dim)
+            }
         },
+        21 => source::sampled(b, choices, pool, x),
+        22 => window::windowed(b, choices, x, dim),
+        _ => source::constant(b, choices, &limits.dtypes),
     }
 }
 

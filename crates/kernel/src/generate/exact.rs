@@ -29,6 +29,7 @@ impl Generated {
         Case {
             program: self.program,
             args,
+            open: false,
         }
     }
 }

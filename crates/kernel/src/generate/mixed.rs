@@ -92,7 +92,11 @@ pub fn mixed(numbers: &[u32]) -> Result<Option<Case>> {
         args.push(Given::random(*dtype, len, seed.wrapping_add(i as u32 + 1)));
     }
     args.push(Given::random(out_type, len, seed.wrapping_add(77)));
-    Ok(Some(Case { program, args }))
+    Ok(Some(Case {
+        program,
+        args,
+        open: false,
+    }))
 }
 
 fn step(k: &KernelBuilder, op: usize, a: Tile, b: Tile, c: Tile, shape: [i64; 2]) -> Option<Tile> {

@@ -1,20 +1,35 @@
 //! Random programs for fuzzers: any list of numbers is a program, so that a shorter list of lower numbers is a smaller program.
 //!
-//! All are logical and touch memory only inside of bounds. Those of [`case`] say every rounding, so that each target has to give the interpreter's bits.
+//! All touch memory only inside of bounds. Those of [`case()`] say every rounding, so that each target has to give the interpreter's bits; those that do not are marked
+//! ([`Case::open`]). [`words()`] says what a program is made of: tests see to it that nothing of the table is left out.
 //!
 //! | kind | what it varies |
 //! |---|---|
-//! | [`exact`] | shapes of one to three dims, loops, scans, reductions along any axis |
-//! | [`mixed`] | ten types, conversions between them, tails of rows and columns that only the launch knows |
-//! | [`product`] | products of matrices, with tails in all three sizes |
+//! | [`generate()`] | shapes of one to three dims, loops, scans, reductions along any axis |
+//! | [`functions()`] | exponentials, logarithms, angles and powers of four types |
+//! | [`mixed()`] | ten types, conversions between them, tails of rows and columns that only the launch knows |
+//! | [`ordered()`] | running combinations, sorts, atomic updates |
+//! | [`packed()`] | products of the mapped form on panels: matrix and vector registers, pairs and fours along the depth |
+//! | [`places()`] | gathers, scatters, masks, strides, turned tiles, branches, grids of three axes, workspaces between phases |
+//! | [`product()`] | products of the logical form, with tails in all three sizes, turned operands and work on the result |
 
 mod exact;
+mod functions;
 mod mixed;
+mod ordered;
+mod packed;
+mod places;
 mod product;
+mod words;
 
 pub use exact::{Generated, Vocabulary, generate};
+pub use functions::functions;
 pub use mixed::mixed;
+pub use ordered::ordered;
+pub use packed::packed;
+pub use places::places;
 pub use product::product;
+pub use words::{Word, all_words, words};
 
 use crate::interp::{self, Arg};
 use crate::ir::{BufferMode, ParamKind, Program};
@@ -52,8 +67,11 @@ impl<'a> Choices<'a> {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub program: Program,
-    /// One a parameter, in order.
+    /// One a parameter, in order; those of workspaces say how large they are.
     pub args: Vec<Given>,
+    /// The program has functions that every target expands alike, but not to the bits that the interpreter gives for the function itself: the code is that of the expansion, and the
+    /// expansion is near the function.
+    pub open: bool,
 }
 
 /// An argument.
@@ -70,13 +88,17 @@ pub enum Given {
 /// The program of any kind that the numbers mean, or nothing where they mean none.
 pub fn case(numbers: &[u32]) -> Result<Option<Case>> {
     let (kind, rest) = numbers.split_first().unwrap_or((&0, &[]));
-    match kind % 16 {
-        0..=8 => mixed(rest),
-        9..=13 => {
+    match kind % 32 {
+        0..=9 => mixed(rest),
+        10..=15 => {
             let seed = rest.first().copied().unwrap_or(0);
             Ok(Some(generate(rest, Vocabulary::Exact)?.case(seed)))
         }
-        _ => product(rest).map(Some),
+        16..=19 => product(rest).map(Some),
+        20..=25 => places(rest).map(Some),
+        26..=28 => packed(rest).map(Some),
+        29 | 30 => functions(rest).map(Some),
+        _ => ordered(rest).map(Some),
     }
 }
 
@@ -147,7 +169,9 @@ impl Case {
     pub fn interpret(&self) -> Result<Vec<Vec<u8>>> {
         let mut after: Vec<Vec<u8>> = (self.args.iter().enumerate())
             .map(|(at, arg)| match arg {
-                Given::Buffer { bytes, .. } if self.is_written(at) => bytes.clone(),
+                Given::Buffer { bytes, .. } if self.is_written(at) || self.is_workspace(at) => {
+                    bytes.clone()
+                }
                 Given::Buffer { .. } | Given::Number(_) => Vec::new(),
             })
             .collect();
@@ -155,10 +179,12 @@ impl Case {
         for ((at, given), after) in self.args.iter().enumerate().zip(&mut after) {
             args.push(match given {
                 Given::Number(number) => Arg::Scalar(Scalar::I(*number)),
-                Given::Buffer { dtype, .. } if self.is_written(at) => Arg::Buffer {
-                    dtype: *dtype,
-                    bytes: after,
-                },
+                Given::Buffer { dtype, .. } if self.is_written(at) || self.is_workspace(at) => {
+                    Arg::Buffer {
+                        dtype: *dtype,
+                        bytes: after,
+                    }
+                }
                 Given::Buffer { dtype, bytes } => Arg::Input {
                     dtype: *dtype,
                     bytes,
@@ -170,15 +196,24 @@ impl Case {
         Ok(after)
     }
 
-    /// Whether the argument is a buffer that the program writes.
-    pub fn is_written(&self, arg: usize) -> bool {
-        match self.program.params.get(arg).map(|param| &param.kind) {
-            Some(ParamKind::Buffer(buffer)) => match buffer.mode {
-                BufferMode::Write | BufferMode::ReadWrite => true,
-                BufferMode::Read | BufferMode::Workspace => false,
-            },
-            Some(ParamKind::Scalar { .. } | ParamKind::TensorMap(_)) | None => false,
+    fn mode(&self, arg: usize) -> Option<BufferMode> {
+        match &self.program.params.get(arg)?.kind {
+            ParamKind::Buffer(buffer) => Some(buffer.mode),
+            ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => None,
         }
+    }
+
+    /// Whether the argument is a buffer that the program writes and others may read.
+    pub fn is_written(&self, arg: usize) -> bool {
+        match self.mode(arg) {
+            Some(BufferMode::Write | BufferMode::ReadWrite) => true,
+            Some(BufferMode::Read | BufferMode::Workspace) | None => false,
+        }
+    }
+
+    /// Whether the argument is a buffer that only phases of the program hand data through.
+    pub fn is_workspace(&self, arg: usize) -> bool {
+        self.mode(arg) == Some(BufferMode::Workspace)
     }
 
     /// The case as a file of `tests/filetests/kernel`, without its expectation.

@@ -6,3 +6,4 @@ mod docs;
 mod examples;
 mod filetests;
 mod fuzz;
+mod generated;

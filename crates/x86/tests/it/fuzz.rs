@@ -1,6 +1,6 @@
 //! Random tile programs: the interpreter against emitted code, bit for bit. `cargo xtask fuzz` runs many more of them.
 
-use oxyfuel_base::{Code, DType, Scalar};
+use oxyfuel_base::{Code, DType, Expr, Scalar};
 use oxyfuel_kernel::ParamKind;
 use oxyfuel_kernel::generate::{Case, Given, case};
 use oxyfuel_x86::compile;
@@ -35,8 +35,8 @@ fn same(dtype: DType, a: &[u8], b: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Program instances of the one phase.
-fn instances(case: &Case) -> u64 {
+/// Program instances of each phase.
+fn instances(case: &Case) -> Vec<u64> {
     let symbol = |wanted| {
         let mut given = case.program.params.iter().zip(&case.args);
         given.find_map(|(param, given)| match (&param.kind, given) {
@@ -46,10 +46,11 @@ fn instances(case: &Case) -> u64 {
             _ => None,
         })
     };
-    let extents = case.program.phases[0].grid.iter();
-    extents
-        .map(|extent| extent.eval(&symbol).expect("known symbols") as u64)
-        .product()
+    let extent = |extent: &Expr| extent.eval(&symbol).expect("known symbols") as u64;
+    let phases = case.program.phases.iter();
+    phases
+        .map(|phase| phase.grid.iter().map(extent).product())
+        .collect()
 }
 
 fn check(numbers: &[u32]) -> Result<(), TestCaseError> {
@@ -57,6 +58,10 @@ fn check(numbers: &[u32]) -> Result<(), TestCaseError> {
     let Some(case) = case(numbers).map_err(fail)? else {
         return Ok(());
     };
+    // Functions have code only once they are expanded, which is not for this crate.
+    if case.open {
+        return Ok(());
+    }
     let expected = case.interpret().map_err(fail)?;
     for (name, level) in levels() {
         let artefact = match compile(&case.program, level) {
@@ -76,7 +81,7 @@ fn check(numbers: &[u32]) -> Result<(), TestCaseError> {
                 (Given::Buffer { .. }, memory) => memory.as_ref().map_or(0, Buf::ptr),
             })
             .collect();
-        execute(&artefact, &words, &[instances(&case)]);
+        execute(&artefact, &words, &instances(&case));
         for (at, (given, memory)) in case.args.iter().zip(&memory).enumerate() {
             if let (Given::Buffer { dtype, .. }, Some(memory)) = (given, memory)
                 && case.is_written(at)
