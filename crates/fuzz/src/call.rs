@@ -64,7 +64,9 @@ pub fn call(
             executable.run_into(&inputs, &mut outputs).map_err(text)?;
             for (i, output) in outputs.iter().enumerate() {
                 if !is_kept_outside(output).map_err(text)? {
-                    return Err(format!("output {i} was given, and memory around it has changed"));
+                    return Err(format!(
+                        "output {i} was given, and memory around it has changed"
+                    ));
                 }
             }
             Ok(outputs)

@@ -307,7 +307,12 @@ impl Contraction {
 }
 
 /// A value of the same type, perhaps the very one.
-pub(super) fn alike(b: &Builder, choices: &mut Choices<'_>, pool: &[ValueId], value: ValueId) -> ValueId {
+pub(super) fn alike(
+    b: &Builder,
+    choices: &mut Choices<'_>,
+    pool: &[ValueId],
+    value: ValueId,
+) -> ValueId {
     if !choices.flip() {
         return value;
     }

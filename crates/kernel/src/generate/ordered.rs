@@ -55,10 +55,7 @@ pub fn ordered(numbers: &[u32]) -> Result<Case> {
         let base = k.program_id(0) * size;
         let tile = k.load(x.at(&base).shape(shape));
         match kind {
-            0 => k.store(
-                out.at(&base).shape(shape),
-                tile.scan(op, axis, is_turned),
-            ),
+            0 => k.store(out.at(&base).shape(shape), tile.scan(op, axis, is_turned)),
             1 => {
                 let (sorted, from) = tile.sort(axis, is_turned, DType::I64);
                 k.store(out.at(&base).shape(shape), sorted);

@@ -10,7 +10,9 @@
 
 use super::{Case, Choices, Given};
 use crate::builder::{KernelBuilder, Mem, Tile};
-use crate::ir::{BufferMode, Geometry, MmaDim, MmaOperand, Mode, Op, Program, Space, TileLayout, Type};
+use crate::ir::{
+    BufferMode, Geometry, MmaDim, MmaOperand, Mode, Op, Program, Space, TileLayout, Type,
+};
 use oxyfuel_base::{DType, Result};
 
 /// A matrix unit's view of a type: types of the operands and of the sum, elements of `b` that lie side by side along the depth, and the depth of one step.
@@ -138,10 +140,20 @@ fn program(s: &Shape) -> Result<Program> {
         },
     );
     let (m, n, depth) = (s.m(), s.n(), s.k());
-    let a = k.buffer("a", s.unit.a, BufferMode::Read, m * depth).aligned(64);
-    let b = k.buffer("b", s.unit.b, BufferMode::Read, depth * n).aligned(64);
-    let c = k.buffer("c", s.unit.acc, BufferMode::Write, m * n).aligned(64);
-    for shape in [[s.rows, depth], [depth / s.unit.pack, s.cols], [s.rows, s.cols]] {
+    let a = k
+        .buffer("a", s.unit.a, BufferMode::Read, m * depth)
+        .aligned(64);
+    let b = k
+        .buffer("b", s.unit.b, BufferMode::Read, depth * n)
+        .aligned(64);
+    let c = k
+        .buffer("c", s.unit.acc, BufferMode::Write, m * n)
+        .aligned(64);
+    for shape in [
+        [s.rows, depth],
+        [depth / s.unit.pack, s.cols],
+        [s.rows, s.cols],
+    ] {
         k.layout_shape(shape, TileLayout::rows(&shape, LANES));
     }
     k.phase(s.blocks, |k| {
@@ -160,9 +172,7 @@ fn program(s: &Shape) -> Result<Program> {
                 Some(panel) => panel.at(&at).shape([s.rows, s.depth]),
                 None => a.at(&(&row * depth + &at)).shape([s.rows, s.depth]),
             };
-            let left = left
-                .stride(0, depth)
-                .operand([MmaDim::Side, MmaDim::K]);
+            let left = left.stride(0, depth).operand([MmaDim::Side, MmaDim::K]);
             let right = right(k, s, &b, panel_b.as_ref(), &col, &at);
             let sum = k.mma(left, right, &sum, s.is_asynchronous);
             if s.is_asynchronous {
@@ -247,7 +257,9 @@ fn right(
     };
     let from = panel.at(&(at * k.constant(DType::I64, cols)));
     if pack == 1 {
-        return from.shape([s.depth, cols]).operand([MmaDim::K, MmaDim::Side]);
+        return from
+            .shape([s.depth, cols])
+            .operand([MmaDim::K, MmaDim::Side]);
     }
     from.shape([s.depth / pack, cols, pack])
         .operand([MmaDim::K, MmaDim::Side, MmaDim::K])

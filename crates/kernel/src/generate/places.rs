@@ -73,8 +73,7 @@ pub fn places(numbers: &[u32]) -> Result<Case> {
         index: k.buffer("index", counts, BufferMode::Read, count * size),
     };
     let out = k.buffer("out", to, BufferMode::ReadWrite, count * size);
-    let handed =
-        has_second.then(|| k.buffer("handed", to, BufferMode::Workspace, count * size));
+    let handed = has_second.then(|| k.buffer("handed", to, BufferMode::Workspace, count * size));
     k.phase_ordered(grid.iter().copied(), order, |k| {
         let number = number(k, grid.len());
         let base = &number * size;
@@ -233,9 +232,7 @@ impl Parts {
                 a.reduce(op, [axis]).broadcast_to(shape)
             }
             8 => self.window(k, choices, base, raw),
-            9 => a
-                .compare(choices.pick(CompareOp::ALL), &b)
-                .select(&a, &b),
+            9 => a.compare(choices.pick(CompareOp::ALL), &b).select(&a, &b),
             10 => a.cast(choices.pick(&DTYPES)),
             _ => a.binary(choices.pick(&[BinaryOp::Mul, BinaryOp::Min]), &b),
         }

@@ -10,11 +10,23 @@ const NEVER: &[(&str, &str)] = &[
     ("tensor_load", "a copy engine, which only GPUs have"),
     ("tensor_store", "a copy engine, which only GPUs have"),
     ("copy_async", "into shared memory, which only GPUs have"),
-    ("copy_commit", "of asynchronous copies, which only GPUs have"),
+    (
+        "copy_commit",
+        "of asynchronous copies, which only GPUs have",
+    ),
     ("copy_wait", "for asynchronous copies, which only GPUs have"),
-    ("barrier_init", "between warps, of which a CPU's instance has one"),
-    ("barrier_arrive", "between warps, of which a CPU's instance has one"),
-    ("barrier_wait", "between warps, of which a CPU's instance has one"),
+    (
+        "barrier_init",
+        "between warps, of which a CPU's instance has one",
+    ),
+    (
+        "barrier_arrive",
+        "between warps, of which a CPU's instance has one",
+    ),
+    (
+        "barrier_wait",
+        "between warps, of which a CPU's instance has one",
+    ),
     ("roles", "of warps, of which a CPU's instance has one"),
 ];
 
