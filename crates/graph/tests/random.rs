@@ -120,11 +120,13 @@ fn random_programs_use_the_whole_vocabulary() {
     let mut seen = BTreeSet::new();
     let mut products = BTreeSet::new();
     let (mut ran, mut nodes) = (0, 0);
-    for _ in 0..1500 {
+    for n in 0..6000 {
         let numbers: Vec<u32> = (0..400).map(|_| rng.next_u32()).collect();
         let (graph, inputs) = program(&numbers).unwrap();
-        nodes += graph.nodes.len();
-        ran += usize::from(run(&graph, &inputs).is_ok());
+        if n < 300 {
+            nodes += graph.nodes.len();
+            ran += usize::from(run(&graph, &inputs).is_ok());
+        }
         for node in graph.nodes.values() {
             seen.insert((node.op.name(), node.op.info().fixed));
             match node.op.category() {
@@ -159,6 +161,6 @@ fn random_programs_use_the_whole_vocabulary() {
         let missing: Vec<_> = types.filter(|&&t| !products.contains(&(name, t))).collect();
         assert!(missing.is_empty(), "no {name} of {missing:?}");
     }
-    assert!(ran > 1200, "only {ran} of 1500 programs ran");
-    assert!(nodes > 7500, "only {nodes} nodes in 1500 programs");
+    assert!(ran > 240, "only {ran} of 300 programs ran");
+    assert!(nodes > 1500, "only {nodes} nodes in 300 programs");
 }
