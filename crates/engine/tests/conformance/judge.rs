@@ -304,7 +304,7 @@ fn noisy(graph: &Graph, by: f64) -> oxyfuel_base::Result<Graph> {
     rebuild.finish()
 }
 
-/// Whether the order of a float product may decide between zero, infinity and NaN: then not even a kernel's two ways to run need agree. So it is if the factors above
+/// Whether the order of a float product, as a linear scan has them too, may decide between zero, infinity and NaN: then not even a kernel's two ways to run need agree. So it is if the factors above
 /// one, or those below, leave the type's range by themselves.
 pub fn order_decides(graph: &Graph, inputs: &[HostTensor]) -> bool {
     let product = |node: &&Node| {
@@ -313,7 +313,7 @@ pub fn order_decides(graph: &Graph, inputs: &[HostTensor]) -> bool {
             Op::Reduce {
                 op: Reduce::Prod,
                 ..
-            }
+            } | Op::LinearScan { .. }
         ) && graph.ty(node.out()).dtype.is_float()
     };
     let factors = graph

@@ -220,7 +220,7 @@ impl Parts {
                 tile
             }
             6 => {
-                let entry = k.load(self.table.at(&number.modulo(self.entries)));
+                let entry = k.load(self.table.at(number.modulo(self.entries)));
                 entry.broadcast_to(shape)
             }
             7 if is_float => {
