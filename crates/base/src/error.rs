@@ -83,9 +83,8 @@ codes! {
     TraceLeak          "E0112" User     "A traced tensor was used outside the trace that made it.";
     DataDependent      "E0113" User     "The captured program needs the value of a tensor to go on.";
     AliasedInputs      "E0114" User     "A tensor that a call writes overlaps another one of the call.";
-    GuardFailed        "E0115" User     "The inputs are not those the program was compiled for, and recompiling is off or its limit reached.";
     UnboundSymbol      "E0116" User     "A symbolic dim has no value.";
-    PaddingMatters     "E0117" User     "A dim is declared as a bucket, and padding it would change results.";
+    PaddingMatters     "E0117" User     "A dim is declared as a bucket that must pad, and padding it would change results.";
 
     Syntax             "E0201" User     "The text does not follow the grammar.";
     UnknownName        "E0202" User     "The text names an op, type, attribute or value that does not exist.";
@@ -130,7 +129,7 @@ codes! {
     LinkFailed         "E0705" Internal "The driver refuses code that we emitted.";
     MissingLibrary     "E0706" Machine  "A shared library or a symbol in it is missing.";
     NoExecutableMemory "E0707" Machine  "The system does not let this process map executable memory.";
-    ThreadFailed       "E0708" Machine  "A worker thread cannot be started.";
+    ThreadFailed       "E0708" Machine  "A thread or a process of ours cannot be started.";
     HostCall           "E0709" User     "An operator of the host framework failed, or the plan needs a host and has none.";
     UnsupportedHost    "E0710" Machine  "The installed version of the host framework is not one that is known.";
 

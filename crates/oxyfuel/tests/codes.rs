@@ -360,7 +360,6 @@ const ROWS: &[Row] = &[
 
 /// Codes that no use of this crate leads to here.
 const UNREACHABLE: &[(Code, &str)] = &[
-    (Code::GuardFailed, "a guard that fails compiles again"),
     (
         Code::UnsupportedVersion,
         "another build looks for its entries under other names",
