@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use oxyfuel_base::{Arena, Code, Expr, Result, Scalar, Symbol, err};
-use oxyfuel_kernel::{BufferMode, Form, ParamKind, Program};
+use oxyfuel_kernel::{BufferMode, Form, Param, ParamKind, Program};
 use oxyfuel_plan::{self as plan, Artefact};
 
 use crate::target::Target;
@@ -12,6 +12,8 @@ use crate::target::Target;
 #[derive(Clone, Debug)]
 pub struct UserKernel {
     pub mapped: Program,
+    /// The parameters as its author wrote them: what the machine has as bytes may be a storage float to who launches it.
+    pub params: Vec<Param>,
     /// The instructions it needs.
     pub isa: String,
     pub artefact: Artefact,
@@ -36,6 +38,7 @@ pub fn compile_kernel(program: &Program, target: &Target) -> Result<UserKernel> 
     };
     Ok(UserKernel {
         mapped,
+        params: program.params.clone(),
         isa: target.desc.isa.clone(),
         artefact,
         note,
@@ -45,7 +48,7 @@ pub fn compile_kernel(program: &Program, target: &Target) -> Result<UserKernel> 
 impl UserKernel {
     /// The symbols that numbers, one a scalar parameter, stand for.
     pub fn symbols(&self, numbers: &[Scalar]) -> HashMap<Symbol, i64> {
-        let scalars = (self.mapped.params.iter()).filter_map(|param| match &param.kind {
+        let scalars = (self.params.iter()).filter_map(|param| match &param.kind {
             ParamKind::Scalar { symbol, .. } => Some(*symbol),
             ParamKind::Buffer(_) | ParamKind::TensorMap(_) => None,
         });
@@ -67,7 +70,7 @@ impl UserKernel {
         let (mut inputs, mut outputs, mut args) = (Vec::new(), Vec::new(), Vec::new());
         let mut arena = 0i64;
         let (mut lengths, mut numbers) = (lengths.iter(), numbers.iter());
-        for param in &self.mapped.params {
+        for param in &self.params {
             let arg = match &param.kind {
                 ParamKind::TensorMap(_) => {
                     return Err(err!(

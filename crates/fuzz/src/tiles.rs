@@ -7,7 +7,7 @@ use oxyfuel_base::{Code, DType, Error, Scalar};
 use oxyfuel_engine::{
     Executable, Options, Record, Target, UserKernel, agree, compile_kernel, cpu_device, same,
 };
-use oxyfuel_kernel::{ParamKind, Program};
+use oxyfuel_kernel::Program;
 use oxyfuel_kernel::generate::{Case, Given, case, words};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::cpu::CpuDevice;
@@ -67,12 +67,7 @@ impl Worker {
                 Given::Number(number) => numbers.push(Scalar::I(*number)),
                 Given::Buffer { dtype, bytes } => {
                     let len = (bytes.len() / dtype.size()) as i64;
-                    // A CPU has storage floats as the bytes that they are.
-                    let held = match &kernel.mapped.params[at].kind {
-                        ParamKind::Buffer(buffer) => buffer.dtype,
-                        ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => *dtype,
-                    };
-                    let tensor = Tensor::from_bytes(device.memory(), bytes, held, &[len]);
+                    let tensor = Tensor::from_bytes(device.memory(), bytes, *dtype, &[len]);
                     tensors.push((at, *dtype, tensor.map_err(text)?));
                 }
             }
@@ -132,6 +127,7 @@ fn made(program: &Program, target: &Target) -> Result<UserKernel, Error> {
     match compile_kernel(program, target) {
         Err(e) if e.code == Code::NoLowering => Ok(UserKernel {
             mapped: program.clone(),
+            params: program.params.clone(),
             isa: target.desc.isa.clone(),
             artefact: target.emit(program)?,
             note: None,

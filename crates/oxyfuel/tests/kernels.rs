@@ -49,6 +49,41 @@ fn launches_agree_with_tensors_on_every_target() {
     }
 }
 
+/// The machine has storage floats as bytes; a launch gives and gets tensors of the type that the author wrote.
+#[test]
+fn storage_floats_are_what_the_author_wrote() {
+    for dtype in [DType::F8E4M3, DType::F8E5M2] {
+        let k = KernelBuilder::new("twice");
+        let x = k.buffer("x", dtype, BufferMode::Read, 64);
+        let y = k.buffer("y", dtype, BufferMode::Write, 64);
+        k.phase([1], |k| {
+            let twice = k.load(x.at(0).shape([64])).cast(DType::F32) * 2.0;
+            k.store(y.at(0).shape([64]), &twice.cast(dtype));
+        });
+        let program = k.finish().unwrap();
+        for target in ["", "interpreter"] {
+            let options = Options {
+                target: target.to_owned(),
+                ..Options::default()
+            };
+            let kernel = kernel::compile(&program, options).unwrap();
+            let x = Tensor::randn(&[64], DType::F32, 5).to(dtype);
+            let y = Tensor::zeros(&[64], dtype);
+            let arguments = [(&x).into(), (&y).into()];
+            kernel.check(&arguments).unwrap();
+            kernel.launch(&arguments).unwrap();
+            let expected = (x.to(DType::F32) * 2.0).to(dtype).to(DType::F32);
+            assert_eq!(
+                y.to(DType::F32).to_vec::<f32>().unwrap(),
+                expected.to_vec::<f32>().unwrap()
+            );
+            let bytes = Tensor::zeros(&[64], DType::U8);
+            let error = kernel.launch(&[(&x).into(), (&bytes).into()]).unwrap_err();
+            assert_eq!(error.code, Code::DTypeMismatch);
+        }
+    }
+}
+
 #[test]
 fn a_kernel_that_reaches_outside_is_found() {
     let kernel = kernel::compile(&scale(false), Options::default()).unwrap();
