@@ -91,11 +91,47 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests")
+}
+
+/// Gives the cases of one command under `tests/filetests/<folder>/`, which another crate drives, to a check that rewrites nothing. Says how many
+/// there were, and panics with a report where one fails.
+pub fn check_folder(
+    folder: &str,
+    command: &str,
+    check: impl Fn(&Case) -> Result<(), String>,
+) -> usize {
+    let mut files = Vec::new();
+    list(&root().join(folder), &mut files).unwrap_or_else(|sentence| panic!("{sentence}"));
+    if let Some(filter) = Settings::from_env().filter {
+        files.retain(|f| f.to_string_lossy().contains(&filter));
+    }
+    let (mut checked, mut failures) = (0, Vec::new());
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let cases = parse(&path, &text).map(|file| file.cases);
+        let cases = cases.unwrap_or_else(|sentence| panic!("{}: {sentence}", path.display()));
+        for case in cases.iter().filter(|case| case.command == command) {
+            checked += 1;
+            if let Err(text) = check(case) {
+                failures.push(format!("{}:\n{text}", path.display()));
+            }
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} of {checked} cases of `{folder}` failed\n\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    checked
+}
+
 /// Runs every case under `tests/filetests/<folder>/` of this repository, and panics with a report where one fails.
 pub fn run_folder(folder: &str, run: impl Fn(&Case) -> Result<String, String>) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests");
     let settings = Settings::from_env();
-    let report = run_dir(&root.join(folder), &settings, run);
+    let report = run_dir(&root().join(folder), &settings, run);
     for path in &report.blessed {
         println!("blessed {}", path.display());
     }

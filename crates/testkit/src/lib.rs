@@ -17,5 +17,5 @@ pub mod filetests;
 pub mod ptxas;
 pub mod rng;
 
-pub use filetests::{Case, run_folder};
+pub use filetests::{Case, check_folder, run_folder};
 pub use rng::Rng;

@@ -1,5 +1,6 @@
 //! Emitted code on this machine, against oracles.
 
+mod filetests;
 mod fuzz;
 mod machine;
 mod pointwise;
