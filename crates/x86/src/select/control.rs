@@ -287,9 +287,7 @@ impl<'p> Select<'p, '_> {
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::Ge, done);
         self.e.f.bind(head);
-        self.block(body)?;
-        self.assign(&body.yields, &homes)?;
-        self.forget(body);
+        self.inside(body, &homes)?;
         self.e.gpr_imm(X::AddI, X::Add, counter, *step);
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::L, head);
@@ -318,10 +316,10 @@ impl<'p> Select<'p, '_> {
         let (other, done) = (self.e.f.label(), self.e.f.label());
         self.e.g(X::Test, &[c.into(), c.into()]);
         self.e.f.jump(Cond::E, other);
-        self.branch(on_true, &homes)?;
+        self.inside(on_true, &homes)?;
         self.e.f.jump(Cond::Always, done);
         self.e.f.bind(other);
-        self.branch(on_false, &homes)?;
+        self.inside(on_false, &homes)?;
         self.e.f.bind(done);
         for (r, home) in inst.results.iter().zip(&homes) {
             self.defs.insert(*r, Self::def_of(home));
@@ -329,17 +327,22 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    fn branch(&mut self, block: &'p Block, homes: &[Home]) -> Result<()> {
+    /// A block that may run or not: what it computes holds inside of it alone. Values of its own end with it, and those that it
+    /// found still to be computed, or in registers of products, are so again for what comes behind it.
+    fn inside(&mut self, block: &'p Block, homes: &[Home]) -> Result<()> {
+        let open = |v: &Val| match self.defs.get(v) {
+            Some(def @ (Def::Lazy(_) | Def::Rows(_) | Def::Matrix(_))) => Some((*v, def.clone())),
+            Some(Def::Gpr(_) | Def::Uniform(_) | Def::Saved { .. } | Def::Memory(_)) | None => None,
+        };
+        let found: Vec<(Val, Def<'p>)> = (self.defs.keys()).filter_map(|v| open(&v)).collect();
         self.block(block)?;
         self.assign(&block.yields, homes)?;
-        self.forget(block);
-        Ok(())
-    }
-
-    /// Values of a block end with it: what was never evaluated must not be evaluated outside.
-    fn forget(&mut self, block: &Block) {
         for r in block.insts.iter().flat_map(|i| &i.results) {
             self.defs.remove(r);
         }
+        for (v, def) in found {
+            self.defs.insert(v, def);
+        }
+        Ok(())
     }
 }

@@ -86,9 +86,7 @@ impl<'p> Select<'p, '_> {
     pub fn compute_once(&mut self, values: Vec<Val>) -> Result<()> {
         let sinks: Vec<Sink<'p>> = values.into_iter().map(Sink::Keep).collect();
         let axes = self.axes(&sinks)?;
-        for nest in self.nests(&axes, &sinks)? {
-            self.emit_nest(&axes, nest)?;
-        }
-        Ok(())
+        let nests = self.nests(&axes, &sinks)?;
+        self.emit_nests(axes, nests)
     }
 }

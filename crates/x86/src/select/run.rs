@@ -6,6 +6,8 @@
 //! a loop over the staged axes. A value of an early stage that a later one needs is read or computed again where that is cheap,
 //! and kept in scratch otherwise.
 
+use std::collections::VecDeque;
+
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, Index, Inst, Op, UnaryOp, Val};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -242,9 +244,22 @@ impl<'p> Select<'p, '_> {
             axes = self.axes(&sinks)?;
             nests = self.nests(&axes, &sinks)?;
         }
-        for nest in nests {
+        self.emit_nests(axes, nests)
+    }
+
+    /// Writes nests in order. What one of them keeps is found in scratch by those behind it, which are planned again for it:
+    /// a plan knows along which axes values change, and a value in scratch is a place along all of its own.
+    pub fn emit_nests(&mut self, mut axes: Axes, nests: Vec<Nest<'p>>) -> Result<()> {
+        let mut open: VecDeque<Nest<'p>> = nests.into();
+        while let Some(nest) = open.pop_front() {
             self.turn(&axes, &nest)?;
+            let keeps = (nest.sinks.iter()).any(|sink| matches!(sink, Sink::Keep(_)));
             self.emit_nest(&axes, nest)?;
+            if keeps && !open.is_empty() {
+                let left: Vec<Sink<'p>> = open.iter().flat_map(|nest| nest.sinks.clone()).collect();
+                axes = self.axes(&left)?;
+                open = self.nests(&axes, &left)?.into();
+            }
         }
         Ok(())
     }
