@@ -62,6 +62,8 @@ pub struct Limits {
     pub layouts: bool,
     /// Whether some sizes are larger than a vector: one or two such sizes in a graph, so that its shapes fit together.
     pub large: bool,
+    /// Whether some graphs have inputs that fit a product, a convolution or attention.
+    pub contractions: bool,
 }
 
 impl Default for Limits {
@@ -84,6 +86,7 @@ impl Default for Limits {
             symbols: true,
             layouts: true,
             large: false,
+            contractions: true,
         }
     }
 }

@@ -63,6 +63,9 @@ pub(super) fn inputs(
     limits: &Limits,
     pool: &mut Vec<ValueId>,
 ) -> Result<Option<Contraction>> {
+    if !limits.contractions {
+        return Ok(None);
+    }
     let kind = choices.below(7);
     let numbers = of(limits, Accepts::Number);
     let floats = of(limits, Accepts::Float);
