@@ -58,7 +58,7 @@ fn storage_floats_are_what_the_author_wrote() {
         let y = k.buffer("y", dtype, BufferMode::Write, 64);
         k.phase([1], |k| {
             let twice = k.load(x.at(0).shape([64])).cast(DType::F32) * 2.0;
-            k.store(y.at(0).shape([64]), &twice.cast(dtype));
+            k.store(y.at(0).shape([64]), twice.cast(dtype));
         });
         let program = k.finish().unwrap();
         for target in ["", "interpreter"] {
