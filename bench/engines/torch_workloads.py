@@ -91,6 +91,10 @@ def gelu_matmul_bias(a, b, c):
     return F.gelu(a @ b + c)
 
 
+def linear(x, w, b):
+    return F.linear(x, w, b)
+
+
 def mlp(x, w1, b1, w2, b2):
     return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
 
@@ -163,6 +167,10 @@ def sum_rows_out(outs, x):
 
 def matmul_out(outs, a, b):
     return torch.matmul(a, b, out=outs[0])
+
+
+def linear_out(outs, x, w, b):
+    return torch.addmm(b, x, w.t(), out=outs[0])
 
 
 def tanh_gelu_sigmoid_out(outs, x, b):

@@ -1,12 +1,16 @@
 //! The whole compiler, in order.
 
+use std::borrow::Cow;
+
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, has_attention, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, schedule_by_bytes};
-use oxyfuel_transform::{borders, concatenations, decompose_but, lookups, recurrences, simplify};
+use oxyfuel_transform::{
+    attention, borders, concatenations, decompose_but, lookups, recurrences, simplify,
+};
 
 use crate::assemble::{Emitted, assemble};
 use crate::cost::node_flops;
@@ -29,6 +33,15 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
+
+    let written = record.step("attention", || {
+        let graph = attention(graph)?;
+        if let Cow::Owned(written) = &graph {
+            oxyfuel_graph::verify(written)?;
+        }
+        Ok(graph)
+    })?;
+    let graph = &*written;
 
     let graph = record.step("decompose", || {
         let stays = |node: &Node| has_attention(graph, node, &target.desc);

@@ -4,7 +4,9 @@ use oxyfuel_engine::{Options, Stage, Target, compile};
 use oxyfuel_graph::{Graph, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
-use oxyfuel_transform::{borders, concatenations, decompose, lookups, recurrences, simplify};
+use oxyfuel_transform::{
+    attention, borders, concatenations, decompose, lookups, recurrences, simplify,
+};
 
 fn graph(case: &Case) -> Result<Graph, String> {
     let graph = parse("input", &case.input).map_err(|e| e.to_string())?;
@@ -43,6 +45,9 @@ fn memory(plan: &Plan) -> String {
 fn command(case: &Case) -> Result<String, String> {
     match case.command.as_str() {
         "decompose" => decompose(&graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "attention" => attention(&graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "recurrences" => recurrences(&graph(case)?)

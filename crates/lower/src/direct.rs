@@ -1,7 +1,8 @@
 //! A matrix product as a plain reduction: every dtype, every shape, every target.
 //!
-//! The nest gets the depth as one more dim, before the columns, so that one row of `b` after the other is added into a row of results; nothing is copied. It is the fallback
-//! where no matrix unit or packed kernel applies, and the way of products too small to be worth a copy.
+//! The nest gets the depth as one more dim; nothing is copied. Before the columns, one row of `b` after the other is added into a row of results. Where memory runs along the depth
+//! of both operands, it is the last dim, and each result the sum along a row. It is the fallback where no kernel for products applies, and the way of those too small to be worth a
+//! copy.
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result};
 use oxyfuel_graph::{Graph, Node as GraphNode, Op, ValueId};
@@ -36,6 +37,12 @@ pub struct Operand<N = i64> {
 }
 
 impl Product<Expr> {
+    /// Whether memory runs along the depth of both operands, and not along the columns.
+    fn runs_along_depth(&self) -> bool {
+        let [a, b] = [&self.a.strides[1], &self.b.strides[0]];
+        a.is_const(1) && b.is_const(1) && !self.b.strides[1].is_const(1)
+    }
+
     /// The product in numbers, for kernels that are made for one size.
     pub fn fixed(&self) -> Result<Product> {
         let operand = |operand: &Operand<Expr>| -> Result<Operand> {
@@ -126,7 +133,11 @@ pub fn product(
 pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>) -> Result<Nest> {
     let map = &group.maps[&out];
     let columns = map[map.len() - 1];
-    let depth = columns.unwrap_or(nest.rank());
+    let depth = if product.runs_along_depth() {
+        nest.rank()
+    } else {
+        columns.unwrap_or(nest.rank())
+    };
     let shift = |d: usize| if d >= depth { d + 1 } else { d };
     let widen = |window: &Window| {
         let mut strides = window.strides.clone();

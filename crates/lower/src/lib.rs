@@ -12,7 +12,7 @@
 //! | `scan.rs` | running sums, products and recurrences |
 //! | `sort.rs` | positions in order |
 //! | `scatter.rs` | stores at computed places |
-//! | `direct.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, through packed panels, by warp groups |
+//! | `direct.rs`, `blocked.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, on a CPU's matrix unit, by warp groups |
 //! | `attention.rs` | attention with a running softmax, block by block |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod blocked;
 mod build;
 mod chunk;
 mod codes;
@@ -179,7 +180,8 @@ fn contraction(
     let program = if target.is_simt() {
         warps::warps(nest, params, product, target)?
     } else {
-        packed::packed(nest, params, product, target)?
+        packed::packed(nest, params, product, target)
+            .or_else(|_| blocked::blocked(nest, params, product, target))?
     };
     let mapped = expanded(program.clone(), target)?;
     Ok((program, mapped, Vec::new()))

@@ -1,4 +1,4 @@
-//! A matrix product on a CPU: operands are copied into panels first, then multiplied block by block.
+//! A matrix product on a CPU's matrix unit: operands are copied into panels first, then multiplied block by block.
 //!
 //! ```text
 //!   phase 0   a [m, k]  ->  panels of `rows` rows:     [blocks of m][blocks of k][rows][depth]
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Panels are what the unit reads in order: no cache set is hit by every row, no page is left half used, and edges are filled with zeros, so that
-//! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in registers.
+//! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in the cache.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
@@ -35,10 +35,8 @@ struct Blocking {
     depth: i64,
     /// Elements of the depth that lie next to each other in a panel of `b`.
     pack: i64,
-    /// What panels hold, and the unit multiplies: narrow floats are widened where it has no instructions for them.
+    /// What panels hold, and the unit multiplies.
     part: DType,
-    /// The accumulator lives in matrix registers.
-    matrix: bool,
 }
 
 /// Builds the program, or says why this product is not for it.
@@ -115,28 +113,19 @@ pub fn packed(
         ]);
         let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
         let b = panels_b.at(panel(&col, col_blocks, b_panel));
-        let b = if blocking.pack == 1 {
-            b.shape([depth, cols]).operand([MmaDim::K, MmaDim::Side])
-        } else {
-            b.shape([depth / blocking.pack, cols, blocking.pack])
-                .operand([MmaDim::K, MmaDim::Side, MmaDim::K])
-        };
-        let mut acc = zeros(k, product.acc, rows, cols);
-        if blocking.matrix {
-            acc = acc.convert_layout(matrix_layout(rows, cols));
-        }
-        let mut sum = k.mma(a, b, &acc, false);
-        if blocking.matrix {
-            sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
-        }
+        let b = b
+            .shape([depth / blocking.pack, cols, blocking.pack])
+            .operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+        let acc = zeros(k, product.acc, rows, cols).convert_layout(matrix_layout(rows, cols));
+        let sum = k.mma(a, b, &acc, false);
+        let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
         finish(
             k,
             &params,
             nest,
             product,
-            &blocking,
-            &row,
-            &col,
+            [rows, cols],
+            [&row, &col],
             batch.as_ref(),
             sum,
         );
@@ -145,54 +134,30 @@ pub fn packed(
 }
 
 fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
-    let work = product
-        .batch
-        .saturating_mul(product.m)
-        .saturating_mul(product.n)
-        .saturating_mul(product.k);
-    if target.is_simt() || product.m < 2 || product.n < 2 || work < WORTH_PACKING {
+    let Product { batch, m, n, k, .. } = *product;
+    let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
+    if m < 2 || n < 2 || work < WORTH_PACKING {
         return Err(err!(
             NoLowering,
-            "a product of {}x{}x{} is not worth packing",
-            product.m,
-            product.n,
-            product.k
+            "a product of {m}x{n}x{k} is not worth packing"
         ));
     }
-    if let Some(unit) = target.matrix_unit(product.a.dtype, product.b.dtype, product.acc)
-        && unit.operands == OperandHome::Memory
-    {
-        return Ok(Blocking {
-            rows: i64::from(unit.m) * 2,
-            cols: i64::from(unit.n) * 2,
-            depth: i64::from(unit.k),
-            pack: i64::from(unit.b_pack),
-            part: product.a.dtype,
-            matrix: true,
-        });
-    }
-    let widens = |dtype: DType| matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
-    let plain = product.acc == DType::F32 && widens(product.a.dtype) && widens(product.b.dtype);
-    if !plain || target.vector_bytes == 0 {
+    let (a, b) = (product.a.dtype, product.b.dtype);
+    let unit = target
+        .matrix_unit(a, b, product.acc)
+        .filter(|unit| unit.operands == OperandHome::Memory);
+    let Some(unit) = unit else {
         return Err(err!(
             NoLowering,
-            "no packed product of {} and {} on this machine",
-            product.a.dtype,
-            product.b.dtype
+            "no matrix unit for {a} and {b} on this machine"
         ));
-    }
-    // Two vectors of columns; every register but those for b and two to spare accumulates.
-    let cols = i64::from(target.lanes(4)) * 2;
-    let most = (i64::from(target.registers) - 4) / 2;
-    // Blocks of equal height: the last one is not mostly empty.
-    let rows = ceil_div(product.m, ceil_div(product.m, most));
+    };
     Ok(Blocking {
-        rows,
-        cols,
-        depth: 16,
-        pack: 1,
-        part: DType::F32,
-        matrix: false,
+        rows: i64::from(unit.m) * 2,
+        cols: i64::from(unit.n) * 2,
+        depth: i64::from(unit.k),
+        pack: i64::from(unit.b_pack),
+        part: a,
     })
 }
 
@@ -228,7 +193,7 @@ pub fn matrix_layout(rows: i64, cols: i64) -> TileLayout {
 }
 
 /// The first element of a block of an operand.
-fn origin(operand: &Operand, block: &Tile, size: i64, stride: i64, batch: Option<&Tile>) -> Tile {
+pub fn origin(operand: &Operand, block: &Tile, size: i64, stride: i64, batch: Option<&Tile>) -> Tile {
     let mut at = block * (size * stride);
     if let Some(batch) = batch {
         at = at + batch * operand.batch_stride;
@@ -389,24 +354,20 @@ fn pack_b(
     clippy::too_many_arguments,
     reason = "the coordinates of one block, used once"
 )]
-fn finish(
+pub fn finish(
     k: &KernelBuilder,
     params: &Params,
     nest: &Nest,
     product: &Product,
-    blocking: &Blocking,
-    row: &Tile,
-    col: &Tile,
+    [rows, cols]: [i64; 2],
+    [row, col]: [&Tile; 2],
     batch: Option<&Tile>,
     sum: Tile,
 ) {
-    let mut block = vec![blocking.rows, blocking.cols];
+    let mut block = vec![rows, cols];
     let mut position = vec![Some(row.clone()), Some(col.clone())];
-    let mut start = vec![Some(row * blocking.rows), Some(col * blocking.cols)];
-    let mut rest = vec![
-        left(row, blocking.rows, product.m),
-        left(col, blocking.cols, product.n),
-    ];
+    let mut start = vec![Some(row * rows), Some(col * cols)];
+    let mut rest = vec![left(row, rows, product.m), left(col, cols, product.n)];
     if let Some(batch) = batch {
         block.insert(0, 1);
         position.insert(0, Some(batch.clone()));

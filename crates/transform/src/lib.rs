@@ -2,6 +2,7 @@
 //!
 //! | file | pass |
 //! |---|---|
+//! | `attention.rs` | attention that is written out becomes one op |
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
 //! | `concatenations.rs` | concatenations behind the elementwise work on them, and in place of writes into slices |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
@@ -12,6 +13,7 @@
 //! A pass takes a graph and returns a graph; the pipeline verifies what comes out.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod borders;
 mod concatenations;
 mod decompose;
@@ -19,6 +21,7 @@ mod lookups;
 mod recurrences;
 mod simplify;
 
+pub use attention::attention;
 pub use borders::borders;
 pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};

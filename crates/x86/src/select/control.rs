@@ -239,7 +239,7 @@ impl<'p> Select<'p, '_> {
             self.clear_rows(&rows);
         } else {
             let (offset, strides) = self.scratch_home(init)?;
-            self.move_rows(&rows, i64::from(offset), strides[0], true)?;
+            self.move_rows(&rows, self.scratch, i64::from(offset), strides[0], true)?;
         }
         Ok(Some(Home::Rows(rows)))
     }

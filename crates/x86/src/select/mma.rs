@@ -1,7 +1,7 @@
 //! Matrix products on the vector unit.
 //!
-//! `acc + a @ b` with operands in memory. The accumulator of a loop that does nothing but products stays in registers; any other
-//! lives in scratch and visits the registers block by block. A block is `rows x vectors` accumulators: each step of the
+//! `acc + a @ b` with operands in memory. The accumulator of a loop that does nothing but products stays in registers; one that is read from a window
+//! and written to one goes straight there; any other lives in scratch and visits the registers block by block. A block is `rows x vectors` accumulators: each step of the
 //! depth loads the vectors of `b` once and multiplies them with every row's element of `a`, repeated by the load itself.
 
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
@@ -67,10 +67,10 @@ impl<'p> Select<'p, '_> {
         let [rows, cols] = ty.shape[..] else {
             return false;
         };
-        if lane_bytes(ty.dtype) != 4 || ty.dtype.is_bool() {
+        if !accumulates(ty.dtype) {
             return false;
         }
-        let vectors = cols.div_ceil_lanes(self.e.full_lanes(4));
+        let vectors = cols.div_ceil_lanes(self.e.full_lanes(lane_bytes(ty.dtype)));
         self.block_shape(rows, vectors) == (rows, vectors)
     }
 
@@ -274,7 +274,45 @@ impl<'p> Select<'p, '_> {
             self.defs.insert(result, Def::Rows(rows));
             return Ok(());
         }
+        if self.fits_registers(acc)
+            && let Some(access) = self.plain_load(acc)
+            && let Some(stride) = self.rows_apart(access)
+        {
+            let ty = self.tile_of(acc)?;
+            let rows = self.open_rows(ty.shape[0], ty.shape[1], ty.dtype);
+            let from = self.address(access.mem, &access.base)?;
+            self.move_rows(&rows, from, 0, stride, true)?;
+            self.steps(a, b, &rows, 0, 0)?;
+            self.defs.insert(result, Def::Rows(rows));
+            return Ok(());
+        }
         self.product_in_scratch(a, b, acc, result)
+    }
+
+    /// Elements between the rows of a window that rows of accumulators can be moved to and from as they are.
+    fn rows_apart(&self, access: &Access) -> Option<i64> {
+        let whole = access.valid.iter().all(Option::is_none);
+        match (&access.strides[..], whole) {
+            ([Index::Const(stride), Index::Const(1)], true) => Some(*stride),
+            _ => None,
+        }
+    }
+
+    /// Writes accumulators where they belong, straight from the registers. False: they have to take the way of all tiles.
+    pub fn store_rows(&mut self, access: &Access, value: Val) -> Result<bool> {
+        let Some(Def::Rows(rows)) = self.defs.get(&value) else {
+            return Ok(false);
+        };
+        let Some(stride) = self.rows_apart(access) else {
+            return Ok(false);
+        };
+        if self.p.mem(access.mem)?.dtype != rows.dtype {
+            return Ok(false);
+        }
+        let rows = rows.clone();
+        let to = self.address(access.mem, &access.base)?;
+        self.move_rows(&rows, to, 0, stride, false)?;
+        Ok(true)
     }
 
     /// The accumulator in scratch, visited in blocks.
@@ -290,7 +328,7 @@ impl<'p> Select<'p, '_> {
             return Err(err!(InvalidKernel, "an accumulator that is no matrix"));
         };
         ensure!(
-            lane_bytes(ty.dtype) == 4,
+            accumulates(ty.dtype),
             NoLowering,
             "x86 has no code for products in {}",
             ty.dtype
@@ -302,7 +340,8 @@ impl<'p> Select<'p, '_> {
             "x86 has no code for an accumulator that lies across its vectors"
         );
         let dtype = ty.dtype;
-        let lanes = i64::from(self.e.full_lanes(4));
+        let bytes = i64::from(lane_bytes(dtype));
+        let lanes = i64::from(self.e.full_lanes(lane_bytes(dtype)));
         let vectors = cols.div_ceil_lanes(lanes as u32);
         let (mr, nv) = self.block_shape(rows, vectors);
         let mut row = 0;
@@ -313,10 +352,10 @@ impl<'p> Select<'p, '_> {
                 let across = nv.min(vectors - vector);
                 let width = (across * lanes).min(cols - vector * lanes);
                 let block = self.open_rows(height, width, dtype);
-                let at = i64::from(offset) + 4 * (row * strides[0] + vector * lanes);
-                self.move_rows(&block, at, strides[0], true)?;
+                let at = i64::from(offset) + bytes * (row * strides[0] + vector * lanes);
+                self.move_rows(&block, self.scratch, at, strides[0], true)?;
                 self.steps(a, b, &block, row, vector)?;
-                self.move_rows(&block, at, strides[0], false)?;
+                self.move_rows(&block, self.scratch, at, strides[0], false)?;
                 vector += across;
             }
             row += height;
@@ -338,7 +377,7 @@ impl<'p> Select<'p, '_> {
     }
 
     pub fn open_rows(&mut self, rows: i64, cols: i64, dtype: DType) -> Rows {
-        let vectors = cols.div_ceil_lanes(self.e.full_lanes(4));
+        let vectors = cols.div_ceil_lanes(self.e.full_lanes(lane_bytes(dtype)));
         let regs = (0..rows * vectors).map(|_| self.e.f.vec()).collect();
         Rows {
             regs,
@@ -355,15 +394,28 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    /// Between registers and scratch at byte `at`, rows `stride` elements apart. The last vector of a row may be partial.
-    pub fn move_rows(&mut self, block: &Rows, at: i64, stride: i64, load: bool) -> Result<()> {
-        let lanes = i64::from(self.e.full_lanes(4));
+    /// Between registers and byte `at` of what `base` points to, rows `stride` elements apart. The last vector of a row may be partial.
+    pub fn move_rows(
+        &mut self,
+        block: &Rows,
+        base: Reg,
+        at: i64,
+        stride: i64,
+        load: bool,
+    ) -> Result<()> {
+        let size = lane_bytes(block.dtype);
+        let lanes = i64::from(self.e.full_lanes(size));
         let vectors = block.cols.div_ceil_lanes(lanes as u32);
         let width = self.e.level.width();
-        self.e.mask_bytes = 4;
+        // Bits are moved, whatever they mean.
+        let dtype = if size == 8 { DType::F64 } else { DType::F32 };
+        self.e.mask_bytes = size;
         for row in 0..block.rows {
             for v in 0..vectors {
-                let mem = Mem::at(self.scratch, (at + 4 * (row * stride + v * lanes)) as i32);
+                let byte = at + i64::from(size) * (row * stride + v * lanes);
+                let byte =
+                    i32::try_from(byte).map_err(|_| err!(NoLowering, "a distance of {byte} bytes"))?;
+                let mem = Mem::at(base, byte);
                 let reg = block.regs[(row * vectors + v) as usize];
                 let left = block.cols - v * lanes;
                 let mask = if left < lanes {
@@ -372,11 +424,10 @@ impl<'p> Select<'p, '_> {
                     None
                 };
                 if load {
-                    let r = self.e.load(DType::F32, mem, lanes as u32, mask)?;
+                    let r = self.e.load(dtype, mem, lanes as u32, mask)?;
                     self.e.f.retarget(r, reg, width);
                 } else {
-                    self.e
-                        .store(DType::F32, mem, reg, lanes as u32, mask, false)?;
+                    self.e.store(dtype, mem, reg, lanes as u32, mask, false)?;
                 }
             }
         }
@@ -395,7 +446,7 @@ impl<'p> Select<'p, '_> {
         let depth: i64 = a.depth.iter().map(|d| d.0).product();
         let other: i64 = b.depth.iter().map(|d| d.0).product();
         ensure!(depth == other, InvalidKernel, "depths {depth} and {other}");
-        let lanes = i64::from(self.e.full_lanes(4));
+        let lanes = i64::from(self.e.full_lanes(lane_bytes(block.dtype)));
         let vectors = block.cols.div_ceil_lanes(lanes as u32);
         let mut left = self.walk(a, row, block.rows, 1)?;
         let mut right = self.walk(b, vector * lanes, vectors, lanes)?;
@@ -470,7 +521,8 @@ impl<'p> Select<'p, '_> {
         right: &Walk,
         k: i64,
     ) -> Result<()> {
-        let lanes = self.e.full_lanes(4);
+        let size = lane_bytes(block.dtype);
+        let lanes = self.e.full_lanes(size);
         let vectors = right.places.len();
         let width = self.e.level.width();
         let along = |w: &Walk| {
@@ -481,7 +533,7 @@ impl<'p> Select<'p, '_> {
             }
         };
         let mut row_of_b = Vec::with_capacity(vectors);
-        self.e.mask_bytes = 4;
+        self.e.mask_bytes = size;
         for (j, place) in right.places.iter().enumerate() {
             let cols = block.cols - j as i64 * i64::from(lanes);
             let mask = if cols < i64::from(lanes) {
@@ -508,8 +560,9 @@ impl<'p> Select<'p, '_> {
             for (j, v) in row_of_b.iter().enumerate() {
                 let acc = block.regs[i * vectors + j];
                 if block.dtype.is_float() {
+                    let multiply = if size == 8 { X::FmaddPd } else { X::FmaddPs };
                     self.e.f.inst(
-                        X::FmaddPs,
+                        multiply,
                         width,
                         &[acc.into(), (*v).into(), element, acc.into()],
                     );
@@ -623,10 +676,11 @@ impl<'p> Select<'p, '_> {
                 Some(Def::Lazy(inst)) => stack.extend(operands(&inst.op)),
                 Some(Def::Rows(rows)) => {
                     let rows = rows.clone();
-                    let bytes = u32::try_from(rows.rows * rows.cols * 4)
+                    let size = i64::from(lane_bytes(rows.dtype));
+                    let bytes = u32::try_from(rows.rows * rows.cols * size)
                         .map_err(|_| err!(TooLarge, "an accumulator"))?;
                     let offset = self.take_scratch(bytes)?;
-                    self.move_rows(&rows, i64::from(offset), rows.cols, false)?;
+                    self.move_rows(&rows, self.scratch, i64::from(offset), rows.cols, false)?;
                     self.defs.insert(
                         v,
                         Def::Saved {
@@ -681,6 +735,15 @@ struct Walk {
     /// From one block of the depth to the next, and the elements of a block, where it has blocks.
     block: Option<Stride>,
     inner: Option<i64>,
+}
+
+/// Whether rows of vectors can hold sums of this type.
+fn accumulates(dtype: DType) -> bool {
+    if lane_bytes(dtype) == 8 {
+        dtype.is_float()
+    } else {
+        !dtype.is_bool()
+    }
 }
 
 /// Bytes from the first element of a side to element `n`, all distances known.

@@ -381,9 +381,17 @@ impl<'p, 'a> Select<'p, 'a> {
                 }
                 return Ok(());
             }
-            Op::Store { access, .. } => {
+            Op::Store {
+                access,
+                value,
+                mask,
+                ..
+            } => {
                 if !self.writes_beside(access) {
                     self.order_write(access.mem)?;
+                }
+                if mask.is_none() && self.store_rows(access, *value)? {
+                    return Ok(());
                 }
                 self.pending.push(inst);
                 return Ok(());

@@ -1,0 +1,526 @@
+//! A matrix product on the vector unit of a CPU, cut so that each level of its caches holds what it is asked for most.
+//!
+//! ```text
+//!   an instance computes  band x across  blocks of the result, rows x cols each
+//!
+//!   for each chunk of the depth:
+//!     its part of a is copied into panels             [band][rows][chunk]      second-level cache
+//!     for each of the columns' panels:
+//!       its part of b is copied into a panel          [chunk][cols]            first-level cache
+//!       for each panel of a: rows x cols sums                                  registers, between chunks second-level cache
+//! ```
+//!
+//! Where many instances use the same columns, `b` is copied once, by a phase of its own. The first copy of an operand is the only time it is read from where it lies; every loop
+//! after that reads in order. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the cache alone, not on the threads.
+
+use oxyfuel_base::{DType, Expr, Result, err};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Space};
+use oxyfuel_plan::TargetDesc;
+
+use crate::direct::Product;
+use crate::map::vector;
+use crate::nest::Nest;
+use crate::packed::{finish, lay_out, origin, zeros};
+use crate::rows::left;
+use crate::size::Params;
+use crate::tile::ceil_div;
+
+/// Below so many multiply-adds the copies cost more than they save.
+const WORTH_COPYING: i64 = 1 << 15;
+/// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
+const PIECE: i64 = 128;
+
+/// The sizes of all loops.
+#[derive(Clone, Debug, PartialEq)]
+struct Blocking {
+    rows: i64,
+    cols: i64,
+    /// What is multiplied: narrow floats are widened as they are copied.
+    part: DType,
+    /// Elements of the depth between two visits to the sums; the last chunk may be shorter.
+    chunk: i64,
+    chunks: i64,
+    /// Panels of rows and of columns that an instance has.
+    band: i64,
+    across: i64,
+    /// `b` is copied by a phase of its own.
+    shared: bool,
+}
+
+impl Blocking {
+    /// Depth of the last chunk.
+    fn rest(&self, product: &Product) -> i64 {
+        product.k - (self.chunks - 1) * self.chunk
+    }
+
+    fn row_blocks(&self, product: &Product) -> i64 {
+        ceil_div(product.m, self.rows)
+    }
+
+    fn col_blocks(&self, product: &Product) -> i64 {
+        ceil_div(product.n, self.cols)
+    }
+}
+
+/// What things cost, in cycles of a worker. Measured on Xeons with 1 MiB of second-level cache; only their ratios matter.
+mod cost {
+    /// To copy an element that comes from memory.
+    pub const COPY: f64 = 1.0;
+    /// To copy an element and to write it where others find it.
+    pub const SHARE: f64 = 2.0;
+    /// To read an element of a panel in order that another instance left.
+    pub const STREAM: f64 = 0.25;
+    /// To move a vector of sums between registers and cache, there and back.
+    pub const MOVE: f64 = 2.0;
+    /// To begin an instance, and a phase.
+    pub const INSTANCE: f64 = 1_000.0;
+    pub const PHASE: f64 = 8_000.0;
+}
+
+/// Builds the program, or says why this product is not for it.
+pub fn blocked(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    product: &Product,
+    target: &TargetDesc,
+) -> Result<Program> {
+    let blocking = choose(product, target)?;
+    let (geometry, spread) = vector(target.lanes(4));
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let params = params_of(&k);
+    let (rows, cols) = (blocking.rows, blocking.cols);
+    lay_out(&k, &spread, &[rows, cols]);
+    for deep in [blocking.chunk, blocking.rest(product)] {
+        lay_out(&k, &spread, &[rows, deep]);
+        lay_out(&k, &spread, &[deep, rows]);
+    }
+    for deep in pieces(blocking.chunk).chain(pieces(blocking.rest(product))) {
+        lay_out(&k, &spread, &[deep.1, cols]);
+    }
+    let work = Work {
+        nest,
+        params: &params,
+        product,
+        blocking: &blocking,
+    };
+    let panels = blocking.shared.then(|| work.share(&k));
+    let grid = [
+        ceil_div(blocking.row_blocks(product), blocking.band),
+        ceil_div(blocking.col_blocks(product), blocking.across),
+        product.batch,
+    ];
+    k.phase(grid.map(Expr::constant), |k| work.instance(k, panels.as_ref()));
+    k.finish()
+}
+
+/// Parts of at most [`PIECE`] elements: first element and length.
+fn pieces(deep: i64) -> impl Iterator<Item = (i64, i64)> {
+    let count = ceil_div(deep, PIECE);
+    (0..count).map(move |i| (i * PIECE, PIECE.min(deep - i * PIECE)))
+}
+
+fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
+    let Product { batch, m, n, k, .. } = *product;
+    let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
+    let part = match (product.acc, product.a.dtype, product.b.dtype) {
+        (DType::F64, DType::F64, DType::F64) => DType::F64,
+        (
+            DType::F32,
+            DType::F32 | DType::BF16 | DType::F16,
+            DType::F32 | DType::BF16 | DType::F16,
+        ) => DType::F32,
+        (_, a, b) => {
+            return Err(err!(
+                NoLowering,
+                "no blocked product of {a} and {b} on this machine"
+            ));
+        }
+    };
+    if target.is_simt() || target.vector_bytes == 0 || m < 2 || n < 2 || work < WORTH_COPYING {
+        return Err(err!(
+            NoLowering,
+            "a product of {m}x{n}x{k} is not worth its copies"
+        ));
+    }
+    let size = part.size() as i64;
+    let lanes = i64::from(target.lanes(part.size() as u32));
+    // Two vectors of columns, unless that leaves too many of them empty.
+    let padded = |cols: i64| ceil_div(n, cols) * cols;
+    let vectors = if padded(2 * lanes) > padded(lanes) + n / 16 { 1 } else { 2 };
+    let cols = vectors * lanes;
+    // Every register but those for b and two to spare accumulates; blocks of equal height, so that the last one is not mostly empty.
+    let most = (i64::from(target.registers) - 4) / vectors;
+    let rows = ceil_div(m, ceil_div(m, most));
+    let l1 = i64::try_from(target.l1_bytes).unwrap_or(i64::MAX);
+    let deepest = (l1 / 2 / (cols * size)).max(16);
+    let chunk = (ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4;
+    let chunk = chunk.min(k);
+    let blocking = Blocking {
+        rows,
+        cols,
+        part,
+        chunk,
+        chunks: ceil_div(k, chunk),
+        band: 1,
+        across: 1,
+        shared: false,
+    };
+    Ok(cheapest(&blocking, product, target))
+}
+
+/// The shape of an instance that the workers are done with first.
+fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Blocking {
+    let (row_blocks, col_blocks) = (blocking.row_blocks(product), blocking.col_blocks(product));
+    let mut best = (f64::INFINITY, blocking.clone());
+    for bands in counts(row_blocks) {
+        for parts in counts(col_blocks) {
+            for shared in [false, true] {
+                let shape = Blocking {
+                    band: ceil_div(row_blocks, bands),
+                    across: ceil_div(col_blocks, parts),
+                    shared,
+                    ..blocking.clone()
+                };
+                if !shape.fits(target) {
+                    continue;
+                }
+                let cost = shape.cost(product, target);
+                if cost < best.0 {
+                    best = (cost, shape);
+                }
+            }
+        }
+    }
+    best.1
+}
+
+/// Into how many parts so many blocks may be cut.
+fn counts(blocks: i64) -> impl Iterator<Item = i64> {
+    let mut next = Some(1);
+    std::iter::from_fn(move || {
+        let now = next?;
+        let height = ceil_div(blocks, now);
+        // The next number of parts that are lower.
+        next = (height > 1).then(|| ceil_div(blocks, height - 1));
+        Some(now)
+    })
+}
+
+impl Blocking {
+    /// Sums take at most half of the second-level cache, panels of `a` a quarter.
+    fn fits(&self, target: &TargetDesc) -> bool {
+        let size = self.part.size() as i64;
+        let l2 = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
+        let sums = self.band * self.rows * self.across * self.cols * size;
+        let copied = self.band * self.rows * self.chunk * size;
+        let kept = if self.chunks > 1 { sums } else { 0 };
+        (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && copied <= l2 / 4)
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "an estimate of sizes far below 2^53"
+    )]
+    fn cost(&self, product: &Product, target: &TargetDesc) -> f64 {
+        let lanes = f64::from(target.lanes(self.part.size() as u32));
+        let f = |n: i64| n as f64;
+        let workers = f64::from(target.workers.max(1));
+        let depth = f(product.k);
+        let (height, width) = (f(self.band * self.rows), f(self.across * self.cols));
+        let vectors = height * width / lanes;
+        let multiply = vectors * depth / 2.0;
+        let visits = if self.chunks > 1 { f(self.chunks) } else { 0.0 };
+        let of_b = if self.shared { cost::STREAM } else { cost::COPY };
+        let instance = multiply
+            + vectors * visits * cost::MOVE
+            + height * depth * cost::COPY
+            + width * depth * of_b
+            + cost::INSTANCE;
+        let instances = product.batch
+            * ceil_div(self.row_blocks(product), self.band)
+            * ceil_div(self.col_blocks(product), self.across);
+        let turns = (f(instances) / workers).ceil();
+        let sharing = if self.shared {
+            let elements = f(product.batch) * depth * f(self.col_blocks(product) * self.cols);
+            elements * cost::SHARE / workers + cost::PHASE
+        } else {
+            0.0
+        };
+        turns * instance + sharing
+    }
+}
+
+/// What all parts of the program need to know.
+struct Work<'a> {
+    nest: &'a Nest,
+    params: &'a Params,
+    product: &'a Product,
+    blocking: &'a Blocking,
+}
+
+/// Who copies `b`, and where to.
+enum Right<'a> {
+    Shared(&'a Mem),
+    Own(Mem),
+}
+
+/// The place of an instance.
+struct Here<'a> {
+    /// First panel of rows and of columns.
+    row: Tile,
+    col: Tile,
+    batch: Option<Tile>,
+    /// How many panels it has.
+    band: Tile,
+    across: Tile,
+    a: Mem,
+    b: Right<'a>,
+    /// Sums between two chunks.
+    sums: Option<Mem>,
+}
+
+impl Work<'_> {
+    /// The phase that copies `b` for everyone: `[batch][panels][depth][cols]`.
+    fn share(&self, k: &KernelBuilder) -> Mem {
+        let (product, blocking) = (self.product, self.blocking);
+        let col_blocks = blocking.col_blocks(product);
+        let len = product.batch * col_blocks * product.k * blocking.cols;
+        let panels = k
+            .buffer(
+                "panels_b",
+                blocking.part,
+                BufferMode::Workspace,
+                Expr::constant(len),
+            )
+            .aligned(64);
+        let grid = [col_blocks, blocking.chunks, product.batch].map(Expr::constant);
+        k.phase(grid, |k| {
+            let (col, chunk) = (k.program_id(0), k.program_id(1));
+            let batch = (product.batch > 1).then(|| k.program_id(2));
+            let at = self.shared_panel(&col, &chunk, batch.as_ref());
+            let rest = blocking.rest(product);
+            if rest == blocking.chunk {
+                return self.copy_b(k, &col, &chunk, batch.as_ref(), rest, &panels, &at);
+            }
+            let last = chunk.compare(CompareOp::Eq, blocking.chunks - 1);
+            if blocking.chunks > 1 {
+                let before = chunk.compare(CompareOp::Lt, blocking.chunks - 1);
+                k.when(&before, |k| {
+                    let deep = blocking.chunk;
+                    self.copy_b(k, &col, &chunk, batch.as_ref(), deep, &panels, &at);
+                });
+            }
+            k.when(&last, |k| {
+                self.copy_b(k, &col, &chunk, batch.as_ref(), rest, &panels, &at);
+            });
+        });
+        panels
+    }
+
+    /// Where the shared copy of a chunk of a panel begins.
+    fn shared_panel(&self, col: &Tile, chunk: &Tile, batch: Option<&Tile>) -> Tile {
+        let blocks = self.blocking.col_blocks(self.product);
+        let panel = match batch {
+            Some(batch) => batch * blocks + col,
+            None => col.clone(),
+        };
+        (panel * self.product.k + chunk * self.blocking.chunk) * self.blocking.cols
+    }
+
+    /// Copies `deep` elements of the depth, for one panel of columns.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the coordinates of one panel, used once"
+    )]
+    fn copy_b(
+        &self,
+        k: &KernelBuilder,
+        col: &Tile,
+        chunk: &Tile,
+        batch: Option<&Tile>,
+        deep: i64,
+        to: &Mem,
+        at: &Tile,
+    ) {
+        let (product, cols) = (self.product, self.blocking.cols);
+        let [along, across] = product.b.strides;
+        let start = origin(&product.b, col, cols, across, batch)
+            + chunk * (self.blocking.chunk * along);
+        let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
+            for (first, deep) in pieces(deep) {
+                let mut window = self.params.mems[product.b.buffer]
+                    .at(&(&start + first * along))
+                    .shape([deep, cols])
+                    .strides([along, across]);
+                if let Some(cols_left) = cols_left {
+                    window = window.valid(1, cols_left);
+                }
+                let tile = k.load(window).cast(self.blocking.part);
+                k.store(to.at(&(at + first * cols)).shape([deep, cols]), &tile);
+            }
+        };
+        let Some(cols_left) = left(col, cols, product.n) else {
+            return whole(k, None);
+        };
+        // Bounds keep a window from being turned: only the last block has them.
+        let full = product.n / cols;
+        if full > 0 {
+            k.when(&col.compare(CompareOp::Lt, full), |k| whole(k, None));
+        }
+        k.when(&col.compare(CompareOp::Ge, full), |k| {
+            whole(k, Some(&cols_left));
+        });
+    }
+
+    fn instance(&self, k: &KernelBuilder, panels: Option<&Mem>) {
+        let (product, blocking) = (self.product, self.blocking);
+        let (rows, cols) = (blocking.rows, blocking.cols);
+        let (row, col) = (k.program_id(0), k.program_id(1));
+        let many = |block: &Tile, size: i64, blocks: i64| {
+            left(block, size, blocks).unwrap_or_else(|| k.constant(DType::I64, size))
+        };
+        let panel = |len: i64| k.alloc(Space::Panel, blocking.part, len, None);
+        let here = Here {
+            band: many(&row, blocking.band, blocking.row_blocks(product)),
+            across: many(&col, blocking.across, blocking.col_blocks(product)),
+            row: row * blocking.band,
+            col: col * blocking.across,
+            batch: (product.batch > 1).then(|| k.program_id(2)),
+            a: panel(blocking.band * rows * blocking.chunk),
+            b: match panels {
+                Some(panels) => Right::Shared(panels),
+                None => Right::Own(panel(blocking.chunk * cols)),
+            },
+            sums: (blocking.chunks > 1)
+                .then(|| panel(blocking.band * rows * blocking.across * cols)),
+        };
+        if let Some(sums) = &here.sums {
+            k.for_range(0, blocking.band * blocking.across, 1, [], |k, block, []| {
+                let zero = k.full(blocking.part, [rows, cols], 0.0);
+                let home = sums.at(&(block * (rows * cols))).shape([rows, cols]);
+                k.store(home, &zero);
+                []
+            });
+            k.for_range(0, blocking.chunks - 1, 1, [], |k, chunk, []| {
+                self.chunk(k, &here, &chunk, false);
+                []
+            });
+        }
+        let last = k.constant(DType::I64, blocking.chunks - 1);
+        self.chunk(k, &here, &last, true);
+    }
+
+    /// One chunk of the depth: added to the sums, which the last one finishes.
+    fn chunk(&self, k: &KernelBuilder, here: &Here, chunk: &Tile, last: bool) {
+        let (product, blocking) = (self.product, self.blocking);
+        let (rows, cols) = (blocking.rows, blocking.cols);
+        let deep = if last {
+            blocking.rest(product)
+        } else {
+            blocking.chunk
+        };
+        k.for_range(0, &here.band, 1, [], |k, i, []| {
+            self.copy_a(k, here, chunk, &i, deep);
+            []
+        });
+        k.for_range(0, &here.across, 1, [], |k, j, []| {
+            let col = &here.col + &j;
+            let (panel, at) = match &here.b {
+                Right::Shared(panels) => {
+                    (*panels, self.shared_panel(&col, chunk, here.batch.as_ref()))
+                }
+                Right::Own(panel) => {
+                    let at = k.constant(DType::I64, 0);
+                    self.copy_b(k, &col, chunk, here.batch.as_ref(), deep, panel, &at);
+                    (panel, at)
+                }
+            };
+            k.for_range(0, &here.band, 1, [], |k, i, []| {
+                let a = here.a.at(&(&i * (rows * blocking.chunk)));
+                let a = if self.upright() {
+                    a.shape([deep, rows]).operand([MmaDim::K, MmaDim::Side])
+                } else {
+                    a.shape([rows, deep]).operand([MmaDim::Side, MmaDim::K])
+                };
+                let b = panel.at(&at).shape([deep, cols]);
+                let b = b.operand([MmaDim::K, MmaDim::Side]);
+                let home = here.sums.as_ref().map(|sums| {
+                    let block = &j * blocking.band + &i;
+                    sums.at(&(block * (rows * cols))).shape([rows, cols])
+                });
+                let before = match &home {
+                    Some(home) => k.load(home.clone()),
+                    None => zeros(k, product.acc, rows, cols),
+                };
+                let sum = k.mma(a, b, &before, false);
+                match home {
+                    Some(home) if !last => k.store(home, &sum),
+                    _ => finish(
+                        k,
+                        self.params,
+                        self.nest,
+                        product,
+                        [rows, cols],
+                        [&(&here.row + &i), &col],
+                        here.batch.as_ref(),
+                        sum,
+                    ),
+                }
+                []
+            });
+            []
+        });
+    }
+
+    /// Whether memory runs along the rows of `a`: panels do so too, then.
+    fn upright(&self) -> bool {
+        self.product.a.strides[0] == 1 && self.product.a.strides[1] != 1
+    }
+
+    /// Copies `deep` elements of the depth, for panel `i` of the band.
+    fn copy_a(&self, k: &KernelBuilder, here: &Here, chunk: &Tile, i: &Tile, deep: i64) {
+        let (product, blocking) = (self.product, self.blocking);
+        let rows = blocking.rows;
+        let [down, along] = product.a.strides;
+        let row = &here.row + i;
+        let start = origin(&product.a, &row, rows, down, here.batch.as_ref())
+            + chunk * (blocking.chunk * along);
+        let upright = self.upright();
+        let (shape, strides, side) = if upright {
+            ([deep, rows], [along, down], 1)
+        } else {
+            ([rows, deep], [down, along], 0)
+        };
+        let mut window = self.params.mems[product.a.buffer]
+            .at(&start)
+            .shape(shape)
+            .strides(strides);
+        if let Some(rows_left) = left(&row, rows, product.m) {
+            window = window.valid(side, &rows_left);
+        }
+        let tile = k.load(window).cast(blocking.part);
+        let home = here.a.at(&(i * (rows * blocking.chunk)));
+        k.store(home.shape(shape), &tile);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_all_blocks() {
+        for blocks in 1..200 {
+            let mut last = i64::MAX;
+            for parts in counts(blocks) {
+                let height = ceil_div(blocks, parts);
+                assert!(height < last, "{blocks} blocks: {parts} parts again");
+                assert!(height * parts >= blocks);
+                last = height;
+            }
+            assert_eq!(last, 1);
+        }
+    }
+}

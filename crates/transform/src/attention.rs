@@ -1,0 +1,538 @@
+//! Attention that is written out becomes one op.
+//!
+//! ```text
+//!   q ─ views, * c ─┐                                                                  v ─ views ─┐
+//!                   ├─ product ─ * c ─ + mask, or where(look, ., -inf) ─ softmax ─ casts ─────────┴─ product
+//!   k ─ views, * c ─┘
+//! ```
+//!
+//! The pass starts at the second product and walks back. Views that keep the last two dims, copies and casts between floats may stand anywhere; scales are literals, multiplied or divided by, before the
+//! first product or after it; keys and values may be heads that were repeated. It leaves everything alone where the scores or the weights are used by anybody else.
+//!
+//! A row of written-out attention that may look nowhere is NaN, one of `sdpa` is 0: where a mask may blind a row, the result says so by the logarithm of the row's sum.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use oxyfuel_base::{Arena, DType, Expr, Result};
+use oxyfuel_graph::{Binary, Compare, Graph, Node, NodeId, Op, Rebuild, Unary, Users, ValueId};
+
+/// What is filled in where nobody shall look, at most: added to a score it leaves nothing of the score.
+const HIDDEN: f64 = -1e9;
+
+/// Puts `sdpa` in the place of every composition that computes it.
+pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
+    let reader = Reader {
+        graph,
+        definitions: graph.definitions(),
+        users: graph.users(),
+    };
+    let found: BTreeMap<NodeId, Written> = graph
+        .nodes
+        .iter()
+        .filter_map(|(id, node)| Some((id, reader.written(node)?)))
+        .collect();
+    if found.is_empty() {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let mut rebuild = Rebuild::new(graph);
+    for (id, node) in graph.nodes.iter() {
+        match found.get(&id) {
+            Some(written) => {
+                rebuild.at(id);
+                let out = written.build(&mut rebuild, &graph.ty(node.out()).shape)?;
+                rebuild.define(node.out(), out);
+            }
+            None => rebuild.copy(id)?,
+        }
+    }
+    Ok(Cow::Owned(rebuild.finish()?))
+}
+
+/// Attention as it was found.
+struct Written {
+    q: Chain,
+    k: Chain,
+    v: Chain,
+    scale: f64,
+    mask: Option<Mask>,
+}
+
+/// Where to look.
+#[derive(Clone, Copy)]
+enum Mask {
+    Causal,
+    /// Where this holds, or does not.
+    Where(ValueId, bool),
+    /// The same, and this number elsewhere.
+    Filled(ValueId, bool, f64),
+    Added(ValueId),
+}
+
+/// The scores before the softmax.
+struct Scores<'a> {
+    product: &'a Node,
+    scale: f64,
+    mask: Option<Mask>,
+}
+
+/// A value and views of it, one after the other.
+#[derive(Clone)]
+struct Chain {
+    root: ValueId,
+    shape: Vec<Expr>,
+    views: Vec<Op>,
+    /// What the value has to be multiplied with.
+    scale: f64,
+}
+
+struct Reader<'a> {
+    graph: &'a Graph,
+    definitions: Arena<ValueId, Option<NodeId>>,
+    users: Users,
+}
+
+impl<'a> Reader<'a> {
+    fn node(&self, value: ValueId) -> Option<&'a Node> {
+        self.definitions[value].map(|id| &self.graph.nodes[id])
+    }
+
+    /// The node of a value that nobody but one other node reads.
+    fn alone(&self, value: ValueId) -> Option<&'a Node> {
+        (self.users.count(value) == 1)
+            .then(|| self.node(value))
+            .flatten()
+    }
+
+    fn shape(&self, value: ValueId) -> &'a [Expr] {
+        &self.graph.ty(value).shape
+    }
+
+    /// The number that every element of a value is.
+    fn literal(&self, mut value: ValueId) -> Option<f64> {
+        loop {
+            let node = self.node(value)?;
+            match &node.op {
+                Op::Full { value, .. } => return Some(value.as_f64()),
+                Op::View { .. } | Op::Expand { .. } | Op::Cast { .. } => value = node.inputs[0],
+                _ => return None,
+            }
+        }
+    }
+
+    /// A cast between floats, or a copy.
+    fn keeps_values(&self, node: &Node) -> bool {
+        let float = |value: ValueId| self.graph.ty(value).dtype.is_float();
+        match node.op {
+            Op::Cast { .. } => float(node.out()) && float(node.inputs[0]),
+            Op::Clone => true,
+            _ => false,
+        }
+    }
+
+    /// A view that leaves the last two dims as they are.
+    fn keeps_rows(&self, node: &Node) -> bool {
+        let (from, to) = (self.shape(node.inputs[0]), self.shape(node.out()));
+        matches!(node.op, Op::View { .. })
+            && from.len() >= 2
+            && to.len() >= 2
+            && from[from.len() - 2..] == to[to.len() - 2..]
+    }
+
+    fn written(&self, node: &Node) -> Option<Written> {
+        if !matches!(node.op, Op::Mm | Op::Bmm)
+            || self.graph.values[node.out()].layout.strides().is_some()
+        {
+            return None;
+        }
+        let dtype = self.graph.ty(node.out()).dtype;
+        if !dtype.is_float() {
+            return None;
+        }
+        let softmax = self.softmax(node.inputs[0])?;
+        let scores = self.scores(softmax.inputs[0], true, 1)?;
+        let [q, k] = [0, 1].map(|i| self.chain(scores.product.inputs[i], dtype));
+        let v = self.chain(node.inputs[1], dtype);
+        let fixed = |chain: &Chain| chain.shape.iter().all(|n| n.as_const().is_some());
+        let same = |chain: &Chain| self.graph.ty(chain.root).dtype == dtype;
+        if ![&q, &k, &v].into_iter().all(|c| fixed(c) && same(c)) || v.scale != 1.0 {
+            return None;
+        }
+        let scale = scores.scale * q.scale * k.scale;
+        let space = self.shape(softmax.inputs[0]);
+        let lead: [Expr; 2] = match space {
+            [b, h, _, _] => [b.clone(), h.clone()],
+            [b, _, _] => match (&scores.mask, &q.above()[..]) {
+                (None | Some(Mask::Causal), [batch, heads, _, _]) => [batch.clone(), heads.clone()],
+                _ => [Expr::ONE, b.clone()],
+            },
+            [_, _] => [Expr::ONE, Expr::ONE],
+            _ => return None,
+        };
+        let (q, mut k, mut v) = (q.of_four(&lead), k.of_four(&lead).turned(), v.of_four(&lead));
+        if let (Some(keys), Some(values)) = (k.ungrouped(), v.ungrouped())
+            && keys.shape()[1] == values.shape()[1]
+        {
+            (k, v) = (keys, values);
+        }
+        let mask = match scores.mask {
+            Some(Mask::Added(mask)) => Some(Mask::Added(self.added(mask, dtype)?)),
+            // Its least number leaves something of a score that it is added to.
+            Some(Mask::Filled(..)) if dtype == DType::F16 => return None,
+            other => other,
+        };
+        scale.is_finite().then_some(Written {
+            q,
+            k,
+            v,
+            scale,
+            mask,
+        })
+    }
+
+    /// The softmax along the last dim behind the weights.
+    fn softmax(&self, mut weights: ValueId) -> Option<&'a Node> {
+        loop {
+            let node = self.alone(weights)?;
+            match node.op {
+                Op::Softmax { dim } => {
+                    let last = dim + 1 == self.graph.ty(node.out()).rank();
+                    return last.then_some(node);
+                }
+                _ if self.keeps_values(node) || self.keeps_rows(node) => weights = node.inputs[0],
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads a value as scores. `masked`: at most so many masks may be found. `whole`: the value has the dims of the softmax, which a mask is given for.
+    fn scores(&self, value: ValueId, whole: bool, masks: u32) -> Option<Scores<'a>> {
+        let node = self.alone(value)?;
+        let either = || {
+            let (a, b) = (node.inputs[0], node.inputs[1]);
+            [(a, b), (b, a)]
+        };
+        let scaled = |x: ValueId, by: f64| {
+            let mut scores = self.scores(x, whole, 0)?;
+            scores.scale *= by;
+            Some(scores)
+        };
+        let masked = |x: ValueId, mask: Mask| {
+            if !whole || masks == 0 || self.shape(x) != self.shape(value) {
+                return None;
+            }
+            let scores = self.scores(x, whole, 0)?;
+            Some(Scores {
+                mask: Some(mask),
+                ..scores
+            })
+        };
+        match &node.op {
+            Op::Mm | Op::Bmm => Some(Scores {
+                product: node,
+                scale: 1.0,
+                mask: None,
+            }),
+            Op::Binary(Binary::Mul) => either()
+                .into_iter()
+                .find_map(|(x, c)| scaled(x, self.literal(c)?)),
+            Op::Binary(Binary::Div) => scaled(node.inputs[0], 1.0 / self.literal(node.inputs[1])?),
+            Op::Binary(Binary::Add) => either()
+                .into_iter()
+                .find_map(|(x, mask)| masked(x, Mask::Added(mask))),
+            Op::Where => {
+                let (look, a, b) = (node.inputs[0], node.inputs[1], node.inputs[2]);
+                [(a, b, true), (b, a, false)]
+                    .into_iter()
+                    .find_map(|(x, fill, holds)| {
+                        let fill = self.literal(fill)?;
+                        masked(x, self.filled(look, holds, fill)?)
+                    })
+            }
+            _ if self.keeps_values(node) => self.scores(node.inputs[0], whole, masks),
+            _ if self.keeps_rows(node) => self.scores(node.inputs[0], false, masks),
+            _ => None,
+        }
+    }
+
+    /// A mask that looks where a condition holds (or does not), and finds `fill` elsewhere.
+    fn filled(&self, look: ValueId, holds: bool, fill: f64) -> Option<Mask> {
+        if fill > HIDDEN {
+            return None;
+        }
+        if self.is_causal(look, holds) {
+            return Some(Mask::Causal);
+        }
+        Some(if fill == f64::NEG_INFINITY {
+            Mask::Where(look, holds)
+        } else {
+            Mask::Filled(look, holds, fill)
+        })
+    }
+
+    /// Whether a condition holds (or fails) just where the last dim's position is not beyond that of the dim before it.
+    fn is_causal(&self, condition: ValueId, holds: bool) -> bool {
+        let Some(node) = self.node(condition) else {
+            return false;
+        };
+        let [a, b] = match node.inputs[..] {
+            [a, b] => [a, b].map(|v| self.counts(v)),
+            _ => return false,
+        };
+        let (row, column) = (Some(1), Some(0));
+        match (&node.op, holds) {
+            (Op::Compare(Compare::Ge), true) | (Op::Compare(Compare::Lt), false) => {
+                (a, b) == (row, column)
+            }
+            (Op::Compare(Compare::Le), true) | (Op::Compare(Compare::Gt), false) => {
+                (a, b) == (column, row)
+            }
+            _ => false,
+        }
+    }
+
+    /// Which dim, from the last, a value counts along from 0 by 1.
+    fn counts(&self, mut value: ValueId) -> Option<usize> {
+        let shape = self.shape(value);
+        loop {
+            let node = self.node(value)?;
+            match &node.op {
+                Op::Arange { start, step, .. } => {
+                    let plain = start.as_f64() == 0.0 && step.as_f64() == 1.0;
+                    let long = |n: &&Expr| !n.is_const(1);
+                    let dim = shape.iter().rev().position(|n| !n.is_const(1))?;
+                    return (plain && shape.iter().filter(long).count() == 1).then_some(dim);
+                }
+                Op::View { .. } => value = node.inputs[0],
+                _ => return None,
+            }
+        }
+    }
+
+    /// A mask to add, of this dtype and no larger than it has to be.
+    fn added(&self, mut mask: ValueId, dtype: DType) -> Option<ValueId> {
+        while let Some(node) = self.node(mask) {
+            let ty = self.graph.ty(mask);
+            let from = self.graph.ty(node.inputs.first().copied()?);
+            match node.op {
+                Op::Expand { .. } if from.rank() <= ty.rank() => mask = node.inputs[0],
+                Op::Cast { .. } if ty.dtype != dtype && from.dtype == dtype => {
+                    mask = node.inputs[0]
+                }
+                _ => break,
+            }
+        }
+        (self.graph.ty(mask).dtype == dtype).then_some(mask)
+    }
+
+    /// A value as views of something, past scales and casts from this dtype.
+    fn chain(&self, value: ValueId, dtype: DType) -> Chain {
+        let shape = |v: ValueId| self.shape(v).to_vec();
+        let mut chain = Chain {
+            root: value,
+            shape: shape(value),
+            views: Vec::new(),
+            scale: 1.0,
+        };
+        while let Some(node) = self.node(chain.root) {
+            let number = |i: usize| {
+                let same = |x: &ValueId| self.shape(*x) == self.shape(chain.root);
+                let x = node.inputs.get(1 - i).copied().filter(same)?;
+                Some((x, self.literal(*node.inputs.get(i)?)?))
+            };
+            let under = match &node.op {
+                Op::View { .. } | Op::Permute { .. } | Op::Expand { .. } => {
+                    chain.views.insert(0, node.op.clone());
+                    node.inputs[0]
+                }
+                Op::Clone => node.inputs[0],
+                Op::Cast { .. } if self.graph.ty(node.inputs[0]).dtype == dtype => node.inputs[0],
+                Op::Binary(Binary::Mul) => match number(1).or_else(|| number(0)) {
+                    Some((x, by)) => {
+                        chain.scale *= by;
+                        x
+                    }
+                    None => break,
+                },
+                Op::Binary(Binary::Div) => match number(1) {
+                    Some((x, by)) => {
+                        chain.scale /= by;
+                        x
+                    }
+                    None => break,
+                },
+                _ => break,
+            };
+            chain.root = under;
+            chain.shape = shape(under);
+        }
+        chain
+    }
+}
+
+impl Chain {
+    /// The shape behind the first `count` views.
+    fn shape_of(&self, count: usize) -> Vec<Expr> {
+        let mut shape = self.shape.clone();
+        for view in &self.views[..count] {
+            shape = match view {
+                Op::View { shape } | Op::Expand { shape } => shape.clone(),
+                Op::Permute { dims } => dims.iter().map(|&d| shape[d].clone()).collect(),
+                _ => shape,
+            };
+        }
+        shape
+    }
+
+    fn shape(&self) -> Vec<Expr> {
+        self.shape_of(self.views.len())
+    }
+
+    /// The shape before the last view that leaves rows and columns as they are.
+    fn above(&self) -> Vec<Expr> {
+        let (now, before) = (
+            self.shape(),
+            self.shape_of(self.views.len().saturating_sub(1)),
+        );
+        let rows = |shape: &[Expr]| shape[shape.len().saturating_sub(2)..].to_vec();
+        match self.views.last() {
+            Some(Op::View { .. }) if rows(&now) == rows(&before) => before,
+            _ => now,
+        }
+    }
+
+    /// With these two dims in place of the batches.
+    fn of_four(mut self, lead: &[Expr; 2]) -> Self {
+        let now = self.shape();
+        let [rows, columns] = [now[now.len() - 2].clone(), now[now.len() - 1].clone()];
+        let [first, second] = lead.clone();
+        let wanted = vec![first.clone(), second.clone(), rows.clone(), columns.clone()];
+        let across = [first, second, columns, rows];
+        let count = self.views.len();
+        let turned = |view: &Op| matches!(view, Op::Permute { dims } if dims[..] == [0, 2, 1]);
+        if now == wanted {
+            return self;
+        }
+        if self.above() == wanted {
+            self.views.pop();
+        } else if let [.., Op::View { .. }, last] = &self.views[..]
+            && turned(last)
+            && self.shape_of(count - 2) == across
+        {
+            // The batches were joined before rows and columns changed places: neither has to happen.
+            self.views.truncate(count - 2);
+            let dims = vec![0, 1, 3, 2];
+            self.views.push(Op::Permute { dims });
+        } else {
+            self.views.push(Op::View { shape: wanted });
+        }
+        self
+    }
+
+    /// Rows and columns the other way round.
+    fn turned(mut self) -> Self {
+        let order = [0, 1, 3, 2];
+        match self.views.last() {
+            Some(Op::Permute { dims }) if dims[..] == order => {
+                self.views.pop();
+            }
+            _ => self.views.push(Op::Permute {
+                dims: order.to_vec(),
+            }),
+        }
+        self
+    }
+
+    /// Before its heads were repeated, each one so many times in a row.
+    fn ungrouped(&self) -> Option<Self> {
+        let [before @ .., apart, repeat, Op::View { .. }] = &self.views[..] else {
+            return None;
+        };
+        let (Op::View { .. }, Op::Expand { shape: repeated }) = (apart, repeat) else {
+            return None;
+        };
+        let (from, to) = (self.shape_of(before.len()), self.shape());
+        let ([b, g, l, d], [b2, g2, times, l2, d2]) = (&from[..], &repeated[..]) else {
+            return None;
+        };
+        let one = [b, g, &Expr::ONE, l, d].map(Clone::clone);
+        let all = [b.clone(), g.clone() * times.clone(), l.clone(), d.clone()];
+        let fits = (b, g, l, d) == (b2, g2, l2, d2)
+            && self.shape_of(before.len() + 1) == one
+            && to == all;
+        fits.then(|| Self {
+            views: before.to_vec(),
+            ..self.clone()
+        })
+    }
+
+    fn build(&self, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
+        let root = rebuild.get(self.root)?;
+        let views = self.views.iter();
+        views.clone().try_fold(root, |value, view| {
+            rebuild.builder.emit(view.clone(), &[value])
+        })
+    }
+}
+
+impl Written {
+    /// The op, as a value of shape `shape`.
+    fn build(&self, rebuild: &mut Rebuild<'_>, shape: &[Expr]) -> Result<ValueId> {
+        let operands = [
+            self.q.build(rebuild)?,
+            self.k.build(rebuild)?,
+            self.v.build(rebuild)?,
+        ];
+        let of_four = |rebuild: &mut Rebuild<'_>, mask: ValueId| {
+            let shape = rebuild.builder.ty(mask).shape.clone();
+            let missing = 4usize.saturating_sub(shape.len());
+            let shape = [vec![Expr::ONE; missing], shape].concat();
+            rebuild.builder.view(mask, &shape)
+        };
+        let mask = match self.mask {
+            None | Some(Mask::Causal) => None,
+            Some(Mask::Added(mask)) => {
+                let mask = rebuild.get(mask)?;
+                Some(of_four(rebuild, mask)?)
+            }
+            Some(Mask::Where(look, holds)) => {
+                let look = rebuild.get(look)?;
+                let b = &mut rebuild.builder;
+                let look = if holds {
+                    look
+                } else {
+                    b.emit(Op::Unary(Unary::LogicalNot), &[look])?
+                };
+                Some(of_four(rebuild, look)?)
+            }
+            Some(Mask::Filled(look, holds, fill)) => {
+                let look = rebuild.get(look)?;
+                let b = &mut rebuild.builder;
+                let ty = b.ty(operands[0]).clone();
+                let fill = fill.max(lowest(ty.dtype));
+                let (yes, no) = if holds { (0.0, fill) } else { (fill, 0.0) };
+                let yes = b.full(yes, Vec::new(), ty.dtype, ty.device)?;
+                let mask = b.where_(look, yes, no)?;
+                Some(of_four(rebuild, mask)?)
+            }
+        };
+        let causal = matches!(self.mask, Some(Mask::Causal));
+        let b = &mut rebuild.builder;
+        let [mut out, sums] = b.sdpa(operands, mask, causal, self.scale)?;
+        if matches!(self.mask, Some(Mask::Where(..) | Mask::Added(_))) {
+            let blind = b.eq(sums, f64::NEG_INFINITY)?;
+            let blind = b.unsqueeze(blind, -1)?;
+            out = b.where_(blind, f64::NAN, out)?;
+        }
+        b.view(out, shape)
+    }
+}
+
+/// The least number of a float type.
+fn lowest(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => -3.389_531_389_251_535_5e38,
+        DType::F64 => f64::MIN,
+        _ => f64::from(f32::MIN),
+    }
+}
