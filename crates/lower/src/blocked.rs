@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own. The first copy of an operand is the only time it is read from where it lies; every loop
-//! after that reads in order. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the cache alone, not on the threads.
+//! after that reads in order. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
+//! on the threads. A depth of a few hundred is one chunk: its panel of `b` is read from the second-level cache, and no sum leaves the registers before it is done.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
@@ -50,6 +51,12 @@ struct Blocking {
 }
 
 impl Blocking {
+    /// Elements from one row of a panel of `a` to the next: an odd number of cache lines, so that rows do not share a set.
+    fn pitch(&self) -> i64 {
+        let line = 64 / self.part.size() as i64;
+        (ceil_div(self.chunk, line) | 1) * line
+    }
+
     /// Depth of the last chunk.
     fn rest(&self, product: &Product) -> i64 {
         product.k - (self.chunks - 1) * self.chunk
@@ -111,7 +118,9 @@ pub fn blocked(
         ceil_div(blocking.col_blocks(product), blocking.across),
         product.batch,
     ];
-    k.phase(grid.map(Expr::constant), |k| work.instance(k, panels.as_ref()));
+    k.phase(grid.map(Expr::constant), |k| {
+        work.instance(k, panels.as_ref())
+    });
     k.finish()
 }
 
@@ -148,13 +157,24 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let lanes = i64::from(target.lanes(part.size() as u32));
     // Two vectors of columns, unless that leaves too many of them empty.
     let padded = |cols: i64| ceil_div(n, cols) * cols;
-    let vectors = if padded(2 * lanes) > padded(lanes) + n / 16 { 1 } else { 2 };
+    let vectors = if padded(2 * lanes) > padded(lanes) + n / 16 {
+        1
+    } else {
+        2
+    };
     let cols = vectors * lanes;
     // Every register but those for b and two to spare accumulates; blocks of equal height, so that the last one is not mostly empty.
     let most = (i64::from(target.registers) - 4) / vectors;
     let rows = ceil_div(m, ceil_div(m, most));
-    let l1 = i64::try_from(target.l1_bytes).unwrap_or(i64::MAX);
-    let deepest = (l1 / 2 / (cols * size)).max(16);
+    // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers.
+    let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (cols * size);
+    let uncut = deepest(target.l2_bytes / 16);
+    let deepest = if k <= uncut {
+        uncut
+    } else {
+        deepest(target.l1_bytes / 2)
+    }
+    .max(16);
     let chunk = (ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4;
     let chunk = chunk.min(k);
     let blocking = Blocking {
@@ -209,14 +229,14 @@ fn counts(blocks: i64) -> impl Iterator<Item = i64> {
 }
 
 impl Blocking {
-    /// Sums take at most half of the second-level cache, panels of `a` a quarter.
+    /// Sums take at most half of the second-level cache, with the panels of `a` three quarters.
     fn fits(&self, target: &TargetDesc) -> bool {
         let size = self.part.size() as i64;
         let l2 = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
         let sums = self.band * self.rows * self.across * self.cols * size;
-        let copied = self.band * self.rows * self.chunk * size;
+        let copied = self.band * self.rows * self.pitch() * size;
         let kept = if self.chunks > 1 { sums } else { 0 };
-        (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && copied <= l2 / 4)
+        (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
     }
 
     #[expect(
@@ -232,7 +252,11 @@ impl Blocking {
         let vectors = height * width / lanes;
         let multiply = vectors * depth / 2.0;
         let visits = if self.chunks > 1 { f(self.chunks) } else { 0.0 };
-        let of_b = if self.shared { cost::STREAM } else { cost::COPY };
+        let of_b = if self.shared {
+            cost::STREAM
+        } else {
+            cost::COPY
+        };
         let instance = multiply
             + vectors * visits * cost::MOVE
             + height * depth * cost::COPY
@@ -346,8 +370,8 @@ impl Work<'_> {
     ) {
         let (product, cols) = (self.product, self.blocking.cols);
         let [along, across] = product.b.strides;
-        let start = origin(&product.b, col, cols, across, batch)
-            + chunk * (self.blocking.chunk * along);
+        let start =
+            origin(&product.b, col, cols, across, batch) + chunk * (self.blocking.chunk * along);
         let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
             for (first, deep) in pieces(deep) {
                 let mut window = self.params.mems[product.b.buffer]
@@ -388,7 +412,7 @@ impl Work<'_> {
             row: row * blocking.band,
             col: col * blocking.across,
             batch: (product.batch > 1).then(|| k.program_id(2)),
-            a: panel(blocking.band * rows * blocking.chunk),
+            a: panel(blocking.band * rows * blocking.pitch()),
             b: match panels {
                 Some(panels) => Right::Shared(panels),
                 None => Right::Own(panel(blocking.chunk * cols)),
@@ -438,11 +462,12 @@ impl Work<'_> {
                 }
             };
             k.for_range(0, &here.band, 1, [], |k, i, []| {
-                let a = here.a.at(&(&i * (rows * blocking.chunk)));
+                let a = here.a.at(&(&i * (rows * blocking.pitch())));
                 let a = if self.upright() {
                     a.shape([deep, rows]).operand([MmaDim::K, MmaDim::Side])
                 } else {
-                    a.shape([rows, deep]).operand([MmaDim::Side, MmaDim::K])
+                    let a = a.shape([rows, deep]).strides([blocking.pitch(), 1]);
+                    a.operand([MmaDim::Side, MmaDim::K])
                 };
                 let b = panel.at(&at).shape([deep, cols]);
                 let b = b.operand([MmaDim::K, MmaDim::Side]);
@@ -501,8 +526,13 @@ impl Work<'_> {
             window = window.valid(side, &rows_left);
         }
         let tile = k.load(window).cast(blocking.part);
-        let home = here.a.at(&(i * (rows * blocking.chunk)));
-        k.store(home.shape(shape), &tile);
+        let home = here.a.at(&(i * (rows * blocking.pitch()))).shape(shape);
+        let home = if upright {
+            home
+        } else {
+            home.strides([blocking.pitch(), 1])
+        };
+        k.store(home, &tile);
     }
 }
 

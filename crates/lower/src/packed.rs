@@ -193,7 +193,13 @@ pub fn matrix_layout(rows: i64, cols: i64) -> TileLayout {
 }
 
 /// The first element of a block of an operand.
-pub fn origin(operand: &Operand, block: &Tile, size: i64, stride: i64, batch: Option<&Tile>) -> Tile {
+pub fn origin(
+    operand: &Operand,
+    block: &Tile,
+    size: i64,
+    stride: i64,
+    batch: Option<&Tile>,
+) -> Tile {
     let mut at = block * (size * stride);
     if let Some(batch) = batch {
         at = at + batch * operand.batch_stride;

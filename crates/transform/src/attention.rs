@@ -169,7 +169,11 @@ impl<'a> Reader<'a> {
             [_, _] => [Expr::ONE, Expr::ONE],
             _ => return None,
         };
-        let (q, mut k, mut v) = (q.of_four(&lead), k.of_four(&lead).turned(), v.of_four(&lead));
+        let (q, mut k, mut v) = (
+            q.of_four(&lead),
+            k.of_four(&lead).turned(),
+            v.of_four(&lead),
+        );
         if let (Some(keys), Some(values)) = (k.ungrouped(), v.ungrouped())
             && keys.shape()[1] == values.shape()[1]
         {
@@ -457,9 +461,8 @@ impl Chain {
         };
         let one = [b, g, &Expr::ONE, l, d].map(Clone::clone);
         let all = [b.clone(), g.clone() * times.clone(), l.clone(), d.clone()];
-        let fits = (b, g, l, d) == (b2, g2, l2, d2)
-            && self.shape_of(before.len() + 1) == one
-            && to == all;
+        let fits =
+            (b, g, l, d) == (b2, g2, l2, d2) && self.shape_of(before.len() + 1) == one && to == all;
         fits.then(|| Self {
             views: before.to_vec(),
             ..self.clone()

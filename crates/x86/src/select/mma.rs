@@ -413,8 +413,8 @@ impl<'p> Select<'p, '_> {
         for row in 0..block.rows {
             for v in 0..vectors {
                 let byte = at + i64::from(size) * (row * stride + v * lanes);
-                let byte =
-                    i32::try_from(byte).map_err(|_| err!(NoLowering, "a distance of {byte} bytes"))?;
+                let byte = i32::try_from(byte)
+                    .map_err(|_| err!(NoLowering, "a distance of {byte} bytes"))?;
                 let mem = Mem::at(base, byte);
                 let reg = block.regs[(row * vectors + v) as usize];
                 let left = block.cols - v * lanes;
