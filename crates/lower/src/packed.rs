@@ -370,10 +370,38 @@ pub fn finish(
     batch: Option<&Tile>,
     sum: Tile,
 ) {
-    let mut block = vec![rows, cols];
-    let mut position = vec![Some(row.clone()), Some(col.clone())];
-    let mut start = vec![Some(row * rows), Some(col * cols)];
-    let mut rest = vec![left(row, rows, product.m), left(col, cols, product.n)];
+    let place = Place {
+        block: [rows, cols],
+        position: [row.clone(), col.clone()],
+        start: [row * rows, col * cols],
+        left: [left(row, rows, product.m), left(col, cols, product.n)],
+    };
+    finish_at(k, params, nest, place, batch, sum);
+}
+
+/// Where a block of the result stands: along rows and columns.
+pub struct Place {
+    pub block: [i64; 2],
+    /// Its number, and its first element.
+    pub position: [Tile; 2],
+    pub start: [Tile; 2],
+    /// How much of it exists, where it may be cut short.
+    pub left: [Option<Tile>; 2],
+}
+
+/// The work on the result, on a block anywhere.
+pub fn finish_at(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    place: Place,
+    batch: Option<&Tile>,
+    sum: Tile,
+) {
+    let mut block = place.block.to_vec();
+    let mut position = place.position.map(Some).to_vec();
+    let mut start = place.start.map(Some).to_vec();
+    let mut rest = place.left.to_vec();
     if let Some(batch) = batch {
         block.insert(0, 1);
         position.insert(0, Some(batch.clone()));

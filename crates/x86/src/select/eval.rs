@@ -424,10 +424,13 @@ impl<'p> Select<'p, '_> {
         let bit = self.e.bool_of(mask);
         let skip = self.e.f.label();
         if dtype.is_bool() {
-            return Err(err!(
-                NoLowering,
-                "x86 has no code for a bounded load of one bool"
-            ));
+            let value = self.e.imm(0);
+            self.e.g(X::Test, &[bit.into(), bit.into()]);
+            self.e.f.jump(crate::mir::Cond::E, skip);
+            let loaded = self.e.load_gpr(dtype, Mem::at(pointer, 0))?;
+            self.e.f.copy(Width::X, value, loaded);
+            self.e.f.bind(skip);
+            return Ok(self.e.splat_bool(value));
         }
         let d = self.e.f.vec();
         self.e.f.inst(X::VZero, Width::X, &[d.into()]);

@@ -266,6 +266,9 @@ impl<'p> Select<'p, '_> {
             self.defs.insert(result, Def::Rows(rows));
             return Ok(());
         }
+        if self.runs_along_depth(a, b, acc)? {
+            return self.dots(a, b, acc, result);
+        }
         if self.is_zero(acc) && self.fits_registers(acc) {
             let ty = self.tile_of(acc)?;
             let rows = self.open_rows(ty.shape[0], ty.shape[1], ty.dtype);
@@ -578,7 +581,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// Memory operands for `count` places along an operand's side, `apart` elements from each other, from element `first` on.
-    fn walk(&mut self, o: &Operand, first: i64, count: i64, apart: i64) -> Result<Walk> {
+    pub fn walk(&mut self, o: &Operand, first: i64, count: i64, apart: i64) -> Result<Walk> {
         let (step, block, inner) = match o.depth[..] {
             [] => (Stride::Bytes(0), None, None),
             [(_, stride)] => (stride, None, None),
@@ -649,7 +652,7 @@ impl<'p> Select<'p, '_> {
         })
     }
 
-    fn advance(&mut self, walk: &mut Walk, steps: i64) {
+    pub fn advance(&mut self, walk: &mut Walk, steps: i64) {
         // A whole block at a time where there are blocks.
         let (step, steps) = match walk.block {
             Some(block) => (block, 1),
@@ -727,9 +730,9 @@ impl<'p> Select<'p, '_> {
 
 /// Places along one side and the pointers that move along the depth.
 #[derive(Debug)]
-struct Walk {
+pub struct Walk {
     pointers: Vec<Reg>,
-    places: Vec<Mem>,
+    pub places: Vec<Mem>,
     /// From one element of the depth to the next.
     step: Stride,
     /// From one block of the depth to the next, and the elements of a block, where it has blocks.

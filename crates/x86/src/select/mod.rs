@@ -12,6 +12,7 @@ mod ahead;
 mod amx;
 mod bounded;
 mod control;
+mod dots;
 mod eval;
 mod keep;
 mod lanes;

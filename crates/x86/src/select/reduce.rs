@@ -306,6 +306,12 @@ impl<'p> Select<'p, '_> {
             let bit = self.e.gpr(X::MovZxBG, &[low.into()]);
             return Ok(self.e.splat_bool(bit));
         }
+        let joined = self.join_lanes(op, dtype, v, lanes)?;
+        Ok(self.e.splat_lane(joined, lane_bytes(dtype)))
+    }
+
+    /// All lanes of numbers combined, in the first lane.
+    pub fn join_lanes(&mut self, op: ReduceOp, dtype: DType, v: Reg, lanes: u32) -> Result<Reg> {
         let bytes = lane_bytes(dtype);
         let mut n = lanes;
         let mut v = v;
@@ -325,6 +331,6 @@ impl<'p> Select<'p, '_> {
                 .binary(combine(op), dtype, v, other, n.max(16 / bytes))?;
             self.e.mask_bytes = back;
         }
-        Ok(self.e.splat_lane(v, bytes))
+        Ok(v)
     }
 }
