@@ -20,6 +20,8 @@ const TYPES: [(DType, DType); 6] = [
 struct Finish {
     has_bias: bool,
     is_clipped: bool,
+    /// Another product is added to the sum, and the sum to that.
+    goes_on: bool,
     /// Stored as what it is, or as the operands are.
     dtype: DType,
 }
@@ -66,6 +68,7 @@ pub fn product(numbers: &[u32]) -> Result<Case> {
         has_bias: choices.below(3) == 2,
         is_clipped: choices.below(3) == 2,
         dtype: choices.pick(&[acc, acc, dtype]),
+        goes_on: choices.below(3) == 2,
     };
     let size = |size: usize| Given::Number(i64::try_from(size).unwrap_or(0));
     let matrix = |len: usize, seed: u32| {
@@ -128,6 +131,12 @@ fn tiled(
             let tb = right.tile(k, [&at, &col], [tk, tn]);
             [k.dot(&ta, &tb, &sum)]
         });
+        if finish.goes_on {
+            let at = k.constant(DType::I64, 0);
+            let ta = left.tile(k, [&row, &at], [tm, tk]);
+            let tb = right.tile(k, [&at, &col], [tk, tn]);
+            sum = k.dot(&ta, &tb, &sum) + &sum;
+        }
         if finish.has_bias {
             sum = sum + k.load(bias.at(&col).shape([1, tn]).valid(1, &cols));
         }
