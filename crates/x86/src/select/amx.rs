@@ -8,7 +8,7 @@ use oxyfuel_base::{DType, Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, Block, Index, MmaDim, MmaOperand, Op, Val};
 
 use super::mma::{Operand, Stride, side_offset};
-use super::{Def, Select};
+use super::{Def, Select, slot};
 use crate::mir::{A, Cond, Item, Mem, Op as X, Reg};
 
 /// An accumulator in matrix registers.
@@ -124,6 +124,7 @@ impl<'p> Select<'p, '_> {
             dtype: ty.dtype,
         };
         self.amx_configure(&m)?;
+        self.amx_leave(&[])?;
         if self.is_zero(init) {
             for (t, _, _) in m.tiles() {
                 self.e.g(X::TileZero, &[A::T(t)]);
@@ -187,16 +188,19 @@ impl<'p> Select<'p, '_> {
         }
     }
 
+    /// Accumulators that are still to be read leave the matrix registers, which are there once, to what comes next, but for some that it goes on with.
+    pub fn amx_leave(&mut self, but: &[Val]) -> Result<()> {
+        let waits = |v: &Val| {
+            let held = matches!(self.defs.get(v), Some(Def::Matrix(_)));
+            held && self.uses[slot(*v)] > 0 && !but.contains(v)
+        };
+        let held: Vec<Val> = self.defs.keys().filter(waits).collect();
+        self.settle_products(&held)
+    }
+
     /// Leaves the matrix registers for scratch, row-major; the answer is the place and the row's length.
     pub fn amx_store(&mut self, m: &Matrix) -> Result<(u32, i64)> {
-        let offset = match self.matrix_scratch {
-            Some(o) => o,
-            None => {
-                let o = self.take_scratch((m.rows * m.cols * 4) as u32)?;
-                self.matrix_scratch = Some(o);
-                o
-            }
-        };
+        let offset = self.take_scratch((m.rows * m.cols * 4) as u32)?;
         self.amx_move(m, i64::from(offset), m.cols * 4, false);
         Ok((offset, m.cols))
     }

@@ -7,6 +7,7 @@ use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Block, BufferMode, Index, Inst, Op, Val};
 
 use super::amx::Matrix;
+use super::eval::raw;
 use super::mma::Rows;
 use super::{Def, Select, slot};
 use crate::emit::lane_bytes;
@@ -121,12 +122,26 @@ impl<'p> Select<'p, '_> {
             }
         }
         self.flush(&lazy)?;
+        let in_registers = |(v, home): &(&Val, &Home)| {
+            let product = matches!(self.defs.get(v), Some(Def::Rows(_) | Def::Matrix(_)));
+            product && !matches!(home, Home::Rows(_) | Home::Matrix(_))
+        };
+        let products: Vec<Val> = (values.iter().zip(homes))
+            .filter(in_registers)
+            .map(|(v, _)| *v)
+            .collect();
+        self.settle_products(&products)?;
         let mut moves: Vec<(Reg, &Home)> = Vec::new();
         let mut copies: Vec<(u32, &Home)> = Vec::new();
         for (v, home) in values.iter().zip(homes) {
             match (self.defs.get(v), home) {
                 (Some(Def::Gpr(r)), Home::Gpr(_)) => moves.push((*r, home)),
                 (Some(Def::Uniform(r)), Home::Uniform(_)) => moves.push((*r, home)),
+                (Some(Def::Saved { offset, .. }), Home::Uniform(_)) => {
+                    let from = Mem::at(self.scratch, *offset as i32);
+                    let r = self.e.load_uniform(raw(self.dtype(*v)?), from)?;
+                    moves.push((r, home));
+                }
                 (Some(Def::Rows(have)), Home::Rows(rows)) if have == rows => {}
                 (Some(Def::Matrix(have)), Home::Matrix(m)) if have == m => {}
                 (
@@ -165,6 +180,25 @@ impl<'p> Select<'p, '_> {
                 self.e.f.copy(width, *to, r);
             }
         }
+        let written = |at: u32| {
+            let mut others = copies.iter().map(|(_, home)| home);
+            others.any(|home| matches!(home, Home::Scratch { offset, .. } if *offset == at))
+        };
+        let crossing: Vec<bool> = (copies.iter())
+            .map(|(from, home)| {
+                let stays = matches!(home, Home::Scratch { offset, .. } if offset == from);
+                !stays && written(*from)
+            })
+            .collect();
+        for ((from, home), crosses) in copies.iter_mut().zip(crossing) {
+            if let Home::Scratch { bytes, .. } = home
+                && crosses
+            {
+                let aside = self.take_scratch(*bytes)?;
+                self.copy_scratch(*from, aside, *bytes);
+                *from = aside;
+            }
+        }
         for (from, home) in copies {
             if let Home::Scratch { offset, bytes, .. } = home {
                 self.copy_scratch(from, *offset, *bytes);
@@ -178,7 +212,7 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    fn copy_scratch(&mut self, from: u32, to: u32, bytes: u32) {
+    pub fn copy_scratch(&mut self, from: u32, to: u32, bytes: u32) {
         if from == to {
             return;
         }
@@ -216,9 +250,16 @@ impl<'p> Select<'p, '_> {
         if !self.only_products(body, v) {
             return Ok(None);
         }
-        match self.defs.get(&init) {
-            Some(Def::Rows(rows)) => return Ok(Some(Home::Rows(rows.clone()))),
-            Some(Def::Matrix(m)) => return Ok(Some(Home::Matrix(m.clone()))),
+        let once = self.is_read_once(init);
+        match self.defs.get(&init).cloned() {
+            Some(Def::Rows(rows)) if once => return Ok(Some(Home::Rows(rows))),
+            Some(Def::Rows(rows)) => return Ok(Some(Home::Rows(self.copy_rows(&rows)))),
+            Some(Def::Matrix(m)) => {
+                if !once {
+                    self.settle_products(&[init])?;
+                }
+                return Ok(Some(Home::Matrix(m)));
+            }
             Some(
                 Def::Lazy(_) | Def::Gpr(_) | Def::Uniform(_) | Def::Saved { .. } | Def::Memory(_),
             )
@@ -260,6 +301,7 @@ impl<'p> Select<'p, '_> {
         };
         ensure!(*step > 0, NoLowering, "a loop with step {step}");
         self.settle()?;
+        self.amx_leave(inits)?;
         let mut homes = Vec::new();
         for (v, init) in carried.iter().zip(inits) {
             let home = match self.accumulator(body, *v, *init, &homes)? {
@@ -283,11 +325,16 @@ impl<'p> Select<'p, '_> {
             self.defs.insert(*v, Self::def_of(home));
         }
         self.defs.insert(*iv, Def::Gpr(counter));
+        self.depth += 1;
+        for v in carried {
+            self.born.insert(*v, self.depth);
+        }
         let (head, done) = (self.e.f.label(), self.e.f.label());
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::Ge, done);
         self.e.f.bind(head);
         self.inside(body, &homes)?;
+        self.depth -= 1;
         self.e.gpr_imm(X::AddI, X::Add, counter, *step);
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::L, head);
@@ -308,6 +355,7 @@ impl<'p> Select<'p, '_> {
             return Ok(());
         };
         self.settle()?;
+        self.amx_leave(&[])?;
         let mut homes = Vec::new();
         for v in &inst.results {
             homes.push(self.home(*v)?);

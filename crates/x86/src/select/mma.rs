@@ -134,7 +134,45 @@ impl<'p> Select<'p, '_> {
         self.flush(&kept)?;
         let a = self.tile_operand(*a, true)?;
         let b = self.tile_operand(*b, false)?;
-        self.product(&a, &b, *acc, inst.results[0])
+        let shared = match self.is_read_once(*acc) {
+            true => None,
+            false => self.copy_accumulator(*acc)?,
+        };
+        self.product(&a, &b, *acc, inst.results[0])?;
+        if let Some(def) = shared {
+            self.defs.insert(*acc, def);
+        }
+        Ok(())
+    }
+
+    /// Puts a copy in the place of an accumulator that others read too, since products add to it where it lies. What was there, if it must be put back.
+    fn copy_accumulator(&mut self, v: Val) -> Result<Option<Def<'p>>> {
+        if self.is_zero(v) && self.fits_registers(v) {
+            return Ok(None);
+        }
+        if let Some(Def::Rows(rows)) = self.defs.get(&v) {
+            let rows = rows.clone();
+            let own = self.copy_rows(&rows);
+            return Ok(self.defs.insert(v, Def::Rows(own)));
+        }
+        let (from, strides) = self.scratch_home(v)?;
+        let ty = self.tile_of(v)?;
+        let elements: i64 = ty.shape.iter().product();
+        let bytes = u32::try_from(elements * i64::from(lane_bytes(ty.dtype)))
+            .map_err(|_| err!(TooLarge, "an accumulator"))?;
+        let offset = self.take_scratch(bytes)?;
+        self.copy_scratch(from, offset, bytes);
+        Ok(self.defs.insert(v, Def::Saved { offset, strides }))
+    }
+
+    /// The same in registers of its own.
+    pub fn copy_rows(&mut self, rows: &Rows) -> Rows {
+        let own = self.open_rows(rows.rows, rows.cols, rows.dtype);
+        let width = self.e.level.width();
+        for (to, from) in own.regs.iter().zip(&rows.regs) {
+            self.e.f.copy(width, *to, *from);
+        }
+        own
     }
 
     fn plain_load(&self, v: Val) -> Option<&'p Access> {

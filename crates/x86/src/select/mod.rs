@@ -146,7 +146,6 @@ pub(crate) struct Select<'p, 'a> {
     pub streamed: bool,
     /// The shape of matrix accumulators that this phase is configured for.
     pub matrix: Option<amx::Matrix>,
-    pub matrix_scratch: Option<u32>,
     pub lane_scratch: Option<u32>,
     pub modes: FxHashMap<Val, BufferMode>,
     pub aligns: FxHashMap<Val, u32>,
@@ -154,6 +153,11 @@ pub(crate) struct Select<'p, 'a> {
     extents: Vec<Reg>,
     /// How often each value is still to be read by instructions not yet taken.
     pub uses: Vec<u32>,
+    /// How often each value is read in all.
+    reads: Vec<u32>,
+    /// How many loops of the program stand around what is being taken, and stood around each value.
+    pub depth: u32,
+    pub born: Values<u32>,
     pub kept_registers: FxHashMap<Val, Reg>,
     pub kept_scratch: FxHashMap<Val, u32>,
     pub kept_strides: FxHashMap<Val, Vec<i64>>,
@@ -184,13 +188,15 @@ impl<'p, 'a> Select<'p, 'a> {
             pending: Vec::new(),
             streamed: false,
             matrix: None,
-            matrix_scratch: None,
             lane_scratch: None,
             modes: FxHashMap::default(),
             aligns: FxHashMap::default(),
             pids: Vec::new(),
             extents: Vec::new(),
             uses: p.use_counts(),
+            reads: p.use_counts(),
+            depth: 0,
+            born: Values::new(p.values.len()),
             kept_registers: FxHashMap::default(),
             kept_scratch: FxHashMap::default(),
             kept_strides: FxHashMap::default(),
@@ -344,6 +350,11 @@ impl<'p, 'a> Select<'p, 'a> {
         self.origin.get(&v).map(|inst| &inst.op)
     }
 
+    /// Whether what is being taken is all that ever reads a value: it may then end where it lies.
+    pub fn is_read_once(&self, v: Val) -> bool {
+        self.reads[slot(v)] == 1 && self.born.get(&v) == Some(&self.depth)
+    }
+
     pub fn is_scalar(&self, v: Val) -> bool {
         self.p.tile(v).is_ok_and(|t| t.shape.is_empty())
     }
@@ -358,6 +369,7 @@ impl<'p, 'a> Select<'p, 'a> {
     fn inst(&mut self, inst: &'p Inst) -> Result<()> {
         for &r in &inst.results {
             self.origin.insert(r, inst);
+            self.born.insert(r, self.depth);
         }
         self.take(inst)?;
         // Operands of this op are behind us; those inside its blocks were counted off there.
