@@ -134,35 +134,7 @@ impl<'p> Select<'p, '_> {
         self.flush(&kept)?;
         let a = self.tile_operand(*a, true)?;
         let b = self.tile_operand(*b, false)?;
-        let shared = match self.is_read_once(*acc) {
-            true => None,
-            false => self.copy_accumulator(*acc)?,
-        };
-        self.product(&a, &b, *acc, inst.results[0])?;
-        if let Some(def) = shared {
-            self.defs.insert(*acc, def);
-        }
-        Ok(())
-    }
-
-    /// Puts a copy in the place of an accumulator that others read too, since products add to it where it lies. What was there, if it must be put back.
-    fn copy_accumulator(&mut self, v: Val) -> Result<Option<Def<'p>>> {
-        if self.is_zero(v) && self.fits_registers(v) {
-            return Ok(None);
-        }
-        if let Some(Def::Rows(rows)) = self.defs.get(&v) {
-            let rows = rows.clone();
-            let own = self.copy_rows(&rows);
-            return Ok(self.defs.insert(v, Def::Rows(own)));
-        }
-        let (from, strides) = self.scratch_home(v)?;
-        let ty = self.tile_of(v)?;
-        let elements: i64 = ty.shape.iter().product();
-        let bytes = u32::try_from(elements * i64::from(lane_bytes(ty.dtype)))
-            .map_err(|_| err!(TooLarge, "an accumulator"))?;
-        let offset = self.take_scratch(bytes)?;
-        self.copy_scratch(from, offset, bytes);
-        Ok(self.defs.insert(v, Def::Saved { offset, strides }))
+        self.product(&a, &b, *acc, inst.results[0])
     }
 
     /// The same in registers of its own.
@@ -300,6 +272,10 @@ impl<'p> Select<'p, '_> {
         }
         if let Some(Def::Rows(rows)) = self.defs.get(&acc) {
             let rows = rows.clone();
+            let rows = match self.is_read_once(acc) {
+                true => rows,
+                false => self.copy_rows(&rows),
+            };
             self.steps(a, b, &rows, 0, 0)?;
             self.defs.insert(result, Def::Rows(rows));
             return Ok(());
@@ -344,6 +320,11 @@ impl<'p> Select<'p, '_> {
         let Some(Def::Rows(rows)) = self.defs.get(&value) else {
             return Ok(false);
         };
+        let here = |mem: Val| mem == access.mem;
+        let waits = |sink: &Inst| self.waits_for(&operands(&sink.op), &here);
+        if self.pending.iter().any(|inst| waits(inst)) || !self.late_reads(&here).is_empty() {
+            return Ok(false);
+        }
         let Some(stride) = self.rows_apart(access) else {
             return Ok(false);
         };
@@ -374,7 +355,14 @@ impl<'p> Select<'p, '_> {
             "x86 has no code for products in {}",
             ty.dtype
         );
-        let (offset, strides) = self.scratch_home(acc)?;
+        let (mut offset, strides) = self.scratch_home(acc)?;
+        if !self.is_read_once(acc) {
+            let bytes = u32::try_from(rows * cols * i64::from(lane_bytes(ty.dtype)))
+                .map_err(|_| err!(TooLarge, "an accumulator"))?;
+            let own = self.take_scratch(bytes)?;
+            self.copy_scratch(offset, own, bytes);
+            offset = own;
+        }
         ensure!(
             strides[1] == 1,
             NoLowering,

@@ -225,12 +225,17 @@ impl<'p> Select<'p, '_> {
     /// Executes everything that waits, and makes `keep` outlive the run.
     pub fn flush(&mut self, keep: &[Val]) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
-        let mut sinks: Vec<Sink<'p>> = pending.into_iter().map(Sink::Effect).collect();
-        sinks.extend(
-            keep.iter()
-                .filter(|v| matches!(self.defs.get(v), Some(Def::Lazy(_))))
-                .map(|&v| Sink::Keep(v)),
-        );
+        let effects: Vec<Sink<'p>> = pending.into_iter().map(Sink::Effect).collect();
+        let written: FxHashSet<Val> = effects.iter().filter_map(written_memory).collect();
+        let mut before = Vec::new();
+        if !written.is_empty() {
+            before = self.late_reads(&|mem| written.contains(&mem));
+        }
+        let lazy = |v: &&Val| matches!(self.defs.get(v), Some(Def::Lazy(_)));
+        let after = keep.iter().filter(|v| !before.contains(v)).filter(lazy);
+        let after: Vec<Sink<'p>> = after.map(|&v| Sink::Keep(v)).collect();
+        let before = before.into_iter().map(Sink::Keep);
+        let sinks: Vec<Sink<'p>> = before.chain(effects).chain(after).collect();
         if sinks.is_empty() {
             return Ok(());
         }
@@ -245,6 +250,32 @@ impl<'p> Select<'p, '_> {
             nests = self.nests(&axes, &sinks)?;
         }
         self.emit_nests(axes, nests)
+    }
+
+    /// Tiles that later code reads and that wait for elements of some memories: what is written there before they are computed would overtake them.
+    pub fn late_reads(&self, of: &dyn Fn(Val) -> bool) -> Vec<Val> {
+        let waits = |v: &Val| {
+            let lazy = matches!(self.defs.get(v), Some(Def::Lazy(_)));
+            lazy && self.uses[slot(*v)] > 0 && self.waits_for(&[*v], of)
+        };
+        let reads = |v: Val| matches!(self.defs.get(&v), Some(Def::Lazy(inst)) if reads(inst, of));
+        // Mostly nothing is read where something is written.
+        match self.defs.keys().any(reads) {
+            true => self.defs.keys().filter(waits).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether some tiles are still to be computed from elements of some memories.
+    pub fn waits_for(&self, tiles: &[Val], of: &dyn Fn(Val) -> bool) -> bool {
+        let mut seen = self.marks();
+        let mut order = Vec::new();
+        for v in tiles {
+            self.reach(*v, &mut seen, &mut order);
+        }
+        let lazy = order.iter().filter_map(|v| self.defs.get(v));
+        lazy.into_iter()
+            .any(|def| matches!(def, Def::Lazy(inst) if reads(inst, of)))
     }
 
     /// Writes nests in order. What one of them keeps is found in scratch by those behind it, which are planned again for it:
@@ -829,6 +860,15 @@ impl<'p> Select<'p, '_> {
             }
         }
         ahead
+    }
+}
+
+/// Whether an instruction reads one of some memories.
+fn reads(inst: &Inst, of: &dyn Fn(Val) -> bool) -> bool {
+    match &inst.op {
+        Op::Load { access, .. } => of(access.mem),
+        Op::Gather { mem, .. } => of(*mem),
+        _ => false,
     }
 }
 
