@@ -169,12 +169,10 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers.
     let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (cols * size);
     let uncut = deepest(target.l2_bytes / 16);
-    let deepest = if k <= uncut {
-        uncut
-    } else {
-        deepest(target.l1_bytes / 2)
-    }
-    .max(16);
+    // Memory that runs along the depth is read in runs of a chunk: the longer, the better it is fetched ahead.
+    let along = product.b.strides[0] == 1;
+    let panel = target.l1_bytes / if along { 1 } else { 2 };
+    let deepest = if k <= uncut { uncut } else { deepest(panel) }.max(16);
     let chunk = (ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4;
     let chunk = chunk.min(k);
     let blocking = Blocking {

@@ -12,7 +12,7 @@
 //! | `scan.rs` | running sums, products and recurrences |
 //! | `sort.rs` | positions in order |
 //! | `scatter.rs` | stores at computed places |
-//! | `direct.rs`, `blocked.rs`, `thin.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there, on a CPU's matrix unit, by warp groups |
+//! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
 //! | `attention.rs` | attention with a running softmax, block by block |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -28,6 +28,7 @@ mod build;
 mod chunk;
 mod codes;
 mod direct;
+mod flat;
 
 mod map;
 pub mod maths;
@@ -183,6 +184,7 @@ fn contraction(
     } else {
         packed::packed(nest, params, product, target)
             .or_else(|_| thin::thin(nest, params, product, target))
+            .or_else(|_| flat::flat(nest, params, product, target))
             .or_else(|_| blocked::blocked(nest, params, product, target))?
     };
     let mapped = expanded(program.clone(), target)?;
