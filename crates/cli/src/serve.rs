@@ -4,10 +4,11 @@
 //!
 //! | command | answer |
 //! |---|---|
-//! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …, "bytes": …}`; inputs made, compiled, checked, run once |
+//! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …, "bytes": …, "loops": …}`; inputs made, compiled, checked, run once |
 //! | `run WARM TIMED` | `{"ns": […]}`: that many calls not timed, then that many timed |
 //! | `into WARM TIMED` | the same with given outputs |
 //! | `copy WARM TIMED` | the same for a compiled copy that moves as many bytes as the workload reads and writes |
+//! | `arithmetic WARM TIMED` | the same for a loop of multiply-adds without memory; the workload has `loops` times as many operations |
 //! | `output NUMBER FILE` | `{"saved": 1}`: that output as `.npy` |
 //! | `quit` | ends |
 //!
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use oxyfuel_base::{Result, err};
-use oxyfuel_engine::{Options, Target};
+use oxyfuel_engine::{Executable, Options, Record, Target, peak};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::tensor::Tensor;
 use serde_json::{Value, json};
@@ -40,6 +41,8 @@ struct Engine {
     target: Target,
     options: Options,
     device: Arc<dyn Device>,
+    /// What arithmetic takes at best.
+    arithmetic: Option<Loop>,
     ready: Option<Prepared>,
 }
 
@@ -48,6 +51,28 @@ struct Prepared {
     workload: Timed,
     /// Moves as many bytes.
     copy: Timed,
+}
+
+/// The loop of multiply-adds, and how many there are in it.
+struct Loop {
+    executable: Executable,
+    outputs: Vec<Tensor>,
+    multiply_adds: f64,
+}
+
+impl Loop {
+    /// `None` where no loop is known for the target.
+    fn of(target: &Target, device: &Arc<dyn Device>) -> Result<Option<Self>> {
+        let Some(peak) = peak(target, oxyfuel_base::DType::F32)? else {
+            return Ok(None);
+        };
+        let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
+        Ok(Some(Self {
+            outputs: executable.run(&[])?,
+            executable,
+            multiply_adds: peak.flops as f64 / 2.0,
+        }))
+    }
 }
 
 struct Timed {
@@ -93,6 +118,7 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let target = Target::host(&options)?;
     let device = target.device(&options)?;
     let mut engine = Engine {
+        arithmetic: Loop::of(&target, &device)?,
         target,
         options,
         device,
@@ -123,6 +149,7 @@ impl Engine {
             [what @ ("run" | "into" | "copy"), warm, times] => {
                 self.run(what, number(warm)?, number(times)?)
             }
+            ["arithmetic", warm, times] => self.compute(number(warm)?, number(times)?),
             ["output", at, file] => self.output(number(at)?, Path::new(file)),
             _ => Err(err!(Syntax, "unknown command `{line}`")),
         }
@@ -146,10 +173,29 @@ impl Engine {
             "target": self.target.name(),
             "threads": self.options.threads,
             "bytes": bytes,
+            "loops": self
+                .arithmetic
+                .as_ref()
+                .and_then(|all| Some(ready.executable.operations()? / all.multiply_adds)),
         });
         let copy = copy_of(bytes, &self.options)?;
         self.ready = Some(Prepared { workload, copy });
         Ok(answer)
+    }
+
+    fn compute(&mut self, warm: usize, times: usize) -> Result<Value> {
+        let Some(Loop {
+            executable,
+            outputs,
+            ..
+        }) = &mut self.arithmetic
+        else {
+            return Err(err!(
+                InvalidArgument,
+                "no loop of multiply-adds is known for this target"
+            ));
+        };
+        timings(warm, times, || executable.run_into(&[], outputs))
     }
 
     fn run(&mut self, what: &str, warm: usize, times: usize) -> Result<Value> {
@@ -160,7 +206,7 @@ impl Engine {
             what => (&mut ready.workload, what == "into"),
         };
         let inputs: Vec<&oxyfuel::Tensor> = timed_one.inputs.iter().collect();
-        let mut call = || {
+        let call = || {
             if into {
                 timed_one
                     .function
@@ -170,13 +216,7 @@ impl Engine {
             }
             device.synchronize()
         };
-        for _ in 0..warm {
-            call()?;
-        }
-        let ns = (0..times)
-            .map(|_| Ok(timed(&mut call)?.as_nanos() as u64))
-            .collect::<Result<Vec<u64>>>()?;
-        Ok(json!({"ns": ns}))
+        timings(warm, times, call)
     }
 
     fn output(&self, at: usize, file: &Path) -> Result<Value> {
@@ -187,6 +227,17 @@ impl Engine {
         oxyfuel::io::write_npy(file, output)?;
         Ok(json!({"saved": 1}))
     }
+}
+
+/// So many calls not timed, then so many timed.
+fn timings(warm: usize, times: usize, mut call: impl FnMut() -> Result<()>) -> Result<Value> {
+    for _ in 0..warm {
+        call()?;
+    }
+    let ns = (0..times)
+        .map(|_| Ok(timed(&mut call)?.as_nanos() as u64))
+        .collect::<Result<Vec<u64>>>()?;
+    Ok(json!({"ns": ns}))
 }
 
 fn number(word: &str) -> Result<usize> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use oxyfuel_base::{Code, Result, Symbol, err};
-use oxyfuel_plan::{InputSpec, Plan, SymbolSource};
+use oxyfuel_plan::{InputSpec, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::execute::{Bound, Program, StepTime};
 use oxyfuel_runtime::tensor::Tensor;
@@ -78,6 +78,19 @@ impl Executable {
 
     pub fn plan(&self) -> &Arc<Plan> {
         self.program.plan()
+    }
+
+    /// Operations of a call on units that do as many multiply-adds a second: a multiplication and an addition of a product are one. `None` where a size is a symbol.
+    pub fn operations(&self) -> Option<f64> {
+        let of = |step: &Step| {
+            let Step::Launch { kernel, .. } = step else {
+                return Some(0.0);
+            };
+            let cost = &self.plan().kernels[*kernel].cost;
+            let (flops, products) = (cost.flops.as_const()?, cost.products.as_const()?);
+            Some(flops as f64 - products as f64 / 2.0)
+        };
+        self.plan().steps.iter().map(of).sum()
     }
 
     pub fn device(&self) -> &Arc<dyn Device> {

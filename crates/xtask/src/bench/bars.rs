@@ -4,6 +4,12 @@
 //! |---|---|---|
 //! | `met`, `met_door` | a row's ratio to the better peer | what its definition says; 0.97 where a peer is nearly as fast as a copy |
 //! | `met_copy`, `met_copy_door` | a row that memory bounds, with given outputs | 80 % of a copy's speed |
+//!
+//! Memory bounds a row when a copy of its bytes takes at least as long as its operations (`oxyfuel explain` counts them) take in a loop of multiply-adds without
+//! memory, one each, in the same run: `memory_bound` says which it is.
+//!
+//! | verdict | of | bar |
+//! |---|---|---|
 //! | `means[].met` | all rows without products | see [`MEANS`] |
 //!
 //! A verdict that was not made (too few rounds, not all rows) is null, and misses nothing.
@@ -63,7 +69,7 @@ pub fn judged(w: &Workload, rounds: usize, bytes: u64, times: &Times) -> Value {
             row[key][name] = ratio.to_json();
             ratios.push(ratio);
             is_saturated |= times
-                .copy()
+                .copy(name)
                 .is_some_and(|copy| Ratio::paired(copy, peer).median >= SATURATED);
         }
         let Some(ratio) = Ratio::to_the_better(&ratios) else {
@@ -78,16 +84,20 @@ pub fn judged(w: &Workload, rounds: usize, bytes: u64, times: &Times) -> Value {
             row[verdict] = json!(ratio.meets(bar));
         }
     }
-    if let Some(copy) = times.copy() {
-        for &(name, verdict) in COPIES {
-            let Some(mine) = times.of(name) else {
-                continue;
-            };
-            let share = Ratio::paired(copy, mine);
-            row["of_copy"][name] = share.to_json();
-            if let (Some(verdict), true) = (verdict, decides) {
-                row[verdict] = json!(share.meets(COPY_BAR));
-            }
+    let arithmetic = times.of("arithmetic");
+    for &(name, verdict) in COPIES {
+        let (Some(mine), Some(copy)) = (times.of(name), times.copy(name)) else {
+            continue;
+        };
+        let share = Ratio::paired(copy, mine);
+        row["of_copy"][name] = share.to_json();
+        let memory_bound = arithmetic.is_none_or(|least| Ratio::paired(copy, least).median >= 1.0);
+        row["memory_bound"][name] = json!(memory_bound);
+        if let Some(least) = arithmetic {
+            row["of_arithmetic"][name] = Ratio::paired(least, mine).to_json();
+        }
+        if let (Some(verdict), true, true) = (verdict, decides, memory_bound) {
+            row[verdict] = json!(share.meets(COPY_BAR));
         }
     }
     row
@@ -182,7 +192,7 @@ mod tests {
         ("eager", 300.0),
         ("inductor", 100.0),
         ("copy", 45.0),
-        ("torch_copy", 60.0),
+        ("torch_copy", 45.0),
         ("door_into", 58.0),
     ];
 
@@ -201,6 +211,18 @@ mod tests {
         near[6].1 = 91.0;
         let row = judged(&w, 30, 8 << 20, &times(&near));
         assert_eq!(row["met_door"], true);
+        // Where its operations take longer than the copy, the copy is no bar.
+        let mut busy = BASE.to_vec();
+        busy.push(("arithmetic", 46.0));
+        let row_of_arithmetic = judged(&w, 30, 8 << 20, &times(&busy));
+        assert!(row_of_arithmetic["met_copy"].is_null());
+        assert_eq!(row_of_arithmetic["memory_bound"]["oxyfuel_into"], false);
+        assert_eq!(
+            row_of_arithmetic["of_arithmetic"]["oxyfuel_into"]["median"],
+            0.92
+        );
+        busy[8].1 = 44.0;
+        assert_eq!(judged(&w, 30, 8 << 20, &times(&busy))["met_copy"], true);
         let few = judged(&w, 5, 8 << 20, &times(&BASE));
         assert!(few["met"].is_null() && few["met_copy"].is_null());
         let all = means(&[row.clone(), row.clone()], true);

@@ -32,7 +32,7 @@ usage: cargo xtask bench --peers [--torch-door] [--filter TEXT] [--quick] [--rou
 --peers: builds the release binary, makes the pinned environment `.venv-peers` (OXYFUEL_PEERS_PYTHON names an interpreter with
 torch and numpy to use instead) and runs every CPU workload of bench/definitions on Oxyfuel, torch eager and torch
 Inductor, alternating call by call. Results are compared before anything is timed. Ratios above 1 are ours. Rows that memory bounds
-are also compared with a copy of as many bytes, ours or torch's, whichever is faster. Where torch has a kernel of its own
+are also compared with a copy of as many bytes: ours or torch's, whichever is faster, and the torch door's with torch's. Where torch has a kernel of its own
 for a whole workload (a step of AdamW), it is a peer as eager and Inductor are.
 
   --torch-door   also `torch.compile(backend=\"oxyfuel\")`, in the process of eager and Inductor: with the interpreter of --door

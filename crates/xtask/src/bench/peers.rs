@@ -170,7 +170,10 @@ fn measure(
     let bytes = us["bytes"].as_u64().unwrap_or(0);
     let has = them["has"].as_array().into_iter().flatten();
     let has: Vec<&str> = has.filter_map(Value::as_str).collect();
-    let contestants = contestants(w, bytes, &has);
+    let mut contestants = contestants(w, bytes, &has);
+    // What the loop of multiply-adds takes for as many operations as the workload has.
+    let loops = us["loops"].as_f64();
+    contestants.retain(|c| c.name != "arithmetic" || loops.is_some());
     let mut turns = Vec::new();
     for c in &contestants {
         let engine = if c.ours { &mut *ours } else { &mut *theirs };
@@ -186,7 +189,11 @@ fn measure(
             std::thread::sleep(PAUSE);
             let engine = if c.ours { &mut *ours } else { &mut *theirs };
             let (warm, timed) = turns[at];
-            times[at].push(stats::median(&engine.turn(&c.words, warm, timed)?));
+            let ns = stats::median(&engine.turn(&c.words, warm, timed)?);
+            times[at].push(match (c.name, loops) {
+                ("arithmetic", Some(loops)) => ns * loops,
+                _ => ns,
+            });
         }
     }
     let names = contestants.iter().map(|c| c.name);
@@ -221,10 +228,11 @@ fn compare(number: u64, ours: &mut Engine, theirs: &mut Engine) -> Outcome {
     }
 }
 
-/// Warm-ups and timed calls of one turn, for a call of so many nanoseconds: enough to wake up, at most a few milliseconds where calls are short.
+/// Warm-ups and timed calls of one turn, for a call of so many nanoseconds: as many as bring the processor out of its sleep and the data back into the caches, which the
+/// engine before emptied, then a few milliseconds of calls.
 fn turn_size(ns: f64) -> (usize, usize) {
-    let fitting = (5e6 / ns.max(1.0)) as usize;
-    (fitting.clamp(1, 10), fitting.clamp(1, 25))
+    let fitting = |budget: f64| (budget / ns.max(1.0)) as usize;
+    (fitting(30e6).clamp(1, 1000), fitting(10e6).clamp(1, 25))
 }
 
 /// Oxyfuel's own report, for the share of the machine's limit.
@@ -263,8 +271,8 @@ mod tests {
 
     #[test]
     fn short_calls_are_repeated_in_a_turn() {
-        assert_eq!(turn_size(1e3), (10, 25));
-        assert_eq!(turn_size(1e6), (5, 5));
+        assert_eq!(turn_size(1e3), (1000, 25));
+        assert_eq!(turn_size(1e6), (30, 10));
         assert_eq!(turn_size(1e9), (1, 1));
     }
 }

@@ -73,7 +73,7 @@ pub fn table(report: &Value) -> String {
     }
     let text_of = |v: &Value| v.as_str().unwrap_or("?").to_owned();
     text.push_str(&format!(
-        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds; commit {}, {}. A ratio is the peer's time by ours in the same round: above 1 is ours. The copy moves as many bytes, preallocated, ours or torch's, whichever is faster; given outputs are compared with it (bar 0.80 from 1 MiB on).\n",
+        "\n{}, {} cores, {} threads for every engine; oxyfuel {}, torch {}; {} rounds; commit {}, {}. A ratio is the peer's time by ours in the same round: above 1 is ours. The copy moves as many bytes, preallocated; given outputs are compared with it (bar 0.80 from 1 MiB on, where memory bounds the row): the Rust door with ours or torch's, whichever is faster, the torch door with torch's, whose tensors lie in the same memory. Arithmetic bounds a row when its operations, one multiply-add each, take longer than the copy in a loop without memory.\n",
         text_of(&report["cpu"]),
         report["cores"],
         report["threads"],
@@ -86,7 +86,7 @@ pub fn table(report: &Value) -> String {
     text
 }
 
-/// Share of a copy's speed with given outputs; in brackets with new ones, and through the torch door.
+/// Share of a copy's speed with given outputs; in brackets with new ones, and through the torch door. Where arithmetic bounds a row, the share of its speed too.
 fn of_copy(row: &Value) -> String {
     let share = |name: &str| {
         let median = row["of_copy"][name]["median"].as_f64();
@@ -95,9 +95,18 @@ fn of_copy(row: &Value) -> String {
     let (Some(into), Some(new)) = (share("oxyfuel_into"), share("oxyfuel")) else {
         return "-".to_owned();
     };
+    let arithmetic = match row["of_arithmetic"]["oxyfuel_into"]["median"].as_f64() {
+        Some(share) if row["memory_bound"]["oxyfuel_into"] == false => {
+            format!(
+                "; arithmetic bounds it: {:.0} % of its speed",
+                share * 100.0
+            )
+        }
+        _ => String::new(),
+    };
     match share("door_into") {
-        Some(door) => format!("{into} (new outputs {new}, torch door {door})"),
-        None => format!("{into} (new outputs {new})"),
+        Some(door) => format!("{into} (new outputs {new}, torch door {door}){arithmetic}"),
+        None => format!("{into} (new outputs {new}){arithmetic}"),
     }
 }
 
