@@ -31,12 +31,14 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// More variants than this and the oldest goes: shapes that never repeat must not fill memory.
 const MAX_VARIANTS: usize = 256;
+/// Up to so many, the one of the last call is remembered by its place.
+const FEW_VARIANTS: usize = 8;
 
 /// The structure of a result, whose tensors are replaced by those of a call.
 pub(crate) type Template = Arc<dyn Any + Send + Sync>;
@@ -79,6 +81,8 @@ pub(crate) struct Core {
     pub compilers: Arc<Compilers>,
     pub buckets: Buckets,
     variants: RwLock<Variants>,
+    /// Where the variant of a call before stands among all of them: a guess, checked like any other.
+    last: AtomicUsize,
     /// One compile at a time: two threads that miss at once do not both compile. No code of a user runs while it is held.
     compiling: Mutex<()>,
 }
@@ -134,6 +138,7 @@ impl Core {
             }),
             buckets: Buckets::default(),
             variants: RwLock::default(),
+            last: AtomicUsize::new(0),
             compiling: Mutex::default(),
         })
     }
@@ -293,10 +298,9 @@ impl Core {
     }
 
     fn ready(&self, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
-        let hash = self.hash(request);
-        let ready = match self.find(hash, request) {
+        let ready = match self.find(request) {
             Some(variant) => Ready::Variant(variant),
-            None => self.compile_variant(hash, request, may_cut)?,
+            None => self.compile_variant(self.hash(request), request, may_cut)?,
         };
         // Who may not cut does not call.
         if let (Ready::Variant(variant), true) = (&ready, may_cut) {
@@ -307,7 +311,7 @@ impl Core {
 
     /// Whether a variant is there for these arguments.
     pub fn knows(&self, request: &Request<'_>) -> bool {
-        self.find(self.hash(request), request).is_some()
+        self.find(request).is_some()
     }
 
     fn hash(&self, request: &Request<'_>) -> u64 {
@@ -317,7 +321,7 @@ impl Core {
         }
     }
 
-    fn find(&self, hash: u64, request: &Request<'_>) -> Option<Arc<Variant>> {
+    fn find(&self, request: &Request<'_>) -> Option<Arc<Variant>> {
         let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
         // What is left to check of a graph of symbolic sizes, its plan checks.
         let admits = |(guard, input): (&Guard, &&rt::Tensor)| match &self.symbolic {
@@ -332,8 +336,17 @@ impl Core {
                     Some(pattern) => pattern.admits(request.inputs),
                 }
         };
-        let known = variants.by_hash.get(&hash);
+        // Most calls are like the one before.
+        let last = variants.all.get(self.last.load(Ordering::Relaxed));
+        if let Some(last) = last.filter(|last| last.pattern.is_none() && fits(last)) {
+            return Some(last.clone());
+        }
+        let known = variants.by_hash.get(&self.hash(request));
         let known = known.and_then(|same| same.iter().find(fits));
+        if let Some(known) = known.filter(|_| variants.all.len() <= FEW_VARIANTS) {
+            let at = variants.all.iter().position(|v| Arc::ptr_eq(v, known));
+            self.last.store(at.unwrap_or(0), Ordering::Relaxed);
+        }
         // The latest of those with symbols is the most general one.
         let found = known.or_else(|| variants.symbolic.iter().rev().find(fits));
         found.cloned()
@@ -386,7 +399,7 @@ impl Core {
                 .compiling
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            if let Some(variant) = self.find(hash, request) {
+            if let Some(variant) = self.find(request) {
                 return Ok(Ready::Variant(variant));
             }
             // What others compiled meanwhile may tell which sizes change.
@@ -456,7 +469,7 @@ impl Core {
             .compiling
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let variant = match self.find(new.hash, request) {
+        let variant = match self.find(request) {
             Some(variant) => variant,
             None => {
                 let compiler = self.compiler(request.inputs, &[])?;

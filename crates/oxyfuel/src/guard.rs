@@ -45,9 +45,9 @@ impl Guard {
     /// Whether the tensor is what is assumed. Strides of dims with at most one element do not count.
     pub fn admits(&self, tensor: &rt::Tensor) -> bool {
         self.dtype == tensor.dtype()
-            && *self.shape == *tensor.shape()
+            && rt::layout::same(&self.shape, tensor.shape())
             && self.device == tensor.device()
-            && (*self.strides == *tensor.strides() || same_strides(&self.strides, tensor))
+            && same_strides(&self.strides, tensor)
             && self.align == alignment(tensor)
     }
 
@@ -119,10 +119,9 @@ impl Guard {
 
 fn same_strides(strides: &[i64], tensor: &rt::Tensor) -> bool {
     let dims = strides.iter().zip(tensor.strides()).zip(tensor.shape());
-    tensor.is_empty()
-        || dims
-            .into_iter()
-            .all(|((a, b), extent)| *extent == 1 || a == b)
+    dims.into_iter()
+        .all(|((a, b), extent)| a == b || *extent == 1)
+        || tensor.is_empty()
 }
 
 /// Mixes what a guard looks at into a hash; equal for every tensor that the same guard admits.

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::memory::ALIGN;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
+use crate::tensor::layout::same;
 use oxyfuel_base::{Result, ensure};
 use std::ops::Range;
 
@@ -169,7 +170,7 @@ impl Drop for Borrowed<'_> {
 fn same_strides(tensor: &Tensor, strides: &[i64]) -> bool {
     let dims = tensor.strides().iter().zip(strides).zip(tensor.shape());
     dims.into_iter()
-        .all(|((a, b), extent)| *extent == 1 || a == b)
+        .all(|((a, b), extent)| a == b || *extent == 1)
 }
 
 /// Bytes from the first element of a tensor to behind its last. What lies beside them is not its own.
@@ -232,7 +233,7 @@ pub(super) fn check_output(
         output.dtype
     );
     ensure!(
-        tensor.shape() == output.shape,
+        same(tensor.shape(), &output.shape),
         ShapeMismatch,
         "output {index} has shape {:?}, not {:?}",
         tensor.shape(),
@@ -258,7 +259,7 @@ pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) ->
         spec.dtype
     );
     ensure!(
-        tensor.shape() == spec.shape,
+        same(tensor.shape(), &spec.shape),
         ShapeMismatch,
         "input {name} has shape {:?}, not {:?}",
         tensor.shape(),

@@ -53,6 +53,8 @@ pub(super) struct Output {
     /// In elements from the start of its buffer.
     pub offset: i64,
     pub buffer: usize,
+    /// No output behind it is a window on the same buffer.
+    pub last: bool,
 }
 
 /// A buffer's place and size.
@@ -438,6 +440,9 @@ fn outputs(plan: &Plan, numbers: &Numbers<'_>, buffers: &[Buffer]) -> Result<Vec
             strides,
             offset,
             buffer: spec.buffer.index(),
+            last: !plan.outputs[index + 1..]
+                .iter()
+                .any(|other| other.buffer == spec.buffer),
         })
     });
     outputs.collect()

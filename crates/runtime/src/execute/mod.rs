@@ -280,7 +280,7 @@ impl Program {
                 if targets.get(index).is_none() {
                     results(
                         index,
-                        self.output(output, instance, inputs, &workspace.fresh)?,
+                        self.output(output, instance, inputs, &mut workspace.fresh)?,
                     );
                 }
             }
@@ -581,7 +581,7 @@ impl Program {
         output: &instance::Output,
         instance: &Instance,
         inputs: &[&Tensor],
-        fresh: &[Option<Storage>],
+        fresh: &mut [Option<Storage>],
     ) -> Result<Tensor> {
         let (storage, start) = match instance.buffers[output.buffer].home {
             Home::Input(input) => {
@@ -605,7 +605,10 @@ impl Program {
             | Home::Host
             | Home::Later
             | Home::Within { .. } => {
-                let storage = fresh[output.buffer].clone();
+                let storage = match output.last {
+                    true => fresh[output.buffer].take(),
+                    false => fresh[output.buffer].clone(),
+                };
                 (
                     storage.ok_or_else(|| err!(InvalidPlan, "an output without memory"))?,
                     0,

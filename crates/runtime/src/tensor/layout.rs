@@ -33,6 +33,11 @@ pub fn element_count(shape: &[i64]) -> Result<i64> {
     count.ok_or_else(|| err!(SizeOverflow, "shape {shape:?} has more than 2^63 elements"))
 }
 
+/// Whether two short lists of extents or strides are the same. A loop right here: a call of the C library's comparison takes longer than the few numbers do.
+pub fn same(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
 /// The bytes of a dense tensor of that shape.
 pub fn byte_count(shape: &[i64], element_size: usize) -> Result<usize> {
     let bytes = element_count(shape)?
