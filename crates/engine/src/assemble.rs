@@ -1,13 +1,16 @@
 //! Kernels, buffers and steps become a plan.
 
+use std::collections::BTreeMap;
+
 use oxyfuel_base::{Arena, Code, Error, Expr, External, Id, Result, Symbol, err};
 use oxyfuel_graph::{Device, Graph, Layout, Op, Value, ValueId};
 use oxyfuel_lower::{Argument, Lowered};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelId, KernelPhase,
-    OutputSpec, Plan, Provenance, SizeLimit, Step, SymbolBinding, SymbolSource, TensorSpec,
+    ArgRef, Artefact, BufferId, Cost, ExternalStep, HostOperand, InputSpec, Kernel, KernelId,
+    KernelPhase, OutputSpec, Plan, Provenance, SizeLimit, Step, SymbolBinding, SymbolSource,
+    TensorSpec,
 };
-use oxyfuel_schedule::{BufferPlan, Group, GroupKind, Schedule, plan_buffers};
+use oxyfuel_schedule::{Between, BufferPlan, Group, GroupKind, Schedule, peak, plan_buffers};
 
 use crate::cost::kernel_cost;
 use crate::share::Kernels;
@@ -23,12 +26,13 @@ pub struct Emitted {
     pub note: Option<String>,
 }
 
-/// Puts everything together.
+/// Puts everything together, in at most `most` bytes where that can be.
 pub fn assemble(
     graph: &Graph,
     schedule: &Schedule,
     kernels: Kernels<Emitted>,
     isa: &str,
+    most: i64,
 ) -> Result<Plan> {
     let mut workspaces = Vec::new();
     for (step, launch) in kernels.launches.iter().enumerate() {
@@ -38,7 +42,7 @@ pub fn assemble(
             }
         }
     }
-    let (buffers, scratch) = plan_buffers(graph, schedule, &workspaces)?;
+    let (buffers, scratch) = place_buffers(graph, schedule, &workspaces, most)?;
     let mut scratch = scratch.into_iter();
     let mut plan_kernels: Arena<KernelId, Kernel> = Arena::new();
     for emitted in kernels.unique {
@@ -156,6 +160,37 @@ pub fn assemble(
     };
     oxyfuel_plan::verify(&plan)?;
     Ok(plan)
+}
+
+/// Buffers in an arena; apart from each other where the arena would be more than `most` bytes with all that a call holds beside it, and they are less. What one step moves its operands through comes
+/// on top: it is there however values lie.
+fn place_buffers(
+    graph: &Graph,
+    schedule: &Schedule,
+    workspaces: &[(u32, Expr)],
+    most: i64,
+) -> Result<(BufferPlan, Vec<BufferId>)> {
+    let together = plan_buffers(graph, schedule, workspaces, Between::Arena)?;
+    // Sizes that only a step tells are not compared.
+    let Ok(bytes) = peak(graph, schedule, &together.0) else {
+        return Ok(together);
+    };
+    let guesses = graph.guesses();
+    let mut beside: BTreeMap<u32, i64> = BTreeMap::new();
+    for (step, size) in workspaces {
+        let bytes = size.eval(&|symbol| guesses.get(&symbol).copied())?;
+        let sum = beside.entry(*step).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let most = most.saturating_add(beside.into_values().max().unwrap_or(0));
+    if bytes <= most {
+        return Ok(together);
+    }
+    let apart = plan_buffers(graph, schedule, workspaces, Between::Apart)?;
+    Ok(match peak(graph, schedule, &apart.0)? < bytes {
+        true => apart,
+        false => together,
+    })
 }
 
 /// Sizes of indices that nothing proves to lie within what they index.

@@ -7,18 +7,22 @@ use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, has_attention, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
-use oxyfuel_schedule::{Group, Schedule, schedule_by_bytes};
+use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
     attention, borders, concatenations, decompose_but, lookups, recurrences, simplify,
+    simplify_each,
 };
 
 use crate::assemble::{Emitted, assemble};
-use crate::cost::node_flops;
+use crate::cost::{live_bytes, node_flops};
 use crate::options::{Numerics, Options};
 use crate::parallel;
 use crate::record::{Record, Stage};
 use crate::share::{Kernels, share};
 use crate::target::Target;
+
+/// Graphs of more nodes are not compiled a second way for the sake of memory.
+const THRIFTY: usize = 512;
 
 /// A plan and how it came to be.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
 
+    // What a call may hold: no more than the program does one operator at a time.
+    let most = record.step("bound", || live_bytes(graph))?;
     let written = record.step("attention", || {
         let graph = attention(graph)?;
         if let Cow::Owned(written) = &graph {
@@ -43,13 +49,13 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     })?;
     let graph = &*written;
 
-    let graph = record.step("decompose", || {
+    let decomposed = record.step("decompose", || {
         let stays = |node: &Node| has_attention(graph, node, &target.desc);
         verified(decompose_but(graph, &stays)?)
     })?;
-    record.reached(Stage::Decomposed, || &graph);
+    record.reached(Stage::Decomposed, || &decomposed);
 
-    let graph = record.step("recurrences", || verified(recurrences(&graph)?))?;
+    let graph = record.step("recurrences", || verified(recurrences(&decomposed)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
@@ -59,8 +65,15 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.reached(Stage::Settled, || &graph);
 
     let (graph, schedule) = record.step("schedule", || {
-        schedule_by_bytes(graph, &target.desc, &node_flops)
+        schedule_by_bytes(graph, &target.desc, &node_flops, most)
     })?;
+    let (graph, schedule) =
+        match graph.nodes.len() <= THRIFTY && least_bytes(&graph, &schedule) > most {
+            true => record.step("thrift", || {
+                thriftier(&decomposed, (graph, schedule), target, most)
+            })?,
+            false => (graph, schedule),
+        };
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
     let seen = record.keep_text;
@@ -85,11 +98,30 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     record.reached(Stage::Code, || listings(&kernels, target));
 
     let plan = record.step("plan", || {
-        assemble(&graph, &schedule, kernels, &target.desc.isa)
+        assemble(&graph, &schedule, kernels, &target.desc.isa, most)
     })?;
     record.reached(Stage::Plan, || format!("{plan:#?}"));
 
     Ok(Compiled { plan, record })
+}
+
+/// A schedule of the graph in which equal work is done each time, where that holds less.
+fn thriftier(
+    decomposed: &Graph,
+    found: (Graph, Schedule),
+    target: &Target,
+    most: i64,
+) -> Result<(Graph, Schedule)> {
+    let graph = verified(simplify_each(&recurrences(decomposed)?)?)?;
+    let graph = verified(concatenations(lookups(graph)?)?)?;
+    let graph = verified(borders(&graph)?)?;
+    let other = schedule_by_bytes(graph, &target.desc, &node_flops, most)?;
+    Ok(
+        match least_bytes(&other.0, &other.1) < least_bytes(&found.0, &found.1) {
+            true => other,
+            false => found,
+        },
+    )
 }
 
 fn verified(graph: Graph) -> Result<Graph> {

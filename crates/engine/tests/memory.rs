@@ -1,9 +1,8 @@
-//! Plans against the memory that a program takes operator by operator, each result let go after its last reader.
+//! Where the values of a plan lie, and what becomes of the memory of results and operands.
 
-use oxyfuel_base::{Code, DType, Id};
+use oxyfuel_base::{Code, DType};
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
-use oxyfuel_graph::random::{self, Choices, Limits};
-use oxyfuel_graph::{Graph, HostTensor, ValueId, place_views};
+use oxyfuel_graph::HostTensor;
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_runtime::tensor::Tensor;
 
@@ -134,80 +133,6 @@ fn results_over_operands_are_those_beside_them() {
         let y = &executable.run(&[&x]).unwrap()[0];
         assert_eq!(y.to_vec::<i64>().unwrap(), expected);
     }
-}
-
-/// Bytes that live at once at most where every node's results are tensors of their own, views but windows, and each is let go after its last reader.
-fn eager_peak(graph: &Graph) -> usize {
-    let places = place_views(graph).unwrap();
-    let bytes = |value: ValueId| {
-        let ty = &graph.values[value].ty;
-        let count = ty.shape.iter().map(|e| e.as_const().unwrap());
-        // Allocators give whole lines.
-        (count.product::<i64>() as usize * ty.dtype.size()).next_multiple_of(64)
-    };
-    let mut last = vec![0; graph.values.len()];
-    for (step, (_, node)) in graph.nodes.iter().enumerate() {
-        for &value in node.inputs.iter().chain(&node.outputs) {
-            last[places.root(value).index()] = step;
-        }
-    }
-    for output in &graph.outputs {
-        last[places.root(output.value).index()] = usize::MAX;
-    }
-    let (mut live, mut most) = (Vec::new(), 0);
-    for (step, (_, node)) in graph.nodes.iter().enumerate() {
-        let own = |value: &ValueId| places.root(*value) == *value;
-        live.extend(node.outputs.iter().copied().filter(own));
-        most = most.max(live.iter().map(|&value| bytes(value)).sum());
-        live.retain(|value| last[value.index()] > step);
-    }
-    most
-}
-
-/// Of so many random graphs, so few take more than operator by operator, most of them less than a tenth more: a fused group keeps more alive, or buffers do not pack. The number may fall, never rise.
-const GRAPHS: u32 = 400;
-const ABOVE: u32 = 9;
-
-#[test]
-fn plans_take_no_more_than_operators_one_by_one() {
-    let target = Target::host(&options()).unwrap();
-    let device = cpu_device(&options());
-    let limits = Limits {
-        symbols: false,
-        layouts: false,
-        large: true,
-        steps: 16,
-        elements: 12_000,
-        // Their kernels copy operands into panels, which are larger than such small tensors; what they take of large ones is looked at below.
-        contractions: false,
-        ..Limits::default()
-    };
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 40) as u32
-    };
-    let mut above = 0;
-    for _ in 0..GRAPHS {
-        let numbers: Vec<u32> = (0..200).map(|_| next()).collect();
-        let Ok(graph) = random::graph(&mut Choices::new(&numbers), &limits) else {
-            continue;
-        };
-        // An operator may refuse what the generator made of it.
-        let Ok(compiled) = compile(&graph, &target, &options(), false) else {
-            continue;
-        };
-        let executable = Executable::load(compiled.plan, compiled.record, device.clone()).unwrap();
-        let planned = executable.program().planned_bytes().unwrap();
-        let eager = eager_peak(&graph);
-        if planned > eager {
-            above += 1;
-            println!("{planned} bytes instead of {eager}:\n{graph}");
-        }
-    }
-    assert!(above <= ABOVE, "{above} of {GRAPHS} graphs");
 }
 
 /// Rows longer than any cache, long reductions over several axes, sorts, scans, and products of every kind of operand.

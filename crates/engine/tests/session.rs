@@ -21,7 +21,9 @@ fn graph(n: usize) -> Graph {
         "graph @f(%x: f32[{n}, {n}] cpu) {{
   %a: f32[{n}, {n}] = mm %x, %x
   %b: f32[{n}, {n}] = mm %a, %x
-  %s: f32[] = sum %b, dims=[0, 1], keepdim=false
+  %c: f32[{n}, {n}] = sub %b, %a
+  %d: f32[{n}, {n}] = add %c, %a
+  %s: f32[] = sum %d, dims=[0, 1], keepdim=false
   return %s
 }}"
     );

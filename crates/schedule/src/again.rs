@@ -16,8 +16,9 @@ use oxyfuel_base::{Expr, Id, Result, Symbol};
 use oxyfuel_graph::{Category, Graph, Node, NodeId, Rebuild, ValueId};
 use oxyfuel_plan::TargetDesc;
 
-use crate::fuse::{reads_memory, schedule, schedule_with_copies};
+use crate::fuse::{Guide, reads_memory, schedule, schedule_by};
 use crate::group::{Group, GroupKind, Schedule};
+use crate::thrift::{live, within};
 
 /// Values below this stay in a cache between two kernels.
 const LEAST: i64 = 1 << 16;
@@ -29,26 +30,45 @@ const OPERATIONS: i64 = 4;
 /// How many operations a node takes.
 pub type Operations<'a> = &'a dyn Fn(&Graph, &Node) -> Expr;
 
-/// Schedules a graph, with copies of the work that is cheaper to do again than to store.
+/// Schedules a graph, with copies of the work that is cheaper to do again than to store, so that at most `most` bytes live at once where that can be.
 pub fn schedule_by_bytes(
     graph: Graph,
     target: &TargetDesc,
     operations: Operations,
+    most: i64,
 ) -> Result<(Graph, Schedule)> {
     let first = schedule(&graph, target)?;
-    let search = Search::new(&graph, &first);
+    let held = live(&graph, &first).bytes;
+    let search = Search {
+        thrifty: held > most,
+        ..Search::new(&graph, &first)
+    };
     let chosen = search.chosen(operations);
     if chosen.is_empty() {
-        return Ok((graph, first));
+        let schedule = within(&graph, first, target, None, most)?;
+        return Ok((graph, schedule));
     }
     let (again, copies) = search.rewritten(&chosen)?;
-    let second = schedule_with_copies(&again, target, &copies)?;
-    let better = second.groups.len() <= first.groups.len()
-        && Bytes::new(&again).moved(&second) < search.bytes.moved(&first);
+    let guide = Guide {
+        copies: Some(&copies),
+        ..Guide::default()
+    };
+    let second = schedule_by(&again, target, guide)?;
+    let now = live(&again, &second).bytes;
+    let better = match held > most {
+        true => now < held,
+        false => {
+            now <= most
+                && second.groups.len() <= first.groups.len()
+                && Bytes::new(&again).moved(&second) < search.bytes.moved(&first)
+        }
+    };
     Ok(if better {
-        (again, second)
+        let schedule = within(&again, second, target, Some(&copies), most)?;
+        (again, schedule)
     } else {
-        (graph, first)
+        let schedule = within(&graph, first, target, None, most)?;
+        (graph, schedule)
     })
 }
 
@@ -99,6 +119,8 @@ struct Search<'a> {
     returned: BTreeSet<ValueId>,
     /// Inputs whose old contents are gone at some time.
     written: BTreeSet<ValueId>,
+    /// Too much lives at once: small values count too, and those behind a product.
+    thrifty: bool,
 }
 
 /// The work behind a value, up to what lies in memory.
@@ -134,6 +156,7 @@ impl<'a> Search<'a> {
                 .map(|out| schedule.placements.root(out.value))
                 .collect(),
             written: aliases.map(|input| graph.inputs[input]).collect(),
+            thrifty: false,
         }
     }
 
@@ -141,7 +164,9 @@ impl<'a> Search<'a> {
     fn chosen(&self, operations: Operations) -> BTreeMap<usize, BTreeSet<NodeId>> {
         let mut chosen: BTreeMap<usize, BTreeSet<NodeId>> = BTreeMap::new();
         for (number, group) in self.schedule.groups.iter().enumerate() {
-            if group.kind != GroupKind::Loops || group.scanned.is_some() {
+            let product = matches!(group.kind, GroupKind::Contraction(_));
+            let kind = group.kind == GroupKind::Loops || (product && self.thrifty);
+            if !kind || group.scanned.is_some() {
                 continue;
             }
             for &value in &group.outputs {
@@ -168,7 +193,8 @@ impl<'a> Search<'a> {
         let lies_alone = self.schedule.memory.root(value) == value
             && !self.schedule.overwrites.contains(value)
             && !self.returned.contains(&value);
-        if own < LEAST || !lies_alone || !readers.iter().all(|&r| self.takes(r, value)) {
+        let least = if self.thrifty { 0 } else { LEAST };
+        if own < least || !lies_alone || !readers.iter().all(|&r| self.takes(r, value)) {
             return None;
         }
         let mut chain = Chain::default();

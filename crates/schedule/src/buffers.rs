@@ -6,6 +6,7 @@
 //! | the plan | constants, and the arena with what lives between two kernels |
 //! | the caller, from us | outputs |
 //! | the host | what its own operators return or read, and whatever lives while one of them gives a symbol its number: sizes behind such a step are not known before it; the arena, where it would lie idle beside the host's largest tensors |
+//! | whoever calls | with [`Between::Apart`], each value between two kernels; without operators of a host the runtime itself is the host |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,11 +150,21 @@ impl Uses {
     }
 }
 
+/// Where what lives between two kernels lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// In one arena, which waits for the next call.
+    Arena,
+    /// Each in memory of its own, made before the first step that touches it and forgotten after the last: no gaps, and results are made when they are written.
+    Apart,
+}
+
 /// Gives every root a buffer. Step `i` is group `i`; `workspaces` adds scratch of so many bytes to a step.
 pub fn plan_buffers(
     graph: &Graph,
     schedule: &Schedule,
     workspaces: &[(u32, Expr)],
+    between: Between,
 ) -> Result<(BufferPlan, Vec<BufferId>)> {
     let mut buffers: Arena<BufferId, Buffer> = Arena::new();
     let mut of_value = BTreeMap::new();
@@ -211,7 +222,8 @@ pub fn plan_buffers(
         }
     }
     for (i, out) in graph.outputs.iter().enumerate() {
-        let root = schedule.placements.root(out.value);
+        // What lies in an input that was given away has memory already.
+        let root = schedule.owner(schedule.placements.root(out.value));
         if out.alias.is_none()
             && !of_value.contains_key(&root)
             && !uses.made_by_host.contains(&root)
@@ -244,11 +256,15 @@ pub fn plan_buffers(
                 continue;
             }
             if let Some(&id) = of_value.get(&value) {
+                if matches!(buffers[id].home, BufferHome::Input(_)) {
+                    continue;
+                }
                 buffers[id].first_step = buffers[id].first_step.max(first);
                 continue;
             }
             let last = uses.last[value.index()].max(first);
-            let hosted = uses.made_by_host.contains(&value)
+            let hosted = between == Between::Apart
+                || uses.made_by_host.contains(&value)
                 || uses.read_by_host.contains(&value)
                 || uses.crosses(first, last);
             if hosted {
@@ -267,19 +283,19 @@ pub fn plan_buffers(
     }
     let mut scratch = Vec::new();
     for (step, size) in workspaces {
-        let id = buffers.push(Buffer {
-            name: format!("workspace{step}"),
-            home: BufferHome::Arena {
+        let name = format!("workspace{step}");
+        let mut buffer = bytes_of_host(name, size.clone(), *step, *step);
+        if between == Between::Arena {
+            buffer.tensor = None;
+            buffer.home = BufferHome::Arena {
                 offset: Expr::constant(0),
-            },
-            bytes: size.clone(),
-            align: ALIGN,
-            first_step: *step,
-            last_step: *step,
-            tensor: None,
-        });
-        requests.push(request(&buffers[id]));
-        placed.push(id);
+            };
+            requests.push(request(&buffer));
+        }
+        let id = buffers.push(buffer);
+        if between == Between::Arena {
+            placed.push(id);
+        }
         scratch.push(id);
     }
     let lenders = uses.lenders(&buffers);
@@ -298,19 +314,7 @@ pub fn plan_buffers(
     });
     let room = room.map(|(first, last)| {
         let bytes = std::mem::replace(&mut plan.total, Expr::ZERO);
-        buffers.push(Buffer {
-            name: "arena".to_owned(),
-            home: BufferHome::Host,
-            bytes: bytes.clone(),
-            align: ALIGN,
-            first_step: first,
-            last_step: last,
-            tensor: Some(TensorSpec {
-                dtype: DType::U8,
-                shape: vec![bytes],
-                strides: vec![Expr::constant(1)],
-            }),
-        })
+        buffers.push(bytes_of_host("arena".to_owned(), bytes, first, last))
     });
     for (&id, place) in placed.iter().zip(plan.places) {
         buffers[id].home = match (place, room) {
@@ -330,6 +334,23 @@ pub fn plan_buffers(
         },
         scratch,
     ))
+}
+
+/// A buffer of so many bytes that is made before a step and forgotten after another.
+fn bytes_of_host(name: String, bytes: Expr, first: u32, last: u32) -> Buffer {
+    Buffer {
+        name,
+        home: BufferHome::Host,
+        bytes: bytes.clone(),
+        align: ALIGN,
+        first_step: first,
+        last_step: last,
+        tensor: Some(TensorSpec {
+            dtype: DType::U8,
+            shape: vec![bytes],
+            strides: vec![Expr::constant(1)],
+        }),
+    }
 }
 
 /// Elements from the first to the last of a tensor: its strides may leave gaps, or stay in place. Nothing where an extent is 0.

@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
 use oxyfuel_graph::overwrite::is_update;
-use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId};
+use oxyfuel_graph::{
+    Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId, place_views,
+};
 use oxyfuel_plan::TargetDesc;
 
 use crate::destinations::{Destinations, place};
@@ -29,18 +31,42 @@ const MAX_GROWN_NODES: usize = 12;
 
 /// Groups the nodes of a verified graph of primitive ops.
 pub fn schedule(graph: &Graph, target: &TargetDesc) -> Result<Schedule> {
-    schedule_with_copies(graph, target, &BTreeMap::new())
+    schedule_by(graph, target, Guide::default())
 }
 
-/// The same where some values are copies of work that another group does: each is for the group of the copies with the same number, and joins no other.
-pub(crate) fn schedule_with_copies(
+/// What else decides who shares a group.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Guide<'a> {
+    /// Values that are copies of work that another group does: each is for the group of the copies with the same number, and joins no other.
+    pub(crate) copies: Option<&'a BTreeMap<ValueId, usize>>,
+    /// Parts of a concatenation are copied to their places, so that its result lives no sooner than it must.
+    pub(crate) copied: bool,
+    /// By node, the part of the graph that it belongs to; nodes of different parts share no group. Empty: there is one part.
+    pub(crate) parts: &'a [u32],
+}
+
+impl Guide<'_> {
+    fn copy(&self, value: ValueId) -> Option<usize> {
+        self.copies.and_then(|copies| copies.get(&value).copied())
+    }
+
+    fn part(&self, node: NodeId) -> u32 {
+        self.parts.get(node.index()).copied().unwrap_or(0)
+    }
+}
+
+/// The same with a guide.
+pub(crate) fn schedule_by(
     graph: &Graph,
     target: &TargetDesc,
-    copies: &BTreeMap<ValueId, usize>,
+    guide: Guide<'_>,
 ) -> Result<Schedule> {
-    let (placements, destinations) = place(graph)?;
+    let (placements, destinations) = match guide.copied {
+        true => (place_views(graph)?, Destinations::default()),
+        false => place(graph)?,
+    };
     let overwrites = Overwrites::new(graph, &placements);
-    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations, copies);
+    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations, guide);
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
@@ -74,6 +100,8 @@ pub(crate) struct Draft {
     pub(crate) overwrites: bool,
     /// The group began with a copy of another's work, for those who read it.
     pub(crate) copies: Option<usize>,
+    /// The part of the graph that all of its nodes belong to.
+    pub(crate) part: u32,
 }
 
 pub(crate) struct Fuser<'a> {
@@ -81,7 +109,7 @@ pub(crate) struct Fuser<'a> {
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
     pub(crate) destinations: &'a Destinations,
-    copies: &'a BTreeMap<ValueId, usize>,
+    guide: Guide<'a>,
     /// Node that computes a value.
     producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
@@ -113,7 +141,7 @@ impl<'a> Fuser<'a> {
         placements: &'a Placements,
         overwrites: &'a Overwrites,
         destinations: &'a Destinations,
-        copies: &'a BTreeMap<ValueId, usize>,
+        guide: Guide<'a>,
     ) -> Self {
         let producer = producers(graph);
         let in_memory = in_memory(graph, placements, &producer);
@@ -122,7 +150,7 @@ impl<'a> Fuser<'a> {
             placements,
             overwrites,
             destinations,
-            copies,
+            guide,
             producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
@@ -189,9 +217,10 @@ impl<'a> Fuser<'a> {
             .collect();
         candidates.sort_unstable();
         candidates.dedup();
-        let copy = self.copies.get(&node.out());
+        candidates.retain(|&group| self.may_join(id, group));
+        let copy = self.guide.copy(node.out());
         if copy.is_some() {
-            candidates.retain(|&group| self.drafts[group].copies.as_ref() == copy);
+            candidates.retain(|&group| self.drafts[group].copies == copy);
         }
         let joined = candidates
             .iter()
@@ -222,7 +251,8 @@ impl<'a> Fuser<'a> {
             ));
         };
         let operand = node.inputs[0];
-        let joined = self.group_behind(operand).and_then(|g| {
+        let behind = self.group_behind(operand);
+        let joined = behind.filter(|&g| self.may_join(id, g)).and_then(|g| {
             let draft = &self.drafts[g];
             let Seen::Inside(map) = self.see(operand, g) else {
                 return None;
@@ -236,14 +266,14 @@ impl<'a> Fuser<'a> {
             let fits = draft.kind == GroupKind::Loops
                 && draft.nodes.len() < MAX_NODES
                 && complete
-                && !reduced.is_empty()
                 && (draft.scanned.is_none() || self.folds_in_a_step(draft, &reduced))
-                && (draft.reduced.is_empty() || draft.reduced == reduced);
+                && (draft.reduced.is_empty() || reduced.is_empty() || draft.reduced == reduced);
             fits.then_some((g, map, reduced))
         });
         let map = match joined {
             Some((group, map, reduced)) => {
-                self.drafts[group].reduced = reduced;
+                // One over extents of 1 alone is elementwise work.
+                self.drafts[group].reduced.extend(reduced);
                 self.group_of[id.index()] = Some(group);
                 self.drafts[group].nodes.push(id);
                 map
@@ -266,6 +296,11 @@ impl<'a> Fuser<'a> {
         self.operand_maps.insert(id, map);
         self.maps.insert(node.out(), out);
         Ok(())
+    }
+
+    /// Whether a node belongs to the same part of the graph as a group.
+    pub(crate) fn may_join(&self, node: NodeId, group: usize) -> bool {
+        self.drafts[group].part == self.guide.part(node)
     }
 
     /// Dims of the node's result in a group, if the node can join it; grows nothing.
@@ -519,7 +554,8 @@ impl<'a> Fuser<'a> {
             nodes: vec![id],
             dead: false,
             overwrites: false,
-            copies: self.copies.get(&node.out()).copied(),
+            copies: self.guide.copy(node.out()),
+            part: self.guide.part(id),
         });
         self.group_of[id.index()] = Some(self.drafts.len() - 1);
         if self.shape(node.out()) == shape {

@@ -16,7 +16,9 @@
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
 //! | `reuse.rs` | results where an operand was |
 //! | `again.rs` | values that are computed again rather than stored |
+//! | `thrift.rs` | groups cut in two where too much lives at once |
 //! | `buffers.rs` | buffers, lifetimes and offsets |
+//! | `peak.rs` | the most bytes that a call holds at once |
 #![forbid(unsafe_code)]
 
 mod again;
@@ -25,17 +27,21 @@ mod destinations;
 mod fuse;
 mod group;
 mod inplace;
+mod peak;
 mod reuse;
 mod scan;
 mod siblings;
 mod strategy;
 mod text;
+mod thrift;
 mod views;
 mod waits;
 
 pub use again::schedule_by_bytes;
-pub use buffers::{BufferPlan, plan_buffers, span};
+pub use buffers::{Between, BufferPlan, plan_buffers, span};
 pub use fuse::schedule;
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
 pub use oxyfuel_graph::{Placement, Placements, place_views};
+pub use peak::peak;
+pub use thrift::least_bytes;
 pub use views::view_dims;

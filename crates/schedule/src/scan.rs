@@ -31,7 +31,7 @@ impl Fuser<'_> {
             .inputs
             .iter()
             .filter_map(|&v| self.group_behind(v))
-            .filter(|_| lines >= MIN_LINES)
+            .filter(|&group| lines >= MIN_LINES && self.may_join(id, group))
             .collect();
         candidates.sort_unstable();
         candidates.dedup();

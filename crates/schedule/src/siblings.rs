@@ -64,6 +64,9 @@ impl Fuser<'_> {
             (Some(last), Some(first)) => first.index().saturating_sub(last.index()) > NEAR,
             _ => true,
         };
+        if self.drafts[a].part != self.drafts[b].part {
+            return false;
+        }
         if first.len() + second.len() > MAX_NODES || far(first, second) || far(second, first) {
             return false;
         }

@@ -21,8 +21,9 @@ pub fn borders(graph: &Graph) -> Result<Graph> {
     let mut graph = graph.clone();
     let original = graph.nodes.len();
     lend_strides(&mut graph)?;
-    own_memory(&mut graph)?;
-    let chains = write_back(&mut graph)?;
+    let beside = beside(&graph)?;
+    own_memory(&mut graph, &beside)?;
+    let chains = write_back(&mut graph, &beside)?;
     if graph.nodes.len() == original && chains.is_empty() {
         return Ok(graph);
     }
@@ -125,15 +126,34 @@ fn lays_out(op: &Op) -> bool {
 
 // ---- memory of their own -----------------------------------------------------------------------------------------------------------
 
-/// Clones the outputs that lie elsewhere than they should.
-fn own_memory(graph: &mut Graph) -> Result<()> {
+/// Inputs whose new value is returned too, and cannot be computed in the input itself: it is a result, and stored from there.
+fn beside(graph: &Graph) -> Result<BTreeSet<usize>> {
+    let placements = place_views(graph)?;
+    let stored = |value: ValueId| {
+        let mut outputs = graph.outputs.iter();
+        outputs.find_map(|out| (out.value == placements.root(value)).then_some(out.alias?))
+    };
+    let plain = graph.outputs.iter().filter(|out| out.alias.is_none());
+    let both: BTreeSet<usize> = plain.filter_map(|out| stored(out.value)).collect();
+    if both.is_empty() {
+        return Ok(both);
+    }
+    let mut tried = graph.clone();
+    own_memory(&mut tried, &BTreeSet::new())?;
+    let in_place = in_place(&tried, &place_views(&tried)?);
+    Ok(both.difference(&in_place).copied().collect())
+}
+
+/// Clones the outputs that lie elsewhere than they should. The new values of inputs `beside` them lie where they are computed.
+fn own_memory(graph: &mut Graph, beside: &BTreeSet<usize>) -> Result<()> {
     let placements = place_views(graph)?;
     let definitions = graph.definitions();
     let written = written(graph);
+    let there = |input: usize| !beside.contains(&input);
     let mutated: BTreeSet<ValueId> = graph
         .outputs
         .iter()
-        .filter(|out| out.alias.is_some())
+        .filter(|out| out.alias.is_some_and(there))
         .map(|out| placements.root(out.value))
         .collect();
     let mut clones: BTreeMap<ValueId, ValueId> = BTreeMap::new();
@@ -202,20 +222,26 @@ fn add_clone(
 
 // ---- mutations ---------------------------------------------------------------------------------------------------------------------
 
+/// The inputs whose new values can be computed where they are.
+fn in_place(graph: &Graph, placements: &Placements) -> BTreeSet<usize> {
+    let mut edges = Edges::new(graph);
+    chains(graph, placements)
+        .into_iter()
+        .map(Chain::without_parts)
+        .filter(|chain| edges.admit(chain))
+        .map(|chain| chain.input)
+        .collect()
+}
+
 /// Gives every mutation a chain of writers; returns those that ask for an order among the nodes.
-fn write_back(graph: &mut Graph) -> Result<Vec<Chain>> {
+fn write_back(graph: &mut Graph, beside: &BTreeSet<usize>) -> Result<Vec<Chain>> {
     if graph.outputs.iter().all(|out| out.alias.is_none()) {
         return Ok(Vec::new());
     }
     let placements = place_views(graph)?;
     let definitions = graph.definitions();
-    let mut edges = Edges::new(graph);
-    let in_place: BTreeSet<usize> = chains(graph, &placements)
-        .into_iter()
-        .map(Chain::without_parts)
-        .filter(|chain| edges.admit(chain))
-        .map(|chain| chain.input)
-        .collect();
+    let mut in_place = in_place(graph, &placements);
+    in_place.retain(|input| !beside.contains(input));
     for i in 0..graph.outputs.len() {
         let out = graph.outputs[i];
         let Some(input) = out.alias.filter(|input| !in_place.contains(input)) else {

@@ -27,4 +27,4 @@ pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};
 pub use lookups::lookups;
 pub use recurrences::recurrences;
-pub use simplify::{RULES, Rule, same_values, simplify};
+pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};

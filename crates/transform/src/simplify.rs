@@ -214,12 +214,24 @@ fn constant_result(
 
 /// Runs all rules and makes equal nodes one.
 pub fn simplify(graph: &Graph) -> Result<Graph> {
-    apart(graph, simplified(graph)?.finish()?)
+    apart(graph, simplified(graph, Equal::Once)?.finish()?)
+}
+
+/// Runs all rules, and leaves equal nodes as they are: what is computed once lives until its last reader, what is computed twice lives twice for a short time.
+pub fn simplify_each(graph: &Graph) -> Result<Graph> {
+    apart(graph, simplified(graph, Equal::Each)?.finish()?)
+}
+
+/// Whether equal nodes become one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Equal {
+    Once,
+    Each,
 }
 
 /// For every value of the graph the first one that certainly holds the same: what the rules find, for those who keep the graph in a form of their own.
 pub fn same_values(graph: &Graph) -> Result<Vec<ValueId>> {
-    let rebuild = simplified(graph)?;
+    let rebuild = simplified(graph, Equal::Once)?;
     let mut first: HashMap<ValueId, ValueId> = HashMap::new();
     graph
         .values
@@ -229,7 +241,7 @@ pub fn same_values(graph: &Graph) -> Result<Vec<ValueId>> {
 }
 
 /// One walk of all rules over the graph.
-fn simplified(graph: &Graph) -> Result<Rebuild<'_>> {
+fn simplified(graph: &Graph, equal: Equal) -> Result<Rebuild<'_>> {
     let mut rebuild = Rebuild::new(graph);
     let mut definitions: HashMap<ValueId, NodeId> = HashMap::new();
     let mut known: HashMap<String, ValueId> = HashMap::new();
@@ -268,7 +280,8 @@ fn simplified(graph: &Graph) -> Result<Rebuild<'_>> {
             .map(|&v| &graph.values[v].layout)
             .collect();
         let key = format!("{:?} {inputs:?} {layouts:?}", node.op);
-        if node.outputs.len() == 1
+        if equal == Equal::Once
+            && node.outputs.len() == 1
             && !node.op.is_ordered()
             && !returned.contains(&node.out())
             && let Some(&value) = known.get(&key)

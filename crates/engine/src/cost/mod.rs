@@ -6,17 +6,20 @@
 //! | `kernel.rs` | a group of the schedule: each element that it touches read once, each result written once |
 //! | `external.rs` | products, convolutions and attention that the host computes |
 //! | `eager.rs` | the same program one operator at a time, as it would run without a compiler |
+//! | `live.rs` | the bytes that live at once in that program |
 //!
 //! Counts are exact where sizes are numbers, and expressions over the symbols where they are not.
 
 mod eager;
 mod external;
 mod kernel;
+mod live;
 mod operations;
 
 pub use eager::{Operator, operators};
 pub use external::external_flops;
 pub use kernel::kernel_cost;
+pub use live::live_bytes;
 pub use operations::{node_flops, node_products};
 
 use oxyfuel_base::{DType, Expr};

@@ -152,7 +152,7 @@ pub struct MemoryReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct BufferReport {
     pub name: String,
-    /// `input 0`, `output 1`, `constant`, `arena + 64`.
+    /// `input 0`, `output 1`, `constant`, `arena + 64`; `its own` for one that is made and forgotten while a call runs.
     pub home: String,
     pub bytes: Option<u64>,
     pub first_step: u32,
@@ -341,6 +341,10 @@ fn scratch(kernel: &Kernel) -> u64 {
 }
 
 fn memory(plan: &Plan, basis: &Basis<'_>) -> MemoryReport {
+    let hosted = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::External(_)));
     let buffer = |buffer: &oxyfuel_plan::Buffer| BufferReport {
         name: buffer.name.clone(),
         home: match &buffer.home {
@@ -348,7 +352,8 @@ fn memory(plan: &Plan, basis: &Basis<'_>) -> MemoryReport {
             BufferHome::Output(i) => format!("output {i}"),
             BufferHome::Arena { offset } => format!("arena + {offset}"),
             BufferHome::Constant(_) => "constant".to_owned(),
-            BufferHome::Host => "host".to_owned(),
+            BufferHome::Host if hosted => "host".to_owned(),
+            BufferHome::Host => "its own".to_owned(),
             BufferHome::Within { buffer, offset } => {
                 format!("{} + {offset}", plan.buffers[*buffer].name)
             }

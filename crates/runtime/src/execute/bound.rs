@@ -5,7 +5,7 @@
 //!   call: borrow each storage (an atomic each), launch, give back
 //! ```
 //!
-//! A call checks no guard, asks for no memory, takes no lock and makes no system call. The borrows stay, because safe code
+//! A call checks no guard, asks for no memory (but for values between kernels that the plan keeps apart), takes no lock and makes no system call. The borrows stay, because safe code
 //! may hold the same tensors elsewhere: a conflict with another thread is an error, never a race.
 
 use super::border::{Held, check_input, check_output, check_output_count, check_target};
@@ -14,7 +14,7 @@ use super::{Program, Ready, Workspace};
 use crate::device::Stream;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
-use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_base::{Error, Result, ensure, err};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -94,14 +94,12 @@ impl Program {
                 Home::Output(output) => {
                     *address = outputs[output].map_or(0, Tensor::address);
                 }
-                Home::Arena { .. } | Home::Constant | Home::Within { .. } => {}
-                Home::Host | Home::Later => {
-                    return Err(err!(
-                        HostCall,
-                        "the plan has operators of a host, which a bound call cannot run"
-                    ));
-                }
+                Home::Arena { .. } | Home::Constant | Home::Within { .. } | Home::Host => {}
+                Home::Later => return Err(hosted()),
             }
+        }
+        if instance.segments.iter().any(|segment| segment.external) {
+            return Err(hosted());
         }
         Ok(Bound {
             program: self.clone(),
@@ -110,6 +108,13 @@ impl Program {
             storages,
         })
     }
+}
+
+fn hosted() -> Error {
+    err!(
+        HostCall,
+        "the plan has operators of a host, which a bound call cannot run"
+    )
 }
 
 /// A tensor of a call, with the bytes that kernels may touch.

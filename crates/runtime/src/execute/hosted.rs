@@ -54,7 +54,7 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
     let later = |binding: &SymbolBinding| matches!(binding.source, SymbolSource::Step(_));
     let whole = cut(plan, instance, bytes, &|_| false);
     // A call goes on from one instance to the next by the number of the segment.
-    if !instance.steps.iter().any(external) || plan.symbols.iter().any(later) {
+    if !(instance.apart || instance.steps.iter().any(external)) || plan.symbols.iter().any(later) {
         return whole;
     }
     let mut last_use = vec![false; instance.steps.len()];

@@ -26,6 +26,8 @@ pub(super) struct Instance {
     pub pointers: Vec<Pointer>,
     /// The steps, cut where the host has something to do.
     pub segments: Vec<Segment>,
+    /// Whether buffers come and go while a call runs.
+    pub apart: bool,
     /// First and last step that touch each buffer; see [`donate::uses`].
     pub uses: Vec<Option<(usize, usize)>>,
 }
@@ -78,7 +80,7 @@ pub(super) enum Home {
     },
     /// In the plan's own constants.
     Constant,
-    /// In the host's hands.
+    /// In the host's hands, or in memory of its own while it lives.
     Host,
     /// Its size is not known yet: a step of the plan will say it.
     Later,
@@ -267,6 +269,7 @@ impl Instance {
             kinds: vec![],
             pointers: vec![],
             segments: vec![],
+            apart: false,
             uses: donate::uses(plan),
         };
         let mut bytes = vec![];
@@ -283,6 +286,7 @@ impl Instance {
             let step = this.step(plan, step, &numbers)?;
             this.steps.push(step);
         }
+        this.apart = this.buffers.iter().any(|buffer| buffer.home == Home::Host);
         this.segments = segments(plan, &this, &bytes);
         Ok(this)
     }

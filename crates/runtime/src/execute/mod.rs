@@ -54,6 +54,9 @@ pub struct Program {
     memory_limit: Option<usize>,
 }
 
+/// The address of an output that has no memory yet.
+const NOWHERE: u64 = 0;
+
 /// More assignments than this and the oldest knowledge is forgotten: shapes that never repeat must not fill memory.
 const MAX_INSTANCES: usize = 256;
 
@@ -305,13 +308,15 @@ impl Program {
                 Home::Input(input) => inputs[input].address(),
                 Home::Output(output) => match targets.get(output) {
                     Some(tensor) => tensor.address(),
-                    None => {
-                        let storage = match donate::donor(instance, inputs, targets.given, index) {
-                            Some(storage) => storage,
-                            None => self.device.allocate(buffer.bytes)?,
-                        };
-                        workspace.fresh[index].insert(storage).address()
-                    }
+                    None => match donate::donor(instance, inputs, targets.given, index) {
+                        Some(storage) => workspace.fresh[index].insert(storage).address(),
+                        // Made by the first segment that writes it.
+                        None if instance.apart => NOWHERE,
+                        None => {
+                            let storage = self.device.allocate(buffer.bytes)?;
+                            workspace.fresh[index].insert(storage).address()
+                        }
+                    },
                 },
                 Home::Arena { .. }
                 | Home::Constant
@@ -361,6 +366,7 @@ impl Program {
         }
         // SAFETY: promised by the caller.
         let ran = unsafe { self.run(instance, &mut workspace, &mut |_, _| Ok(())) };
+        workspace.fresh.fill(None);
         ready.put(workspace);
         ran?;
         for (output, address) in instance.outputs.iter().zip(outputs) {
@@ -408,8 +414,35 @@ impl Program {
         between: Between<'_>,
     ) -> Result<()> {
         between(0, workspace.stream)?;
-        // SAFETY: promised by the caller.
-        unsafe { self.run_steps(instance, 0..instance.steps.len(), workspace, between) }
+        if !instance.apart {
+            // SAFETY: promised by the caller.
+            return unsafe {
+                self.run_steps(instance, 0..instance.steps.len(), workspace, between)
+            };
+        }
+        let own = |buffer: usize| instance.buffers[buffer].home == Home::Host;
+        let mut run = || {
+            for segment in &instance.segments {
+                for &buffer in &segment.allocate {
+                    if own(buffer) || workspace.addresses[buffer] == NOWHERE {
+                        let storage = self.device.allocate(instance.buffers[buffer].bytes)?;
+                        workspace.addresses[buffer] = storage.address();
+                        workspace.fresh[buffer] = Some(storage);
+                    }
+                }
+                // SAFETY: promised by the caller; what lives only now is there and as large as its buffer.
+                unsafe { self.run_steps(instance, segment.steps.clone(), workspace, between) }?;
+                for &buffer in segment.release.iter().filter(|&&buffer| own(buffer)) {
+                    workspace.fresh[buffer] = None;
+                }
+            }
+            Ok(())
+        };
+        let ran = run();
+        if ran.is_err() {
+            workspace.fresh.fill(None);
+        }
+        ran
     }
 
     /// # Safety
