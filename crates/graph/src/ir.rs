@@ -119,6 +119,9 @@ pub struct Value {
     pub layout: Layout,
     /// Known alignment of the first element in bytes, a power of two; 1 when nothing is known.
     pub align: u32,
+    /// An input that nobody looks at after the graph ran: its memory may hold other values as soon as everyone has read it.
+    #[serde(default)]
+    pub given: bool,
     /// Name in the text: an identifier, unique in the graph.
     pub name: Option<String>,
 }
@@ -129,6 +132,7 @@ impl Value {
             ty,
             layout: Layout::Any,
             align: 1,
+            given: false,
             name: None,
         }
     }

@@ -428,7 +428,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `%x: f32[4, s0] cpu required[4, 1] align 16`
+    /// `%x: f32[4, s0] cpu required[4, 1] align 16 given`
     fn declaration(&mut self) -> Result<(Label<'a>, Value)> {
         let label = self.label()?;
         let default = crate::text::default_device(&self.graph);
@@ -449,6 +449,7 @@ impl<'a> Parser<'a> {
         } else {
             1
         };
+        let given = c.keyword("given");
         let name =
             (!label.text.starts_with(|c: char| c.is_ascii_digit())).then(|| label.text.to_owned());
         Ok((
@@ -461,6 +462,7 @@ impl<'a> Parser<'a> {
                 },
                 layout,
                 align,
+                given,
                 name,
             },
         ))

@@ -13,7 +13,7 @@
 //!
 //! A value is written with its name, or else its number. A type is dtype, shape and device; a result without a device is on that
 //! of the first input (cpu when there is none). What follows a type is the layout (`required` or `chosen` strides) and the alignment, where they
-//! are known. Numbers of `full` and of constants are rounded to the dtype as they are read. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
+//! are known, and `given` for an input that nobody looks at any more. Numbers of `full` and of constants are rounded to the dtype as they are read. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
 //! runs from `//` to the end of the line.
 
 use crate::ir::{Device, Graph, Layout, Node, TensorType, Value, ValueId};
@@ -124,6 +124,7 @@ fn declaration(graph: &Graph, id: ValueId, implied: Option<Device>) -> String {
         ty,
         layout,
         align,
+        given,
         name: _,
     } = &graph.values[id];
     let mut out = format!(
@@ -145,6 +146,9 @@ fn declaration(graph: &Graph, id: ValueId, implied: Option<Device>) -> String {
     }
     if *align != 1 {
         let _ = write!(out, " align {align}");
+    }
+    if *given {
+        out.push_str(" given");
     }
     out
 }

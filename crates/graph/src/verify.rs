@@ -10,7 +10,7 @@
 //!  6. Names of the graph, of values and of constants are identifiers; names of values are unique, names of constants too, and a symbol is declared once.
 //!  7. A constant has as many bytes as its type says.
 //!  8. A result of the graph is one of its values. One that is aliased to an input has that input's type, and no input is
-//!     aliased twice.
+//!     aliased twice. Only an input is given away, and none that a result is stored into.
 //!  9. A number in an attribute is one the result's dtype can hold, so that lowering never rounds it again.
 //!
 //! A broken invariant is `E0301`; a broken rule (3) keeps the rule's own code.
@@ -143,6 +143,11 @@ fn values(graph: &Graph, symbols: &HashSet<Symbol>) -> Result<()> {
                     .map_err(|e| e.context(&name))?;
             }
         }
+        ensure!(
+            !value.given || graph.inputs.contains(&id),
+            InvalidGraph,
+            "{name} is given away and no input"
+        );
         ensure!(
             value.align.is_power_of_two(),
             InvalidGraph,
@@ -341,6 +346,11 @@ fn outputs(graph: &Graph) -> Result<()> {
                 format!("a result is stored into input {input}, which does not exist"),
             ));
         };
+        ensure!(
+            !graph.values[target].given,
+            InvalidGraph,
+            "a result is stored into input {input}, which is given away"
+        );
         let (from, to) = (
             crate::text::value_name(graph, v),
             crate::text::value_name(graph, target),

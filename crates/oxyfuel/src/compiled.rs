@@ -152,8 +152,9 @@ impl Compiled {
         with_concrete(inputs, caller, run).map_err(|error| located(error, caller))
     }
 
-    /// Calls it with arguments of which some are given away: the memory of such a one may become that of a result, where its last reader runs before the result's first
-    /// writer and nobody else holds it. What was given is moved into the call, so nobody can look at it after.
+    /// Calls it with arguments of which some are given away: the memory of such a one may become that of a result, where nobody else holds it, and its last reader runs before the result's first
+    /// writer or reads each element just before it is written. What was given is moved into the call, so nobody can look at it after. The first call with a new choice of given
+    /// arguments may compile.
     #[track_caller]
     pub fn call_donating(&self, arguments: Vec<Argument<'_>>) -> Result<Vec<Tensor>> {
         let inputs: Vec<&Tensor> = arguments.iter().map(Argument::value).collect();

@@ -225,8 +225,12 @@ impl Core {
             true => &[],
             false => given,
         };
+        let executable = match given.contains(&true) {
+            true => &whole.donating(&variant.compiler, request.inputs, given)?,
+            false => &whole.executable,
+        };
         let ran = whole.with_tensors(&variant, request.inputs, |tensors| {
-            whole.executable.run_given(tensors, given)
+            executable.run_given(tensors, given)
         });
         match ran {
             Ok(outputs) => Ok(Returned {

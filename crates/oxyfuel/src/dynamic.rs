@@ -390,6 +390,7 @@ impl Pattern {
                 ty: TensorType::new(shape.dtype, dims, Device::from(shape.device).into()),
                 layout: Layout::Required(strides),
                 align: shape.align,
+                given: false,
                 name: Some(short(name)),
             }
         };

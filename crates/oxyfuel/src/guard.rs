@@ -62,6 +62,7 @@ impl Guard {
             ty: TensorType::new(self.dtype, shape, Device::from(self.device).into()),
             layout: required(&self.strides),
             align: self.align,
+            given: false,
             name: Some(name),
         }
     }

@@ -2,17 +2,18 @@
 
 use crate::core::{Request, Template};
 use crate::dynamic::{At, Pattern};
-use crate::guard::Guard;
+use crate::guard::{ALIGNED, Guard};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
 use crate::trace::{self, Captured, Cut, Out, Segment};
 use oxyfuel_base::error::caught;
-use oxyfuel_base::{Code, DType, Error, Result, Symbol, err};
+use oxyfuel_base::{Code, DType, Error, Expr, Result, Symbol, err};
 use oxyfuel_engine::{Compiler, Executable, Origin};
 use oxyfuel_graph::Graph;
+use oxyfuel_plan::Plan;
 use oxyfuel_runtime::tensor as rt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A function that is cut holds so many segments; more are compiled anew at each call.
@@ -63,6 +64,8 @@ pub(crate) struct Whole {
     pub template: Option<Template>,
     /// As it was captured, for whoever asks what came of it.
     pub graph: Graph,
+    /// What runs where some arguments are given away, by which of them are.
+    donating: Mutex<Vec<(Vec<bool>, Arc<Executable>)>>,
 }
 
 /// What is known of a function that is cut.
@@ -177,7 +180,58 @@ impl Whole {
             results: captured.results,
             template: captured.template,
             graph: captured.graph,
+            donating: Mutex::default(),
         })
+    }
+
+    /// What runs where these arguments are given away: compiled when that is first asked for, if a result could lie in one of them.
+    pub fn donating(
+        &self,
+        compiler: &Compiler,
+        inputs: &[&rt::Tensor],
+        given: &[bool],
+    ) -> Result<Arc<Executable>> {
+        let plan = self.executable.plan();
+        let fits = |(i, input): (usize, &&rt::Tensor)| {
+            let spec = &plan.inputs[i];
+            let size = |shape: &[Expr]| shape.iter().cloned().product::<Expr>();
+            let mut outputs = plan.outputs.iter();
+            let written = self.graph.outputs.iter().any(|out| out.alias == Some(i));
+            given.get(i) == Some(&true)
+                && !written
+                && is_free(input)
+                && outputs.any(|out| {
+                    out.dtype == spec.dtype
+                        && out.alias.is_none()
+                        && size(&out.shape) == size(&spec.shape)
+                })
+        };
+        let taken: Vec<bool> = inputs.iter().enumerate().map(fits).collect();
+        if !taken.contains(&true) {
+            return Ok(self.executable.clone());
+        }
+        let mut known = self.donating.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, executable)) = known.iter().find(|(key, _)| *key == taken) {
+            return Ok(executable.clone());
+        }
+        let mut graph = self.graph.clone();
+        for (&input, given) in self.graph.inputs.iter().zip(&taken) {
+            graph.values[input].given = *given;
+        }
+        let (executable, _) = compile(compiler, &graph)?;
+        let lie_in_inputs = |plan: &Plan| {
+            plan.outputs
+                .iter()
+                .filter(|out| out.alias.is_some())
+                .count()
+        };
+        // One plan is enough where nothing lies elsewhere.
+        let executable = match lie_in_inputs(executable.plan()) > lie_in_inputs(plan) {
+            true => executable,
+            false => self.executable.clone(),
+        };
+        known.push((taken, executable.clone()));
+        Ok(executable)
     }
 
     /// Does something with all tensors that the plan takes: arguments, then what the function captured, then what tells sizes.
@@ -233,6 +287,14 @@ impl Whole {
         let results = self.results.iter();
         results.map(|out| result(out).map(Tensor::from)).collect()
     }
+}
+
+/// Whether the memory of an argument that is given away can be a result's: nobody else holds it, and it is not much larger than the argument.
+fn is_free(tensor: &rt::Tensor) -> bool {
+    let bytes = tensor.len() * tensor.dtype().size();
+    tensor.storage().is_unique()
+        && tensor.address().is_multiple_of(ALIGNED)
+        && tensor.storage().len() / 2 <= bytes
 }
 
 /// An executable for a graph that was verified. A panic of ours is an error that says so, not the end of the user's program.

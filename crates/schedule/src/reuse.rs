@@ -5,6 +5,8 @@
 //! - every read of the value in the group is of the very element that the result has at that point: same dtype, same strides over the domain, as many elements;
 //! - a kernel of ours made the value and nobody reads it later; neither of the two is an operand or a result of the host.
 //!
+//! An input that is given away is such a value too, where a result of the graph ends up in its memory.
+//!
 //! An update (`slice_scatter`, `index_put`, `scatter`) of a value that dies in it writes its part alone, for the same reasons.
 //!
 //! Values that lie in each other's place form a chain; its memory is that of the first, or of the last where that is returned.
@@ -64,13 +66,19 @@ pub(crate) fn reuse(
     let results: BTreeSet<ValueId> = next.values().copied().collect();
     let mut homes = BTreeMap::new();
     for &head in next.keys().filter(|root| !results.contains(root)) {
-        let chain: Vec<ValueId> =
+        let mut chain: Vec<ValueId> =
             std::iter::successors(Some(head), |root| next.get(root).copied()).collect();
-        let owner = chain
-            .last()
-            .copied()
-            .filter(|last| search.returned.contains(last))
-            .unwrap_or(head);
+        let last = chain.last().copied();
+        let returned = last.filter(|last| search.returned.contains(last));
+        let owner = match (graph.values[head].given, returned) {
+            (true, Some(_)) => head,
+            // Memory that no result needs is left alone.
+            (true, None) => {
+                chain.remove(0);
+                chain[0]
+            }
+            (false, returned) => returned.unwrap_or(head),
+        };
         homes.extend(
             chain
                 .into_iter()
@@ -154,7 +162,7 @@ impl<'a> Search<'a> {
             return Vec::new();
         }
         let mut free: Vec<ValueId> = (group.inputs.iter().copied())
-            .filter(|&root| self.dies(step, root) && self.is_ours(root))
+            .filter(|&root| self.dies(step, root) && self.is_free(root))
             .collect();
         let mut pairs = Vec::new();
         for &result in group.outputs.iter().filter(|&&root| self.is_ours(root)) {
@@ -178,7 +186,7 @@ impl<'a> Search<'a> {
         let fits = is_update(&node.op)
             && self.placements.is_root(base)
             && self.dies(step, base)
-            && self.is_ours(base)
+            && self.is_free(base)
             && self.is_ours(out)
             && same_strides(
                 &self.graph.ty(out).shape,
@@ -193,6 +201,12 @@ impl<'a> Search<'a> {
     /// Whether nobody reads a root after a group.
     fn dies(&self, step: usize, root: ValueId) -> bool {
         self.last[root.index()] == step && !self.returned.contains(&root)
+    }
+
+    /// Whether the memory of a root is for others when it dies.
+    fn is_free(&self, root: ValueId) -> bool {
+        let given = self.graph.values[root].given && !self.hosted.contains(&root);
+        given || self.is_ours(root)
     }
 
     /// Whether a root has memory of its own, in the arena or as a result.

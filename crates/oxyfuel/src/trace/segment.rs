@@ -185,6 +185,7 @@ impl Open {
                     layout: Layout::Required(ty.contiguous_strides()),
                     ty,
                     align: alignment(&tensor),
+                    given: false,
                     name: None,
                 });
                 contents.push((*number, tensor));

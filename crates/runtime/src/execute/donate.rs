@@ -1,7 +1,7 @@
 //! Inputs that were given away: their memory becomes that of outputs.
 //!
 //! An output may have the memory of an input whose last reader is a step before the output's first writer. Within one step it may not: which elements a kernel reads before it
-//! writes others is not in a plan. Memory that anybody else holds stays as it is.
+//! writes others is not in a plan (a plan that was made for given inputs has such outputs in their memory already). Memory that anybody else holds stays as it is.
 
 use super::instance::{Home, Instance};
 use crate::memory::ALIGN;
