@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{BUILD, Cache, lines};
 use crate::options::Options;
 
-/// The parts of a key, each in words or as a digest of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The parts of a key, each in words or as a digest of its own, and when they were put together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Label {
     pub build: String,
     /// The name of a graph; of a cubin, nothing.
@@ -23,6 +23,15 @@ pub struct Label {
     /// The machine that the target was described for: cores, caches, sizes of grids.
     pub machine: String,
     pub options: String,
+    /// Nanoseconds since 1970. Times of files tell ticks of some milliseconds apart, in which several plans are made.
+    #[serde(default)]
+    pub made: u64,
+}
+
+/// Nanoseconds since 1970; 0 on a machine whose clock says that it is earlier.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }
 
 impl Label {
@@ -34,6 +43,7 @@ impl Label {
             target: target.name.clone(),
             machine: digest_of(target)?.short(),
             options: options.key(),
+            made: now(),
         })
     }
 
@@ -45,7 +55,23 @@ impl Label {
             target: tag.to_owned(),
             machine: String::new(),
             options: String::new(),
+            made: now(),
         }
+    }
+
+    /// Whether two entries have the same key.
+    fn is_of_same_key(&self, other: &Self) -> bool {
+        let parts = |label: &Self| {
+            [
+                label.build.clone(),
+                label.name.clone(),
+                label.program.clone(),
+                label.target.clone(),
+                label.machine.clone(),
+                label.options.clone(),
+            ]
+        };
+        parts(self) == parts(other)
     }
 
     /// What differs from another entry of the same program, in words.
@@ -69,16 +95,16 @@ impl Label {
 /// A plan that was looked for and not found; [`Cache::why_missed`] says why.
 #[derive(Clone, Debug)]
 pub struct Miss {
+    /// Made when the plan was looked for.
     pub label: Label,
-    pub at: SystemTime,
 }
 
 impl Miss {
     /// Of this label, now.
     pub fn of(label: Label) -> Self {
+        let made = now();
         Self {
-            label,
-            at: SystemTime::now(),
+            label: Label { made, ..label },
         }
     }
 }
@@ -122,8 +148,8 @@ impl Cache {
         let mut all = 0;
         let mut named = 0;
         let mut otherwise = Vec::new();
-        for (made, found) in self.labels()? {
-            if found == *label || made.is_some_and(|made| made > miss.at) {
+        for found in self.labels()? {
+            if found.is_of_same_key(label) || found.made > label.made {
                 continue;
             }
             all += 1;

@@ -323,14 +323,12 @@ impl Cache {
             // Another process may have deleted it since.
             let Ok(found) = item.metadata() else { continue };
             let used = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            let made = found.created().ok();
             let forgotten = name.starts_with(TEMPORARY) && self.is_left(&item.path(), used);
             if ENDINGS.iter().any(|ending| name.ends_with(ending)) || forgotten {
                 entries.push(Entry {
                     path: item.path(),
                     bytes: found.len(),
                     used,
-                    made,
                 });
             }
         }
@@ -343,8 +341,6 @@ struct Entry {
     path: PathBuf,
     bytes: u64,
     used: SystemTime,
-    /// Where the file system knows it.
-    made: Option<SystemTime>,
 }
 
 const ENDINGS: [&str; 2] = [".plan", ".cubin"];

@@ -28,15 +28,15 @@ pub struct Tidied {
 }
 
 impl Cache {
-    /// Every entry that says what it is, of whatever build, with the time when it was made, where that is known. Only the labels are read: what they say is for people.
-    pub(super) fn labels(&self) -> Result<Vec<(Option<SystemTime>, Label)>> {
+    /// What every entry that says it is of, of whatever build. Only the labels are read: what they say is for people.
+    pub(super) fn labels(&self) -> Result<Vec<Label>> {
         let mut labels = Vec::new();
         for entry in self.entries()? {
             // One that is gone, broken or not ours has nothing to say.
             if let Ok(Some(file)) = self.open_own(&entry.path)
                 && let Ok(label) = envelope::label(file)
             {
-                labels.push((entry.made, label));
+                labels.push(label);
             }
         }
         Ok(labels)
