@@ -94,6 +94,10 @@ impl<'p> Select<'p, '_> {
             DType::I32 => level.amx_int8 && bytes(ta.dtype) && bytes(tb.dtype),
             _ => false,
         };
+        // Beyond these, elements may be larger than a group.
+        if !types {
+            return false;
+        }
         let group = GROUP / ta.dtype.size() as i64;
         let plain = |x: &Access| x.valid.iter().all(Option::is_none);
         // Rows of one step's depth, either far apart or in blocks of their own.
@@ -109,7 +113,7 @@ impl<'p> Select<'p, '_> {
             && b.shape[0] % 16 == 0
             && b.strides[2] == Index::Const(1)
             && b.strides[1] == Index::Const(group);
-        types && plain(a) && plain(b) && row_major && paired
+        plain(a) && plain(b) && row_major && paired
     }
 
     /// Takes the matrix registers for an accumulator that starts at zero or in scratch.

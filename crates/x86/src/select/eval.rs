@@ -102,7 +102,12 @@ impl<'p> Select<'p, '_> {
         let uniform = !self.is_vector(c, v);
         // A uniform mask is all ones or zeros whatever its lanes are.
         let mask_bytes = self.e.mask_bytes;
-        if uniform && let Some(&first) = inst.op.args().first() {
+        // What decides how many lanes there are; memory has none.
+        let first = match &inst.op {
+            Op::Gather { index, .. } => Some(*index),
+            op => op.args().first().copied(),
+        };
+        if uniform && let Some(first) = first {
             let from = self.dtype(first).unwrap_or(dtype);
             self.e.mask_bytes = if from.is_bool() {
                 lane_bytes(dtype)
@@ -245,11 +250,11 @@ impl<'p> Select<'p, '_> {
                 let base = self.memory(*mem)?;
                 let r = self.e.gather(dtype, base, at, index_bytes, lanes, every)?;
                 let r = self.filled(dtype, r, user, *fill, lanes)?;
-                if uniform && !dtype.is_bool() {
-                    Ok(self.e.splat_lane(r, lane_bytes(dtype)))
-                } else {
-                    Ok(r)
-                }
+                Ok(match uniform {
+                    true if dtype.is_bool() => self.e.uniform_mask(r, index_bytes),
+                    true => self.e.splat_lane(r, lane_bytes(dtype)),
+                    false => r,
+                })
             }
             Op::Reduce { op, value, .. } if self.folded(c.axes, v).is_empty() => {
                 let _: &ReduceOp = op;
