@@ -132,11 +132,11 @@ impl<'a> Reader<'a> {
 
     /// A view that leaves the last two dims as they are.
     fn keeps_rows(&self, node: &Node) -> bool {
+        if !matches!(node.op, Op::View { .. }) {
+            return false;
+        }
         let (from, to) = (self.shape(node.inputs[0]), self.shape(node.out()));
-        matches!(node.op, Op::View { .. })
-            && from.len() >= 2
-            && to.len() >= 2
-            && from[from.len() - 2..] == to[to.len() - 2..]
+        from.len() >= 2 && to.len() >= 2 && from[from.len() - 2..] == to[to.len() - 2..]
     }
 
     fn written(&self, node: &Node) -> Option<Written> {
