@@ -150,6 +150,35 @@ fn compiled_copy(compiler: &Compiler, effort: Effort, bytes: u64) -> Result<f64>
     Ok(times.median)
 }
 
+/// A loop of multiply-adds without memory, and how many operations are in it.
+pub struct Loop {
+    executable: Executable,
+    outputs: Vec<Tensor>,
+    what: &'static str,
+    /// Multiplications and additions of one run.
+    pub flops: f64,
+}
+
+impl Loop {
+    /// `None` where no loop is known for the target and the dtype.
+    pub fn of(target: &Target, device: &Arc<dyn Device>, dtype: DType) -> Result<Option<Self>> {
+        let Some(peak) = peak(target, dtype)? else {
+            return Ok(None);
+        };
+        let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
+        Ok(Some(Self {
+            outputs: executable.run(&[])?,
+            executable,
+            what: peak.what,
+            flops: peak.flops as f64,
+        }))
+    }
+
+    pub fn run(&mut self) -> Result<()> {
+        self.executable.run_into(&[], &mut self.outputs)
+    }
+}
+
 /// The limit of arithmetic on a dtype; `None` where no loop for it is known.
 pub fn flops(
     target: &Target,
@@ -157,15 +186,13 @@ pub fn flops(
     effort: Effort,
     dtype: DType,
 ) -> Result<Option<Limit>> {
-    let Some(peak) = peak(target, dtype)? else {
+    let Some(mut all) = Loop::of(target, device, dtype)? else {
         return Ok(None);
     };
-    let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
-    let mut outputs = executable.run(&[])?;
-    let times = measure(effort, || executable.run_into(&[], &mut outputs))?;
+    let times = measure(effort, || all.run())?;
     Ok(Some(Limit {
-        what: peak.what.to_owned(),
+        what: all.what.to_owned(),
         // Nothing but another process can slow this loop down, so the best call is the limit.
-        rate: peak.flops as f64 / times.min,
+        rate: all.flops / times.min,
     }))
 }

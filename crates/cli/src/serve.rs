@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
-use oxyfuel_base::{Result, err};
-use oxyfuel_engine::{Executable, Options, Record, Target, peak};
+use oxyfuel_base::{DType, Result, err};
+use oxyfuel_engine::{Options, Target};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::tensor::Tensor;
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use crate::bench::ready;
 use crate::check::Expected;
 use crate::define::workload;
+use crate::limit::Loop;
 use crate::measure::timed;
 use crate::{Common, env};
 
@@ -51,28 +52,6 @@ struct Prepared {
     workload: Timed,
     /// Moves as many bytes.
     copy: Timed,
-}
-
-/// The loop of multiply-adds, and how many there are in it.
-struct Loop {
-    executable: Executable,
-    outputs: Vec<Tensor>,
-    multiply_adds: f64,
-}
-
-impl Loop {
-    /// `None` where no loop is known for the target.
-    fn of(target: &Target, device: &Arc<dyn Device>) -> Result<Option<Self>> {
-        let Some(peak) = peak(target, oxyfuel_base::DType::F32)? else {
-            return Ok(None);
-        };
-        let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
-        Ok(Some(Self {
-            outputs: executable.run(&[])?,
-            executable,
-            multiply_adds: peak.flops as f64 / 2.0,
-        }))
-    }
 }
 
 struct Timed {
@@ -105,7 +84,7 @@ fn copy_of(bytes: u64, options: &Options) -> Result<Timed> {
         "graph @copy(%x: f32[{count}] cpu) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
     );
     let shape = [i64::try_from(count).map_err(|_| err!(TooLarge, "{bytes} bytes"))?];
-    let from = oxyfuel::Tensor::ones(&shape, oxyfuel::DType::F32);
+    let from = oxyfuel::Tensor::ones(&shape, DType::F32);
     Timed::new(oxyfuel_graph::parse("copy", &text)?, vec![from], options)
 }
 
@@ -118,7 +97,7 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let target = Target::host(&options)?;
     let device = target.device(&options)?;
     let mut engine = Engine {
-        arithmetic: Loop::of(&target, &device)?,
+        arithmetic: Loop::of(&target, &device, DType::F32)?,
         target,
         options,
         device,
@@ -176,7 +155,7 @@ impl Engine {
             "loops": self
                 .arithmetic
                 .as_ref()
-                .and_then(|all| Some(ready.executable.operations()? / all.multiply_adds)),
+                .and_then(|all| Some(ready.executable.operations()? / (all.flops / 2.0))),
         });
         let copy = copy_of(bytes, &self.options)?;
         self.ready = Some(Prepared { workload, copy });
@@ -184,18 +163,13 @@ impl Engine {
     }
 
     fn compute(&mut self, warm: usize, times: usize) -> Result<Value> {
-        let Some(Loop {
-            executable,
-            outputs,
-            ..
-        }) = &mut self.arithmetic
-        else {
+        let Some(all) = &mut self.arithmetic else {
             return Err(err!(
                 InvalidArgument,
                 "no loop of multiply-adds is known for this target"
             ));
         };
-        timings(warm, times, || executable.run_into(&[], outputs))
+        timings(warm, times, || all.run())
     }
 
     fn run(&mut self, what: &str, warm: usize, times: usize) -> Result<Value> {

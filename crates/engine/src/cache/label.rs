@@ -61,16 +61,16 @@ impl Label {
 
     /// Whether two entries have the same key.
     fn is_of_same_key(&self, other: &Self) -> bool {
-        let parts = |label: &Self| {
+        fn parts(label: &Label) -> [&str; 6] {
             [
-                label.build.clone(),
-                label.name.clone(),
-                label.program.clone(),
-                label.target.clone(),
-                label.machine.clone(),
-                label.options.clone(),
+                &label.build,
+                &label.name,
+                &label.program,
+                &label.target,
+                &label.machine,
+                &label.options,
             ]
-        };
+        }
         parts(self) == parts(other)
     }
 
