@@ -87,7 +87,10 @@ fn moves(item: &Item) -> bool {
 }
 
 fn asks(inst: &Inst) -> bool {
-    matches!(inst.op, Op::PrefetchT0 | Op::PrefetchT1 | Op::PrefetchNta)
+    matches!(
+        inst.op,
+        Op::PrefetchT0 | Op::PrefetchT1 | Op::PrefetchNta | Op::PrefetchW
+    )
 }
 
 fn for_each_reg(item: &Item, mut f: impl FnMut(Reg, Role)) {

@@ -579,6 +579,7 @@ rows! {
     DivR "div" [uR8] 0 { Div_rm64 };
     PrefetchT0 "prefetcht0" [uM] 0 { Prefetcht0_m8 };
     PrefetchT1 "prefetcht1" [uM] 0 { Prefetcht1_m8 };
+    PrefetchW "prefetchw" [uM] 0 { Prefetchw_m8 };
     PrefetchNta "prefetchnta" [uM] 0 { Prefetchnta_m8 };
     Sfence "sfence" [] 0 { Sfence };
     VZeroUpper "vzeroupper" [] 0 { VEX_Vzeroupper };

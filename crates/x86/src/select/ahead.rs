@@ -5,10 +5,10 @@
 //! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Index, Inst, Op, Val};
+use oxyfuel_kernel::ir::{CacheHint, Index, Inst, Op, Val};
 
 use super::nest::{Ctx, Window};
-use super::run::{Axis, Nest};
+use super::run::{Axis, Nest, Sink, effect_key};
 use super::{Def, Select};
 use crate::mir::{Op as X, Width};
 
@@ -25,6 +25,8 @@ const LIGHT: usize = 4;
 const SHORT: i64 = 512;
 /// Rows this far apart are in pages of their own.
 const FAR: i64 = 1 << 11;
+/// Rows from here on are asked for before they are written; shorter ones are over before that pays.
+const WRITTEN: i64 = 1 << 12;
 
 impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
@@ -35,7 +37,11 @@ impl<'p> Select<'p, '_> {
             return Ok(());
         }
         let staged = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
-        let again = staged && c.stage == 1 && c.nest.stage(v) == Some(0);
+        let first_read = c.nest.stage(v) == Some(0);
+        let again = staged && c.stage == 1 && first_read;
+        // Rows beyond the first-level cache are read again at the second one's speed, in the last stage too, which computes least and has time to ask.
+        let finally = staged && c.stage > 1 && first_read && c.nest.last_stage(v) == Some(c.stage);
+        let later = c.nest.last_stage(v) > Some(1);
         let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
         let Some(apart) = self.apart(w) else {
             let own = row(c.nest.vector.as_slice());
@@ -56,8 +62,14 @@ impl<'p> Select<'p, '_> {
             };
             return self.ask(c, w, copy, apart, how);
         }
-        if again && apart >= LEAST {
+        if (again || finally) && apart >= LEAST {
             let near = apart.max(row(&c.nest.staged)) <= NEAR;
+            if again == (later && !near) {
+                return Ok(());
+            }
+            if finally {
+                return self.ask(c, w, copy, apart, X::PrefetchT1);
+            }
             let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
             // A stage that hardly computes is over before asking for so much could help.
             return match near || c.nest.cost[c.stage] > LIGHT {
@@ -82,6 +94,39 @@ impl<'p> Select<'p, '_> {
                 self.read_before.insert(v);
             }
         }
+    }
+
+    /// Asks, a stage ahead, for the row that the next stage writes: a store that misses waits for its line, and the last stage, which hardly computes, would wait for every one.
+    pub fn ask_to_write_next(&mut self, c: &mut Ctx<'_, 'p>, copy: u32) -> Result<()> {
+        let Some(vector) = c.nest.vector.filter(|a| c.nest.staged.contains(a)) else {
+            return Ok(());
+        };
+        if c.tail.is_some() || c.test_bounds {
+            return Ok(());
+        }
+        for sink in self.staged_sinks(c, c.stage + 1) {
+            let Sink::Effect(
+                inst @ Inst {
+                    op: Op::Store { access, hint, .. },
+                    ..
+                },
+            ) = sink
+            else {
+                continue;
+            };
+            let w = self.window(c, effect_key(inst), access)?;
+            let first = i64::from(copy * c.nest.lanes) * w.size;
+            let row = c.axes.extent[vector] * w.size;
+            let along = w.dims.contains(&(Some(vector), Index::Const(1)));
+            if *hint != CacheHint::Streaming
+                && along
+                && first % LINE == 0
+                && (WRITTEN..=MOST).contains(&row)
+            {
+                self.ask(c, &w, copy, 0, X::PrefetchW)?;
+            }
+        }
+        Ok(())
     }
 
     /// The same for a window that is written.

@@ -513,7 +513,7 @@ impl<'p> Select<'p, '_> {
             .any(|a| c.nest.staged.contains(&a))
     }
 
-    fn staged_sinks(&self, c: &Ctx<'_, 'p>, stage: usize) -> Vec<Sink<'p>> {
+    pub fn staged_sinks(&self, c: &Ctx<'_, 'p>, stage: usize) -> Vec<Sink<'p>> {
         let keep = |s: &&Sink<'p>| self.sink_stage(c, s) == stage && self.is_inside(c, s);
         c.nest.sinks.iter().filter(keep).copied().collect()
     }
@@ -585,6 +585,7 @@ impl<'p> Select<'p, '_> {
     fn work(&mut self, c: &mut Ctx<'_, 'p>, copies: u32, work: &Work<'p>) -> Result<()> {
         let ahead = self.read_ahead(c.nest, c.stage, &work.sinks);
         for copy in 0..copies {
+            self.ask_to_write_next(c, copy)?;
             for v in &work.saves {
                 let r = self.eval(c, *v, copy)?;
                 self.save(c, *v, r, copy)?;

@@ -40,6 +40,8 @@ impl Sink<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
     stage: usize,
+    /// The last stage that computes or reads it again.
+    last: usize,
     /// The axes along which the value really changes, as bits by their place in the nest's list.
     varies: u64,
 }
@@ -71,6 +73,11 @@ impl Nest<'_> {
     /// The stage of a value, where the nest reaches it.
     pub fn stage(&self, v: Val) -> Option<usize> {
         self.facts.get(&v).map(|fact| fact.stage)
+    }
+
+    /// The last stage in which it is computed, or read again.
+    pub fn last_stage(&self, v: Val) -> Option<usize> {
+        self.facts.get(&v).map(|fact| fact.last)
     }
 
     /// Whether a value really changes along an axis.
@@ -598,7 +605,14 @@ impl<'p> Select<'p, '_> {
             }
             nest.stages = nest.stages.max(at + 1);
             let varies = self.variation(axes, &nest, v);
-            nest.facts.insert(v, Fact { stage: at, varies });
+            nest.facts.insert(
+                v,
+                Fact {
+                    stage: at,
+                    last: at,
+                    varies,
+                },
+            );
         }
         // The loops of a stage run over all staged axes: whatever happens in them must want all.
         for v in nest.reductions.iter().flatten() {
@@ -809,6 +823,9 @@ impl<'p> Select<'p, '_> {
                 self.check_again(nest, v, until)?;
             }
             nest.cost[own.min(until)] += usize::from(weight[slot(v)] > 0);
+            if let Some(fact) = nest.facts.get_mut(&v) {
+                fact.last = until;
+            }
             if let Some(Def::Lazy(inst)) = self.defs.get(&v) {
                 for a in operands(&inst.op) {
                     wanted[slot(a)] = wanted[slot(a)].max(Some(until));

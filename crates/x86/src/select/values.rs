@@ -21,6 +21,10 @@ impl<T> Values<T> {
         self.slots.get(v.index())?.as_ref()
     }
 
+    pub fn get_mut(&mut self, v: &Val) -> Option<&mut T> {
+        self.slots.get_mut(v.index())?.as_mut()
+    }
+
     pub fn insert(&mut self, v: Val, what: T) -> Option<T> {
         if self.slots.len() <= v.index() {
             self.slots.resize_with(v.index() + 1, || None);
