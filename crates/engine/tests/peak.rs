@@ -6,7 +6,7 @@ use oxyfuel_graph::random::{self, Choices, Limits};
 use oxyfuel_graph::{Graph, HostTensor, ValueId, place_views};
 use oxyfuel_plan::{Kernel, Plan, Step};
 use oxyfuel_runtime::cpu::CpuDevice;
-use oxyfuel_runtime::device::{Device, DeviceId, LoadedKernel, Mark, Stream};
+use oxyfuel_runtime::device::{Device, DeviceId, LoadedKernel, Mark, MemorySummary, Stream};
 use oxyfuel_runtime::storage::Storage;
 use oxyfuel_runtime::tensor::Tensor;
 use std::sync::{Arc, Mutex};
@@ -103,6 +103,10 @@ impl Device for Counting {
 
     fn trim(&self) -> usize {
         self.device.trim()
+    }
+
+    fn memory_summary(&self) -> Result<MemorySummary> {
+        self.device.memory_summary()
     }
 }
 

@@ -402,6 +402,18 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (Code::UnsupportedHost, "this door has no host framework"),
     (
+        Code::DriverTooOld,
+        "wants an old driver; tested in runtime with a driver of our own",
+    ),
+    (
+        Code::KernelFault,
+        "ours: a way to provoke it is a bug to be mended",
+    ),
+    (
+        Code::CaptureBroken,
+        "wants a GPU; tested in runtime with a driver of our own",
+    ),
+    (
         Code::Internal,
         "ours: a way to provoke it is a bug to be mended",
     ),

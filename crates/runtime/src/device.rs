@@ -10,10 +10,13 @@
 //! A device works in order: what was asked first is done first, copies included. The host's own processor is done when
 //! a call returns; others are done after [`Device::synchronize`]. Nothing here panics on a machine without the device.
 
+use crate::cuda::CubinStore;
+use crate::memory::MemoryStats;
 use crate::storage::Storage;
 use oxyfuel_base::{DType, Result, ensure};
 use oxyfuel_plan::Kernel;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What kind of place it is.
@@ -86,6 +89,19 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Makes a kernel ready to launch.
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>>;
 
+    /// Makes kernels ready to launch, in their order.
+    fn load_all(&self, kernels: &[&Kernel]) -> Result<Vec<Box<dyn LoadedKernel>>> {
+        kernels.iter().map(|kernel| self.load(kernel)).collect()
+    }
+
+    /// Where its bytes are.
+    fn memory_summary(&self) -> Result<MemorySummary>;
+
+    /// The same device with a place where machine code is kept between runs; `None` where none is made when kernels are loaded.
+    fn storing(&self, _store: Arc<dyn CubinStore>) -> Option<Arc<dyn Device>> {
+        None
+    }
+
     /// Waits until everything asked so far is done.
     fn synchronize(&self) -> Result<()>;
 
@@ -110,6 +126,42 @@ pub trait Device: fmt::Debug + Send + Sync {
         check_range(self.id(), from, offset, to.len())?;
         // SAFETY: the range was just checked to lie inside the storage, which the reference keeps alive.
         unsafe { self.read(from.address() + offset as u64, to) }
+    }
+}
+
+/// Where the bytes of a device are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemorySummary {
+    /// Which device.
+    pub device: DeviceId,
+    /// Its name for people.
+    pub name: String,
+    /// Bytes that nobody uses, other processes included; `None` where nobody says.
+    pub free: Option<usize>,
+    /// Bytes of the device.
+    pub total: usize,
+    /// Those of our allocator.
+    pub ours: MemoryStats,
+}
+
+impl fmt::Display for MemorySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| format!("{:>11.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let ours = &self.ours;
+        writeln!(f, "{} ({})", self.device, self.name)?;
+        writeln!(f, "  of the device    {}", mib(self.total))?;
+        if let Some(free) = self.free {
+            writeln!(f, "  free             {}", mib(free))?;
+        }
+        writeln!(f, "  in use by us     {}", mib(ours.live))?;
+        writeln!(f, "  most in use      {}", mib(ours.peak))?;
+        writeln!(f, "  kept for reuse   {}", mib(ours.cached))?;
+        let requests = ours.hits + ours.misses;
+        write!(
+            f,
+            "  requests         {requests:>11}, {} of them answered from what was kept",
+            ours.hits
+        )
     }
 }
 

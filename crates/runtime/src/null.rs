@@ -3,7 +3,10 @@
 //! With it the whole way to a GPU runs on a machine without one: plans are loaded, buffers placed, launches made; what
 //! was asked is on record and what is read back is zero.
 
-use crate::device::{Device, DeviceId, DeviceKind, Launch, LoadedKernel, Mark, MarkKind, Stream};
+use crate::device::{
+    Device, DeviceId, DeviceKind, Launch, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
+};
+use crate::memory::MemoryStats;
 use crate::storage::Storage;
 use oxyfuel_base::{Result, err};
 use oxyfuel_plan::Kernel;
@@ -126,6 +129,16 @@ impl Device for NullDevice {
 
     fn trim(&self) -> usize {
         0
+    }
+
+    fn memory_summary(&self) -> Result<MemorySummary> {
+        Ok(MemorySummary {
+            device: self.id(),
+            name: self.name(),
+            free: None,
+            total: 0,
+            ours: MemoryStats::default(),
+        })
     }
 
     fn mark(&self, _stream: Stream) -> Result<Mark> {

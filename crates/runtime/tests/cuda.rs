@@ -6,10 +6,11 @@ use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
     OutputSpec, Plan, Provenance, PtxModule, Step, TensorMapSpec,
 };
-use oxyfuel_runtime::cuda::{CubinStore, CudaDevice};
-use oxyfuel_runtime::device::{Device, Stream};
+use oxyfuel_runtime::cuda::{CubinStore, CudaDevice, CudaKernel, EventUse};
+use oxyfuel_runtime::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
 use oxyfuel_runtime::execute::Program;
 use oxyfuel_runtime::memory::HostAllocator;
+use oxyfuel_runtime::storage::Storage;
 use oxyfuel_runtime::tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -380,4 +381,167 @@ fn a_tensor_map_moves_a_box() {
         outputs[0].to_vec::<f32>().unwrap(),
         expected.to_vec::<f32>().unwrap()
     );
+}
+
+/// `out = a + b` over 128 elements on a stream.
+fn add_on(kernel: &CudaKernel, words: &[u64; 3], stream: Stream) -> oxyfuel_base::Result<()> {
+    let grid = Grid {
+        extents: [4, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words,
+        kinds: &[ArgKind::Buffer { bytes: 512 }; 3],
+        grids: &[grid],
+        maps: &[],
+        stream,
+    };
+    // SAFETY: each test gives three buffers of 512 bytes that outlive its synchronisation.
+    unsafe { kernel.launch(&launch) }
+}
+
+fn floats(gpu: &CudaDevice, storage: &Storage) -> Vec<f32> {
+    let mut bytes = [0; 512];
+    gpu.copy_out(storage, 0, &mut bytes).unwrap();
+    let words = bytes.chunks_exact(4);
+    words
+        .map(|word| f32::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn recorded_work_is_replayed_on_other_memory() {
+    let Some(gpu) = gpu(None) else { return };
+    let device = gpu.clone() as Arc<dyn Device>;
+    let kernel = gpu.load_ptx(&module(ADD, "add", 32, vec![])).unwrap();
+    let (a, b) = (
+        ramp(&[128], 1.0).to_device(&device).unwrap(),
+        ramp(&[128], 10.0).to_device(&device).unwrap(),
+    );
+    let (first, second) = (gpu.allocate(512).unwrap(), gpu.allocate(512).unwrap());
+    gpu.synchronize().unwrap();
+    let stream = gpu.new_stream().unwrap();
+    let twice = |into: &Storage| {
+        // The second launch reads what the first has written.
+        gpu.record(&stream, || {
+            let into = into.address();
+            add_on(&kernel, &[a.address(), b.address(), into], stream.handle())?;
+            add_on(&kernel, &[into, b.address(), into], stream.handle())
+        })
+    };
+    let recorded = twice(&first).unwrap();
+    assert_eq!(recorded.len().unwrap(), 2);
+    let mut replay = recorded.instantiate().unwrap();
+    assert_eq!(replay.kernels(), 2);
+    replay.upload(stream.handle()).unwrap();
+    let launch = |replay: &mut oxyfuel_runtime::cuda::Replay| {
+        // SAFETY: the buffers live until the stream is done.
+        unsafe { replay.launch(stream.handle()) }.unwrap();
+        stream.synchronize().unwrap();
+    };
+    launch(&mut replay);
+    let expected = |step: f32| ramp(&[128], step).to_vec::<f32>().unwrap();
+    assert_eq!(floats(&gpu, &first), expected(21.0));
+    // Other words for both launches.
+    let to = second.address();
+    replay
+        .set_words(0, &[b.address(), b.address(), to])
+        .unwrap();
+    replay.set_words(1, &[to, a.address(), to]).unwrap();
+    launch(&mut replay);
+    assert_eq!(floats(&gpu, &second), expected(21.0));
+    assert_eq!(floats(&gpu, &first), expected(21.0));
+    // The words of other recorded work, and none of a different shape.
+    assert!(replay.update(&twice(&second).unwrap()).unwrap());
+    launch(&mut replay);
+    assert_eq!(floats(&gpu, &second), expected(21.0));
+    let once = gpu.record(&stream, || {
+        add_on(&kernel, &[a.address(), a.address(), to], stream.handle())
+    });
+    assert!(!replay.update(&once.unwrap()).unwrap());
+}
+
+#[test]
+fn a_recording_that_waits_is_broken_and_the_stream_works_on() {
+    let Some(gpu) = gpu(None) else { return };
+    let stream = gpu.new_stream().unwrap();
+    let error = gpu.record(&stream, || stream.synchronize()).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    stream.synchronize().unwrap();
+    let empty = gpu.record(&stream, || Ok(())).unwrap();
+    assert!(empty.is_empty().unwrap());
+}
+
+#[test]
+fn pools_streams_and_events_work_in_order() {
+    let Some(gpu) = gpu(None) else { return };
+    let stream = Arc::new(gpu.new_stream().unwrap());
+    let pool = gpu.pool(0).unwrap();
+    pool.keep(1 << 20).unwrap();
+    let block = pool.allocate(1 << 16, &stream).unwrap();
+    let (from, to) = (gpu.pinned(1 << 16).unwrap(), gpu.pinned(1 << 16).unwrap());
+    from.borrow_mut().unwrap().bytes().unwrap().fill(0x5a);
+    let start = stream.record(EventUse::Timing).unwrap();
+    // SAFETY: both host buffers and the block live until the stream is done.
+    unsafe {
+        let bytes = 1 << 16;
+        let handle = stream.handle();
+        gpu.write_async(block.address(), from.address() as *const u8, bytes, handle)
+            .unwrap();
+        gpu.read_async(block.address(), to.address() as *mut u8, bytes, handle)
+            .unwrap();
+    }
+    let end = stream.record(EventUse::Timing).unwrap();
+    let other = gpu.new_stream().unwrap();
+    let order = stream.record(EventUse::Order).unwrap();
+    other.wait_for(&order).unwrap();
+    other.synchronize().unwrap();
+    assert!(order.is_done().unwrap() && stream.is_done().unwrap());
+    assert_eq!(to.borrow().unwrap().bytes().unwrap()[1000], 0x5a);
+    assert!(start.milliseconds_to(&end).unwrap() >= 0.0);
+    let stats = pool.stats().unwrap();
+    assert!(stats.used >= 1 << 16 && stats.reserved >= stats.used && stats.used_high >= stats.used);
+    drop(block);
+    stream.synchronize().unwrap();
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().unwrap().reserved, 0);
+    assert_eq!(
+        pool.allocate(1 << 50, &stream).unwrap_err().code,
+        Code::OutOfMemory
+    );
+}
+
+/// Writes where nothing is.
+const WILD: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry wild(.param .u64 a, .param .u64 b, .param .u64 out)
+{
+    .reg .b64 %d<2>;
+    mov.u64 %d0, 64;
+    st.global.u64 [%d0], %d0;
+    ret;
+}
+";
+
+/// A fault loses the device for the process, so it happens in a process of its own: this test, started by itself.
+#[test]
+fn a_fault_has_a_code_of_its_own() {
+    const CHILD: &str = "OXYFUEL_TEST_FAULT";
+    let Some(gpu) = gpu(None) else { return };
+    if std::env::var_os(CHILD).is_none() {
+        let test = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(test);
+        let child = child.args(["--exact", "a_fault_has_a_code_of_its_own"]);
+        // Its words are kept apart: whoever counts results reads those of this process.
+        let done = child.env(CHILD, "1").output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        return;
+    }
+    let wild = gpu.load_ptx(&module(WILD, "wild", 32, vec![])).unwrap();
+    add_on(&wild, &[0; 3], Stream::default()).unwrap();
+    let error = gpu.synchronize().unwrap_err();
+    assert_eq!(error.code, Code::KernelFault, "{error}");
+    assert_eq!(gpu.allocate(1 << 20).unwrap_err().code, Code::KernelFault);
 }

@@ -9,7 +9,9 @@ pub mod features;
 mod scratch;
 
 use crate::code::{CodeHandle, CodeMemory, CodeOptions};
-use crate::device::{Device, DeviceId, Launch, LoadedKernel, Mark, MarkKind, Stream};
+use crate::device::{
+    Device, DeviceId, Launch, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
+};
 use crate::memory::HostAllocator;
 use crate::pool::Pool;
 use crate::runner::{Interpreted, Judged, KernelRunner};
@@ -176,6 +178,16 @@ impl Device for CpuDevice {
 
     fn synchronize(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn memory_summary(&self) -> Result<MemorySummary> {
+        Ok(MemorySummary {
+            device: self.id(),
+            name: self.name(),
+            free: None,
+            total: usize::try_from(Machine::get().memory).unwrap_or(usize::MAX),
+            ours: self.memory.stats(),
+        })
     }
 
     fn trim(&self) -> usize {

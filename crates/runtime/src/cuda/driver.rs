@@ -1,160 +1,71 @@
 //! The functions of the CUDA driver that we call, found at run time.
 //!
 //! One table names them all. Each becomes a method that answers with a [`Result`]: a missing library, a driver too old
-//! to have the function and a refusal of the driver are three sentences, never a panic. Types follow the driver's
-//! public documentation; only what we call is here.
+//! to have the function and a refusal of the driver are three sentences, never a panic. What a refusal means to a caller
+//! is one table too ([`meaning`]). Types follow the driver's public documentation; only what we call is here.
 
-use oxyfuel_base::{Code, Error, Result, err};
+use super::abi::{
+    CuContext, CuDevice, CuEvent, CuFunction, CuGraph, CuGraphExec, CuLink, CuModule, CuNode,
+    CuPointer, CuPool, CuResult, CuStream, KernelNode, LaunchConfig, PoolProps, TensorMap,
+    UpdateResult, answer,
+};
+use oxyfuel_base::{Code, Error, Result, ensure, err};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 
-/// What every function of the driver answers.
-pub(super) type CuResult = c_int;
-pub(super) type CuDevice = c_int;
-pub(super) type CuPointer = u64;
-
-/// Handles that only the driver can look into; a null handle is often a default.
-macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
-        $(#[$doc])*
-        #[repr(transparent)]
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(super) struct $name(pub *mut c_void);
-
-        // SAFETY: the driver may be called with any handle from any thread.
-        unsafe impl Send for $name {}
-        // SAFETY: as above.
-        unsafe impl Sync for $name {}
-
-        impl $name {
-            pub const NULL: Self = Self(std::ptr::null_mut());
-        }
-    )*};
-}
-
-handles! {
-    /// A context.
-    CuContext,
-    /// A loaded module.
-    CuModule,
-    /// A function of a module.
-    CuFunction,
-    /// A queue.
-    CuStream,
-    /// A moment in a queue.
-    CuEvent,
-    /// A linker invocation.
-    CuLink,
-}
-
-/// Where and how a kernel is launched.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchConfig {
-    pub grid: [c_uint; 3],
-    pub block: [c_uint; 3],
-    pub shared_bytes: c_uint,
-    pub stream: CuStream,
-    pub attributes: *const LaunchAttribute,
-    pub attribute_count: c_uint,
-}
-
-/// A launch attribute; its value is a union of 64 bytes, of which we use three words.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchAttribute {
-    pub id: c_int,
-    pub padding: [u8; 4],
-    pub value: [u64; 8],
-}
-
-impl LaunchAttribute {
-    /// How many blocks form a cluster.
-    pub fn cluster(extents: [u32; 3]) -> Self {
-        let mut value = [0; 8];
-        value[0] = u64::from(extents[0]) | u64::from(extents[1]) << 32;
-        value[1] = u64::from(extents[2]);
-        Self {
-            id: 4,
-            padding: [0; 4],
-            value,
-        }
-    }
-}
-
-/// A descriptor for the copy engine. (Drivers before CUDA 13 ask for an alignment of 64 only.)
-#[repr(C, align(128))]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TensorMap(pub [u64; 16]);
-
-/// Numbers of device attributes.
-pub(super) mod device_attribute {
-    use std::ffi::c_int;
-    pub const CLOCK_RATE: c_int = 13;
-    pub const MULTIPROCESSOR_COUNT: c_int = 16;
-    pub const MEMORY_CLOCK_RATE: c_int = 36;
-    pub const MEMORY_BUS_WIDTH: c_int = 37;
-    pub const L2_CACHE_SIZE: c_int = 38;
-    pub const MAX_THREADS_PER_MULTIPROCESSOR: c_int = 39;
-    pub const CAPABILITY_MAJOR: c_int = 75;
-    pub const CAPABILITY_MINOR: c_int = 76;
-    pub const SHARED_PER_MULTIPROCESSOR: c_int = 81;
-    pub const REGISTERS_PER_MULTIPROCESSOR: c_int = 82;
-    pub const SHARED_PER_BLOCK_OPT_IN: c_int = 97;
-}
-
-/// Numbers of function attributes.
-pub(super) mod function_attribute {
-    use std::ffi::c_int;
-    pub const STATIC_SHARED: c_int = 1;
-    pub const LOCAL: c_int = 3;
-    pub const REGISTERS: c_int = 4;
-    pub const MAX_DYNAMIC_SHARED: c_int = 8;
-    pub const NON_PORTABLE_CLUSTER: c_int = 14;
-}
-
-/// Numbers of options of the driver's compiler and linker.
-pub(super) mod jit_option {
-    use std::ffi::c_int;
-    pub const INFO_LOG: c_int = 3;
-    pub const INFO_LOG_BYTES: c_int = 4;
-    pub const ERROR_LOG: c_int = 5;
-    pub const ERROR_LOG_BYTES: c_int = 6;
-}
-
-pub(super) const JIT_INPUT_PTX: c_int = 1;
-pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
-
-const SUCCESS: CuResult = 0;
-const OUT_OF_MEMORY: CuResult = 2;
-const NO_DEVICE: CuResult = 100;
-const INVALID_DEVICE: CuResult = 101;
+/// The oldest CUDA version of a driver that has what we need (tensor maps, launches with attributes, updates of graphs), as 1000 * major + 10 * minor.
+pub const OLDEST_VERSION: u32 = 12_000;
 
 macro_rules! functions {
     ($($method:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         /// The loaded driver.
         pub struct Driver {
             $($method: Option<unsafe extern "C" fn($($type),*) -> CuResult>,)*
+            /// What was loaded.
+            library: String,
             /// Keeps the functions in place.
-            _library: libloading::Library,
+            _keeper: Option<libloading::Library>,
         }
 
         impl Driver {
-            fn find(library: libloading::Library) -> Self {
+            /// The functions that `resolve` finds.
+            ///
+            /// # Safety
+            /// What `resolve` answers is null or a function of that name with the type that the driver's documentation gives it, in place as long as `keeper` is.
+            unsafe fn find(
+                library: &str,
+                keeper: Option<libloading::Library>,
+                resolve: impl Fn(Option<&libloading::Library>, &str) -> *const c_void,
+            ) -> Self {
                 Self {
                     $($method: {
-                        // SAFETY: the symbol's type is the one that the driver's documentation gives it.
-                        let found = unsafe { library.get(stringify!($symbol)) };
-                        found.ok().map(|symbol| *symbol)
+                        let found = resolve(keeper.as_ref(), stringify!($symbol));
+                        // SAFETY: promised by the caller; a null pointer is `None`.
+                        unsafe {
+                            std::mem::transmute::<
+                                *const c_void,
+                                Option<unsafe extern "C" fn($($type),*) -> CuResult>,
+                            >(found)
+                        }
                     },)*
-                    _library: library,
+                    library: library.to_owned(),
+                    _keeper: keeper,
                 }
+            }
+
+            /// Functions of the table that this driver lacks.
+            pub fn lacks(&self) -> Vec<&'static str> {
+                let mut names = Vec::new();
+                $(if self.$method.is_none() {
+                    names.push(stringify!($symbol));
+                })*
+                names
             }
         }
 
         /// Each function of the driver as a method; all of them ask for what the driver's documentation asks for.
         #[expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
-        #[expect(dead_code, reason = "describing an error must not go through the method that makes errors")]
+        #[expect(dead_code, reason = "describing an error and asking whether work is done read the answer itself")]
         impl Driver {
             $(
                 pub(super) unsafe fn $method(&self, $($arg: $type),*) -> Result<()> {
@@ -199,14 +110,26 @@ functions! {
     copy_out_async cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CuPointer, bytes: usize, stream: CuStream);
     copy_async cuMemcpyDtoDAsync_v2(to: CuPointer, from: CuPointer, bytes: usize, stream: CuStream);
     fill_async cuMemsetD8Async(to: CuPointer, value: u8, count: usize, stream: CuStream);
+    pool_default cuDeviceGetDefaultMemPool(pool: *mut CuPool, device: CuDevice);
+    pool_create cuMemPoolCreate(pool: *mut CuPool, props: *const PoolProps);
+    pool_destroy cuMemPoolDestroy(pool: CuPool);
+    pool_trim cuMemPoolTrimTo(pool: CuPool, keep: usize);
+    pool_set cuMemPoolSetAttribute(pool: CuPool, attribute: c_int, value: *mut c_void);
+    pool_get cuMemPoolGetAttribute(pool: CuPool, attribute: c_int, value: *mut c_void);
+    pool_allocate cuMemAllocFromPoolAsync(address: *mut CuPointer, bytes: usize, pool: CuPool, stream: CuStream);
+    pool_free cuMemFreeAsync(address: CuPointer, stream: CuStream);
     stream_create cuStreamCreate(stream: *mut CuStream, flags: c_uint);
     stream_destroy cuStreamDestroy_v2(stream: CuStream);
     stream_synchronize cuStreamSynchronize(stream: CuStream);
     stream_wait cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint);
+    stream_query cuStreamQuery(stream: CuStream);
+    capture_begin cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
+    capture_end cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
     event_create cuEventCreate(event: *mut CuEvent, flags: c_uint);
     event_destroy cuEventDestroy_v2(event: CuEvent);
     event_record cuEventRecord(event: CuEvent, stream: CuStream);
     event_synchronize cuEventSynchronize(event: CuEvent);
+    event_query cuEventQuery(event: CuEvent);
     event_elapsed cuEventElapsedTime(milliseconds: *mut f32, from: CuEvent, to: CuEvent);
     module_load cuModuleLoadDataEx(module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
     module_unload cuModuleUnload(module: CuModule);
@@ -214,7 +137,18 @@ functions! {
     function_attribute cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CuFunction);
     function_set_attribute cuFuncSetAttribute(function: CuFunction, attribute: c_int, value: c_int);
     occupancy cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CuFunction, threads: c_int, shared: usize);
+    occupancy_clusters cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CuFunction, config: *const LaunchConfig);
     launch cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, extra: *mut *mut c_void);
+    graph_destroy cuGraphDestroy(graph: CuGraph);
+    graph_nodes cuGraphGetNodes(graph: CuGraph, nodes: *mut CuNode, count: *mut usize);
+    graph_instantiate cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: u64);
+    graph_launch cuGraphLaunch(exec: CuGraphExec, stream: CuStream);
+    graph_upload cuGraphUpload(exec: CuGraphExec, stream: CuStream);
+    graph_update cuGraphExecUpdate_v2(exec: CuGraphExec, graph: CuGraph, result: *mut UpdateResult);
+    graph_exec_destroy cuGraphExecDestroy(exec: CuGraphExec);
+    node_kind cuGraphNodeGetType(node: CuNode, kind: *mut c_int);
+    node_kernel cuGraphKernelNodeGetParams_v2(node: CuNode, params: *mut KernelNode);
+    node_set_kernel cuGraphExecKernelNodeSetParams_v2(exec: CuGraphExec, node: CuNode, params: *const KernelNode);
     link_create cuLinkCreate_v2(count: c_uint, options: *mut c_int, values: *mut *mut c_void, link: *mut CuLink);
     link_add cuLinkAddData_v2(link: CuLink, kind: c_int, data: *mut c_void, bytes: usize, name: *const c_char, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
     link_complete cuLinkComplete(link: CuLink, cubin: *mut *mut c_void, bytes: *mut usize);
@@ -224,7 +158,7 @@ functions! {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Driver")
+        write!(f, "Driver({})", self.library)
     }
 }
 
@@ -243,10 +177,13 @@ impl Driver {
             // SAFETY: loading runs the library's own start-up code; the names given are the vendor's driver.
             match unsafe { libloading::Library::new(*name) } {
                 Ok(library) => {
-                    let driver = Self::find(library);
-                    // SAFETY: zero is the only flag there is.
-                    unsafe { driver.init(0) }?;
-                    return Ok(driver);
+                    let resolve = |library: Option<&libloading::Library>, symbol: &str| {
+                        // SAFETY: the address is taken and nothing is called.
+                        let found = library.map(|l| unsafe { l.get::<*const c_void>(symbol) });
+                        found.and_then(|f| f.ok().map(|s| *s)).unwrap_or_default()
+                    };
+                    // SAFETY: the symbols' types are those of the vendor's documentation, and the library stays.
+                    return unsafe { Self::find(name, Some(library), resolve) }.started();
                 }
                 Err(reason) => reasons.push(format!("{name}: {reason}")),
             }
@@ -259,6 +196,38 @@ impl Driver {
         .help("install the GPU vendor's driver, or compile for the CPU"))
     }
 
+    /// The functions of `resolve`, which are static, in the place of a library.
+    ///
+    /// # Safety
+    /// As [`Self::find`].
+    #[cfg(test)]
+    pub(super) unsafe fn of(resolve: impl Fn(&str) -> *const c_void) -> Result<Self> {
+        // SAFETY: promised by the caller.
+        unsafe { Self::find("table", None, |_, symbol| resolve(symbol)) }.started()
+    }
+
+    /// Starts the driver, and refuses one that is too old.
+    fn started(self) -> Result<Self> {
+        // SAFETY: zero is the only flag there is.
+        unsafe { self.init(0) }?;
+        let version = self.version()?;
+        let named = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
+        ensure!(
+            version >= OLDEST_VERSION,
+            DriverTooOld,
+            "the driver ({}) is of CUDA {}, and CUDA {} is the oldest that we work with",
+            self.library,
+            named(version),
+            named(OLDEST_VERSION)
+        );
+        Ok(self)
+    }
+
+    /// The library that was loaded.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
     /// The driver's CUDA version as 1000 * major + 10 * minor.
     pub fn version(&self) -> Result<u32> {
         let mut version = 0;
@@ -267,17 +236,45 @@ impl Driver {
         Ok(version.unsigned_abs())
     }
 
+    /// Whether everything asked on a stream is done.
+    pub(super) unsafe fn stream_is_done(&self, stream: CuStream) -> Result<bool> {
+        let function = self.stream_query.ok_or_else(|| missing("cuStreamQuery"))?;
+        // SAFETY: promised by the caller.
+        self.is_done("cuStreamQuery", unsafe { function(stream) })
+    }
+
+    /// Whether an event has happened.
+    pub(super) unsafe fn event_is_done(&self, event: CuEvent) -> Result<bool> {
+        let function = self.event_query.ok_or_else(|| missing("cuEventQuery"))?;
+        // SAFETY: promised by the caller.
+        self.is_done("cuEventQuery", unsafe { function(event) })
+    }
+
+    fn is_done(&self, symbol: &str, result: CuResult) -> Result<bool> {
+        if result == answer::NOT_READY {
+            return Ok(false);
+        }
+        self.check(symbol, result).map(|()| true)
+    }
+
     fn check(&self, function: &str, result: CuResult) -> Result<()> {
-        let code = match result {
-            SUCCESS => return Ok(()),
-            OUT_OF_MEMORY => Code::OutOfMemory,
-            NO_DEVICE | INVALID_DEVICE => Code::NoDevice,
-            _ => Code::DriverCall,
-        };
-        Err(Error::new(
-            code,
+        if result == answer::SUCCESS {
+            return Ok(());
+        }
+        let error = Error::new(
+            meaning(result),
             format!("{function}: {}", self.describe(result)),
-        ))
+        );
+        Err(match error.code {
+            Code::DriverTooOld => error.help("install a newer driver"),
+            Code::KernelFault => error.help(
+                "the device is lost to this process: start a new one, and look for the kernel with OXYFUEL_VERIFY=1 on the CPU",
+            ),
+            Code::CaptureBroken => error.help(
+                "while work is recorded, do nothing on that thread but launches and copies on the recorded stream",
+            ),
+            _ => error,
+        })
     }
 
     /// `CUDA_ERROR_…: what it means`, in the driver's words.
@@ -286,7 +283,8 @@ impl Driver {
             |function: Option<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult>| {
                 let mut text = std::ptr::null();
                 // SAFETY: the pointer is valid for one pointer; the driver answers with a static string or null.
-                let known = function.is_some_and(|f| unsafe { f(result, &mut text) } == SUCCESS)
+                let known = function
+                    .is_some_and(|f| unsafe { f(result, &mut text) } == answer::SUCCESS)
                     && !text.is_null();
                 if !known {
                     return None;
@@ -303,36 +301,24 @@ impl Driver {
     }
 }
 
+/// What an answer of the driver means to whoever called.
+fn meaning(result: CuResult) -> Code {
+    match result {
+        answer::OUT_OF_MEMORY => Code::OutOfMemory,
+        answer::NO_DEVICE | answer::INVALID_DEVICE => Code::NoDevice,
+        answer::NO_BINARY_FOR_GPU => Code::UnsupportedDevice,
+        answer::UNSUPPORTED_PTX_VERSION => Code::DriverTooOld,
+        answer::ILLEGAL_ADDRESS | answer::LAUNCH_TIMEOUT => Code::KernelFault,
+        _ if answer::FAULTS.contains(&result) => Code::KernelFault,
+        answer::GRAPH_UPDATE_REFUSED => Code::CaptureBroken,
+        _ if answer::CAPTURE.contains(&result) => Code::CaptureBroken,
+        _ => Code::DriverCall,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::offset_of;
-
-    #[test]
-    fn structures_have_the_documented_layout() {
-        assert_eq!(
-            (size_of::<TensorMap>(), align_of::<TensorMap>()),
-            (128, 128)
-        );
-        assert_eq!(
-            (size_of::<LaunchConfig>(), align_of::<LaunchConfig>()),
-            (56, 8)
-        );
-        assert_eq!(offset_of!(LaunchConfig, block), 12);
-        assert_eq!(offset_of!(LaunchConfig, shared_bytes), 24);
-        assert_eq!(offset_of!(LaunchConfig, stream), 32);
-        assert_eq!(offset_of!(LaunchConfig, attributes), 40);
-        assert_eq!(offset_of!(LaunchConfig, attribute_count), 48);
-        assert_eq!(
-            (
-                size_of::<LaunchAttribute>(),
-                offset_of!(LaunchAttribute, value)
-            ),
-            (72, 8)
-        );
-        let cluster = LaunchAttribute::cluster([2, 3, 4]);
-        assert_eq!((cluster.value[0], cluster.value[1]), (2 | 3 << 32, 4));
-    }
 
     #[test]
     fn no_driver_is_a_sentence() {
@@ -350,5 +336,26 @@ mod tests {
         let error = Driver::open(&["libc.so.6"]).unwrap_err();
         assert_eq!(error.code, Code::MissingLibrary);
         assert!(error.message.contains("cuInit"), "{error}");
+    }
+
+    #[test]
+    fn answers_have_meanings() {
+        let rows = [
+            (2, Code::OutOfMemory),
+            (100, Code::NoDevice),
+            (101, Code::NoDevice),
+            (209, Code::UnsupportedDevice),
+            (222, Code::DriverTooOld),
+            (700, Code::KernelFault),
+            (715, Code::KernelFault),
+            (719, Code::KernelFault),
+            (901, Code::CaptureBroken),
+            (910, Code::CaptureBroken),
+            (1, Code::DriverCall),
+            (999, Code::DriverCall),
+        ];
+        for (result, code) in rows {
+            assert_eq!(meaning(result), code, "{result}");
+        }
     }
 }

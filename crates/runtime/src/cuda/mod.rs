@@ -4,23 +4,47 @@
 //! default stream (the one that torch uses unless told otherwise) or to the stream that a launch names. Memory that is
 //! freed is kept and given out again; on one stream that is safe without waiting, because the device works in order.
 //! After a fork CUDA is gone for the child, and says so.
+//!
+//! ```text
+//!   driver    the table of functions, by dlopen; abi: its types and numbers; library: what is used beside it
+//!   context   the primary context, which torch shares
+//!   stream    queues and events          memory   device, pinned and pooled memory
+//!   module    PTX, cubins, launches      graph    recorded work
+//! ```
 
+mod abi;
 mod context;
 mod driver;
+#[cfg(test)]
+mod fake;
+mod graph;
+mod library;
+mod memory;
 mod module;
+mod stream;
+#[cfg(test)]
+mod tests;
 
-pub use context::{Event, OwnStream, driver};
-pub use driver::{Driver, LIBRARIES};
+pub use context::driver;
+pub use driver::{Driver, LIBRARIES, OLDEST_VERSION};
+pub use graph::{Recorded, Replay};
+pub use library::{CUBLAS_LT, cublas_lt};
+pub use memory::{Pool, PoolBlock, PoolStats};
 pub use module::{CudaKernel, FunctionInfo};
+pub use stream::{Event, EventUse, OwnStream};
 
-use crate::device::{Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, Stream};
+use crate::device::{
+    Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
+};
 use crate::memory::{Caching, MemoryOptions, MemoryStats};
 use crate::storage::Storage;
-use context::{Context, DeviceMemory, Pinned};
-use driver::{CuStream, device_attribute};
-use oxyfuel_base::{Result, err};
+use abi::{CuStream, device_attribute};
+use context::Context;
+use memory::{DeviceMemory, Pinned};
+use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_plan::{Artefact, Kernel, PtxModule};
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -53,6 +77,8 @@ pub struct CudaInfo {
     pub memory_bus_bits: u32,
     /// CUDA version of the driver, 1000 * major + 10 * minor.
     pub driver_version: u32,
+    /// Whether it has memory pools in the order of queues.
+    pub memory_pools: bool,
 }
 
 /// Where machine code made from PTX is kept between runs.
@@ -117,6 +143,7 @@ fn query(context: &Context) -> Result<CudaInfo> {
         memory_clock_khz: ask_gently(device_attribute::MEMORY_CLOCK_RATE),
         memory_bus_bits: ask_gently(device_attribute::MEMORY_BUS_WIDTH),
         driver_version: driver.version()?,
+        memory_pools: ask_gently(device_attribute::MEMORY_POOLS) != 0,
     })
 }
 
@@ -127,7 +154,15 @@ fn raw(stream: Stream) -> CuStream {
 impl CudaDevice {
     /// The GPU of that number; `store` keeps compiled kernels between runs.
     pub fn new(index: u32, store: Option<Arc<dyn CubinStore>>) -> Result<Arc<Self>> {
-        let context = Arc::new(Context::new(driver()?, index)?);
+        Self::of(driver()?, index, store)
+    }
+
+    fn of(
+        driver: Arc<Driver>,
+        index: u32,
+        store: Option<Arc<dyn CubinStore>>,
+    ) -> Result<Arc<Self>> {
+        let context = Arc::new(Context::new(driver, index)?);
         let info = query(&context)?;
         let total = usize::try_from(info.memory).unwrap_or(usize::MAX);
         // Without a bound on the cache: what is not used goes back when the driver has no more.
@@ -168,6 +203,25 @@ impl CudaDevice {
     /// A stream of our own, which does not wait for the default stream.
     pub fn new_stream(&self) -> Result<OwnStream> {
         OwnStream::new(&self.context)
+    }
+
+    /// This moment of a stream.
+    pub fn event(&self, stream: Stream, what: EventUse) -> Result<Event> {
+        Event::record(&self.context, raw(stream), what)
+    }
+
+    /// A pool of memory in the order of queues, of at most `max_bytes` (0: what the device has).
+    pub fn pool(&self, max_bytes: usize) -> Result<Arc<Pool>> {
+        Pool::new(&self.context, max_bytes)
+    }
+
+    /// What `work` asks of `stream`, recorded instead of done.
+    pub fn record(
+        &self,
+        stream: &OwnStream,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Recorded> {
+        Recorded::of_work(stream, work)
     }
 
     /// Host memory that the device reaches directly, all zero.
@@ -265,7 +319,24 @@ impl Device for CudaDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Storage> {
-        let block = self.memory.allocate(bytes)?;
+        let block = match self.memory.allocate(bytes) {
+            Ok(block) => block,
+            // A device that is lost answers every request with that, the next one included.
+            Err(_) => {
+                self.memory.trim();
+                let report = self.memory_summary()?;
+                return Err(err!(
+                    OutOfMemory,
+                    "{bytes} bytes are wanted on {} ({}), where {} of {} are free and {} are in use by our tensors",
+                    self.id(),
+                    self.info.name,
+                    report.free.unwrap_or(0),
+                    report.total,
+                    report.ours.live
+                )
+                .help("use smaller shapes, or drop tensors first"));
+            }
+        };
         let address = block.address();
         let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
         // SAFETY: the block is `bytes` bytes of this device and lives in the storage.
@@ -314,6 +385,68 @@ impl Device for CudaDevice {
         }
     }
 
+    /// The driver's compiler takes tens of milliseconds a kernel, and works on several threads at once.
+    fn load_all(&self, kernels: &[&Kernel]) -> Result<Vec<Box<dyn LoadedKernel>>> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(kernels.len());
+        if threads < 2 {
+            return kernels.iter().map(|kernel| self.load(kernel)).collect();
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut loaded = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(kernel) = kernels.get(number) else {
+                    return loaded;
+                };
+                loaded.push((number, self.load(kernel)));
+            }
+        };
+        let mut loaded = std::thread::scope(|scope| {
+            // Where a thread cannot be had, those that are there do its part.
+            let others: Vec<_> = (1..threads)
+                .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
+                .collect();
+            let mut loaded = work();
+            for other in others {
+                loaded.extend(other.join().unwrap_or_default());
+            }
+            loaded
+        });
+        ensure!(
+            loaded.len() == kernels.len(),
+            Internal,
+            "{} kernels were loaded, not {}",
+            loaded.len(),
+            kernels.len()
+        );
+        loaded.sort_by_key(|(number, _)| *number);
+        loaded.into_iter().map(|(_, kernel)| kernel).collect()
+    }
+
+    fn memory_summary(&self) -> Result<MemorySummary> {
+        let (free, total) = self.memory_info()?;
+        Ok(MemorySummary {
+            device: self.id(),
+            name: self.info.name.clone(),
+            free: Some(free),
+            total,
+            ours: self.memory.stats(),
+        })
+    }
+
+    fn storing(&self, store: Arc<dyn CubinStore>) -> Option<Arc<dyn Device>> {
+        Some(Arc::new_cyclic(|this| Self {
+            index: self.index,
+            info: self.info.clone(),
+            context: self.context.clone(),
+            memory: self.memory.clone(),
+            store: Some(store),
+            this: this.clone(),
+        }))
+    }
+
     fn synchronize(&self) -> Result<()> {
         let entered = self.context.enter()?;
         // SAFETY: no arguments.
@@ -325,10 +458,7 @@ impl Device for CudaDevice {
     }
 
     fn mark(&self, stream: Stream) -> Result<Mark> {
-        Ok(Mark(MarkKind::Cuda(Event::record(
-            &self.context,
-            raw(stream),
-        )?)))
+        Ok(Mark(MarkKind::Cuda(self.event(stream, EventUse::Timing)?)))
     }
 
     fn elapsed(&self, from: &Mark, to: &Mark) -> Result<Duration> {

@@ -1,10 +1,11 @@
 //! Kernels on a CUDA device: PTX or cubin into the driver, and launches.
 
-use super::context::Context;
-use super::driver::{
-    CuFunction, CuLink, CuModule, CuStream, Driver, JIT_INPUT_PTX, LaunchAttribute, LaunchConfig,
+use super::abi::{
+    CuFunction, CuLink, CuModule, CuStream, JIT_INPUT_PTX, LaunchAttribute, LaunchConfig,
     TensorMap, function_attribute, jit_option,
 };
+use super::context::Context;
+use super::driver::Driver;
 use crate::device::{Launch, LoadedKernel, MapShape};
 use oxyfuel_base::{Code, DType, Error, Result, ensure, err};
 use oxyfuel_plan::PtxModule;
@@ -64,7 +65,7 @@ impl Logs {
 
     /// The error with what the compiler said; a lack of memory or of a function is not the kernel's fault.
     fn explain(&self, error: Error) -> Error {
-        if matches!(error.code, Code::OutOfMemory | Code::MissingLibrary) {
+        if !matches!(error.code, Code::DriverCall | Code::LinkFailed) {
             return error;
         }
         let text = |log: &[u8]| {
@@ -155,6 +156,8 @@ pub struct FunctionInfo {
     pub static_shared_bytes: u32,
     /// Blocks that fit on one multiprocessor.
     pub blocks_per_multiprocessor: u32,
+    /// Clusters that fit on the device; `None` for a kernel without clusters.
+    pub clusters: Option<u32>,
 }
 
 /// A kernel in the driver.
@@ -245,7 +248,12 @@ impl CudaKernel {
                     self.shared_bytes as usize,
                 )
             }?;
+            let clusters = match self.cluster {
+                [1, 1, 1] => None,
+                _ => Some(self.clusters(driver, function)?),
+            };
             Ok(FunctionInfo {
+                clusters,
                 registers: ask(function, function_attribute::REGISTERS)?,
                 local_bytes: ask(function, function_attribute::LOCAL)?,
                 static_shared_bytes: ask(function, function_attribute::STATIC_SHARED)?,
@@ -253,6 +261,23 @@ impl CudaKernel {
             })
         });
         info.collect()
+    }
+
+    /// Clusters of this kernel that the device holds at once.
+    fn clusters(&self, driver: &Driver, function: CuFunction) -> Result<u32> {
+        let cluster = LaunchAttribute::cluster(self.cluster);
+        let config = LaunchConfig {
+            grid: self.cluster,
+            block: [self.threads, 1, 1],
+            shared_bytes: self.shared_bytes,
+            stream: CuStream::NULL,
+            attributes: &cluster,
+            attribute_count: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the pointers are valid for one int and for the configuration; the function is loaded.
+        unsafe { driver.occupancy_clusters(&mut clusters, function, &config) }?;
+        Ok(clusters.unsigned_abs())
     }
 
     /// Blocks along each axis: the whole grid, or as many as a persistent phase keeps.
@@ -278,7 +303,7 @@ impl CudaKernel {
 }
 
 /// Parameters and tensor maps that a launch holds without asking for memory.
-const MAX_PARAMS: usize = 64;
+pub(super) const MAX_PARAMS: usize = 64;
 const MAX_MAPS: usize = 8;
 
 impl LoadedKernel for CudaKernel {

@@ -28,6 +28,19 @@ impl Program {
         Some(planned(&only.instance))
     }
 
+    /// The error with what the plan needs, where memory is what is lacking; what is kept for reuse goes back to the system.
+    pub(super) fn short_of_memory(&self, instance: &Instance, error: Error) -> Error {
+        if error.code != Code::OutOfMemory {
+            return error;
+        }
+        self.device.trim();
+        let needed = planned(instance);
+        error.context(format_args!(
+            "{} needs {needed} bytes, {} of them for intermediates",
+            self.plan.name, instance.arena_bytes
+        ))
+    }
+
     pub(super) fn check_limit(&self, instance: &Instance) -> Result<()> {
         let needed = planned(instance);
         match self.memory_limit {

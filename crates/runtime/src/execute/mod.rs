@@ -31,7 +31,7 @@ use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
 use border::{Borrowed, Targets, check_input, check_output, check_output_count};
 use instance::{Home, Instance, ReadyStep};
-use oxyfuel_base::{Result, Symbol, ensure, err};
+use oxyfuel_base::{Code, Result, Symbol, ensure, err};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -137,11 +137,7 @@ impl Program {
     /// Verifies the plan, loads its kernels and moves its constants to the device.
     pub fn new(plan: Arc<Plan>, device: Arc<dyn Device>) -> Result<Self> {
         oxyfuel_plan::verify(&plan)?;
-        let kernels = plan
-            .kernels
-            .values()
-            .map(|kernel| device.load(kernel))
-            .collect::<Result<Vec<_>>>()?;
+        let kernels = device.load_all(&plan.kernels.values().collect::<Vec<_>>())?;
         let constants = plan.buffers.values().map(|buffer| match &buffer.home {
             BufferHome::Constant(bytes) => {
                 let storage = device.allocate(bytes.len())?;
@@ -273,7 +269,8 @@ impl Program {
             check_input(tensor, spec, &*self.device)?;
         }
         let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
-        let mut workspace = self.workspace(ready, Stream::default())?;
+        let workspace = self.workspace(ready, Stream::default());
+        let mut workspace = workspace.map_err(|error| self.short_of_memory(instance, error))?;
         let mut call = || {
             self.place(instance, inputs, targets, &mut workspace)?;
             // SAFETY: every input was checked to hold its buffer's bytes and is borrowed; outputs and arena were allocated
@@ -289,10 +286,18 @@ impl Program {
             }
             Ok(())
         };
-        let called = call();
+        let called: Result<()> = call();
         workspace.fresh.fill(None);
-        ready.put(workspace);
-        called
+        match called {
+            Err(error) if error.code == Code::OutOfMemory => {
+                drop(workspace);
+                Err(self.short_of_memory(instance, error))
+            }
+            called => {
+                ready.put(workspace);
+                called
+            }
+        }
     }
 
     /// Puts the addresses of a call's inputs and outputs into its workspace, with new memory for outputs that have no target.

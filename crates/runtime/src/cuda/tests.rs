@@ -1,0 +1,372 @@
+//! The device above a driver of our own ([`super::fake`]): what is asked of the driver, and what is left behind.
+
+use super::fake::{Fake, entered};
+use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
+use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
+use crate::execute::Program;
+use oxyfuel_base::{Arena, Code, DType, Expr, err};
+use oxyfuel_plan::{
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, Kernel, KernelId, KernelPhase,
+    OutputSpec, Plan, Provenance, PtxModule, Step,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+fn device(fake: &Fake) -> Arc<CudaDevice> {
+    CudaDevice::of(fake.open().unwrap(), 0, None).unwrap()
+}
+
+/// Nothing is alive and no context is left current.
+fn nothing_left(fake: &Fake) {
+    let state = fake.state();
+    assert!(state.alive.is_empty(), "{:?}", state.alive);
+    assert_eq!((state.used(), entered()), (0, 0));
+}
+
+fn module(text: &str) -> PtxModule {
+    PtxModule {
+        text: text.into(),
+        entries: vec!["entry".into()],
+        threads: 32,
+        cluster: [1, 1, 1],
+        shared_bytes: 0,
+        persistent_blocks: vec![0],
+        tensor_maps: vec![],
+    }
+}
+
+fn launch(kernel: &CudaKernel, word: u64, stream: Stream) -> oxyfuel_base::Result<()> {
+    let grid = Grid {
+        extents: [1, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words: &[word],
+        kinds: &[ArgKind::Index],
+        grids: &[grid],
+        maps: &[],
+        stream,
+    };
+    // SAFETY: nothing is computed.
+    unsafe { kernel.launch(&launch) }
+}
+
+#[test]
+fn an_old_driver_is_named() {
+    let fake = Fake::new(|state| state.version = 11_080);
+    let error = fake.open().unwrap_err();
+    assert_eq!(error.code, Code::DriverTooOld);
+    assert!(
+        error.message.contains("11.8") && error.message.contains("12.0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_function_that_is_missing_is_named_at_its_first_use_and_by_the_list() {
+    let fake = Fake::new(|state| state.without = "cuStreamBeginCapture_v2");
+    let device = device(&fake);
+    let stream = device.new_stream().unwrap();
+    let error = device.record(&stream, || Ok(())).unwrap_err();
+    assert_eq!(error.code, Code::MissingLibrary);
+    assert!(error.message.contains("cuStreamBeginCapture_v2"), "{error}");
+    assert!(
+        fake.open()
+            .unwrap()
+            .lacks()
+            .contains(&"cuStreamBeginCapture_v2")
+    );
+}
+
+#[test]
+fn a_device_that_is_not_there_is_a_sentence() {
+    let fake = Fake::new(|state| state.devices = 2);
+    let error = CudaDevice::of(fake.open().unwrap(), 2, None).unwrap_err();
+    assert_eq!(error.code, Code::NoDevice);
+    assert!(
+        error.message.contains("cuda:2") && error.message.contains("has 2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn memory_is_kept_and_a_lack_of_it_names_what_is_free_and_leaves_nothing() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let first = gpu.allocate(1 << 20).unwrap();
+    gpu.copy_in(&[7; 100], &first, 3).unwrap();
+    let mut back = [0; 100];
+    gpu.copy_out(&first, 3, &mut back).unwrap();
+    assert_eq!(back, [7; 100]);
+    let address = first.address();
+    drop(first);
+    assert_eq!(gpu.allocate(1 << 20).unwrap().address(), address);
+    let held = gpu.allocate(40 << 20).unwrap();
+    let error = gpu.allocate(30 << 20).unwrap_err();
+    assert_eq!(error.code, Code::OutOfMemory);
+    let free = (24 << 20).to_string();
+    assert!(
+        error.message.contains(&free) && error.message.contains("FAKE"),
+        "{error}"
+    );
+    let report = gpu.memory_summary().unwrap();
+    assert_eq!((report.total, report.free), (64 << 20, Some(24 << 20)));
+    assert_eq!(report.ours.live, 40 << 20);
+    let text = report.to_string();
+    assert!(
+        text.contains("40.0 MiB") && text.contains("cuda:0 (FAKE)"),
+        "{text}"
+    );
+    drop((held, gpu));
+    nothing_left(&fake);
+}
+
+#[test]
+fn a_lost_device_is_not_a_lack_of_memory() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    fake.state().fault = 700;
+    assert_eq!(gpu.allocate(64).unwrap_err().code, Code::KernelFault);
+    assert_eq!(gpu.synchronize().unwrap_err().code, Code::KernelFault);
+}
+
+#[test]
+fn streams_events_pinned_memory_and_pools_go_as_they_came() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let stream = Arc::new(gpu.new_stream().unwrap());
+    assert!(!stream.is_done().unwrap());
+    let (from, to) = (
+        stream.record(EventUse::Timing).unwrap(),
+        stream.record(EventUse::Order).unwrap(),
+    );
+    stream.wait_for(&to).unwrap();
+    assert!(to.is_done().unwrap());
+    assert_eq!(
+        from.milliseconds_to(&to).unwrap().to_bits(),
+        2.5f32.to_bits()
+    );
+    let pinned = gpu.pinned(10).unwrap();
+    assert_eq!(pinned.borrow().unwrap().bytes().unwrap(), [0; 10]);
+    drop(pinned);
+    let pool = gpu.pool(0).unwrap();
+    pool.keep(1 << 20).unwrap();
+    let block = pool.allocate(1000, &stream).unwrap();
+    assert!(block.address() != 0 && block.len() == 1000);
+    let stats = pool.stats().unwrap();
+    assert_eq!((stats.used, stats.reserved), (1000, 1 << 20));
+    assert_eq!(
+        pool.allocate(1 << 40, &stream).unwrap_err().code,
+        Code::OutOfMemory
+    );
+    // A block holds its pool and its stream.
+    drop((pool, stream, from, to));
+    drop(block);
+    drop(gpu);
+    nothing_left(&fake);
+}
+
+#[test]
+fn recorded_work_is_replayed_with_other_words() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernel = gpu.load_ptx(&module("a")).unwrap();
+    let stream = gpu.new_stream().unwrap();
+    let two = |first: u64| {
+        let work = || {
+            launch(&kernel, first, stream.handle())?;
+            launch(&kernel, first + 1, stream.handle())
+        };
+        gpu.record(&stream, work)
+    };
+    let recorded = two(10).unwrap();
+    assert_eq!(recorded.len().unwrap(), 2);
+    let mut replay = recorded.instantiate().unwrap();
+    assert_eq!(replay.kernels(), 2);
+    let mut words = || {
+        // SAFETY: nothing is computed.
+        unsafe { replay.launch(Stream::default()) }.unwrap();
+        let launched = std::mem::take(&mut fake.state().launched);
+        launched.iter().map(|work| work.word).collect::<Vec<_>>()
+    };
+    assert_eq!(words(), [10, 11]);
+    replay.set_words(1, &[99]).unwrap();
+    let mut words = || {
+        // SAFETY: nothing is computed.
+        unsafe { replay.launch(Stream::default()) }.unwrap();
+        let launched = std::mem::take(&mut fake.state().launched);
+        launched.iter().map(|work| work.word).collect::<Vec<_>>()
+    };
+    assert_eq!(words(), [10, 99]);
+    assert_eq!(replay.set_words(2, &[1]).unwrap_err().code, Code::Internal);
+    assert!(replay.update(&two(20).unwrap()).unwrap());
+    let one = gpu.record(&stream, || launch(&kernel, 5, stream.handle()));
+    assert!(!replay.update(&one.unwrap()).unwrap());
+    drop((replay, kernel, stream, gpu));
+    nothing_left(&fake);
+}
+
+#[test]
+fn a_broken_recording_says_what_broke_it_and_the_stream_works_on() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let stream = gpu.new_stream().unwrap();
+    let error = gpu.record(&stream, || stream.synchronize()).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken);
+    assert!(error.message.contains("cuStreamSynchronize"), "{error}");
+    let error = gpu.record(&stream, || Err(err!(InvalidPlan, "mine")));
+    assert_eq!(error.unwrap_err().code, Code::InvalidPlan);
+    let twice = gpu.record(&stream, || gpu.record(&stream, || Ok(())).map(drop));
+    assert_eq!(twice.unwrap_err().code, Code::CaptureBroken);
+    stream.synchronize().unwrap();
+    drop((stream, gpu));
+    nothing_left(&fake);
+}
+
+#[derive(Debug, Default)]
+struct Store(Mutex<HashMap<(String, String), Vec<u8>>>);
+
+impl CubinStore for Store {
+    fn get(&self, ptx: &str, tag: &str) -> Option<Vec<u8>> {
+        let known = self.0.lock().unwrap();
+        known.get(&(ptx.into(), tag.into())).cloned()
+    }
+
+    fn put(&self, ptx: &str, tag: &str, cubin: &[u8]) {
+        let mut known = self.0.lock().unwrap();
+        known.insert((ptx.into(), tag.into()), cubin.to_vec());
+    }
+}
+
+#[test]
+fn machine_code_is_made_once_for_an_architecture_and_a_driver() {
+    let fake = Fake::new(|_| ());
+    let store = Arc::new(Store::default());
+    let gpu = CudaDevice::of(fake.open().unwrap(), 0, Some(store.clone())).unwrap();
+    for text in ["a", "b", "a"] {
+        gpu.load_ptx(&module(text)).unwrap();
+    }
+    assert_eq!(fake.state().linked, 2);
+    drop(gpu);
+    fake.state().version = 13_000;
+    let newer = CudaDevice::of(fake.open().unwrap(), 0, Some(store.clone())).unwrap();
+    newer.load_ptx(&module("a")).unwrap();
+    assert_eq!(fake.state().linked, 3);
+    let tags: Vec<String> = store
+        .0
+        .lock()
+        .unwrap()
+        .keys()
+        .map(|(_, tag)| tag.clone())
+        .collect();
+    assert!(
+        tags.iter()
+            .any(|tag| tag.contains("sm_9") && tag.contains("12040")),
+        "{tags:?}"
+    );
+    drop(newer);
+    nothing_left(&fake);
+}
+
+/// One kernel that writes a result of `result` bytes with `arena` bytes beside it.
+fn plan(result: i64, arena: i64) -> Plan {
+    let mut buffers: Arena<BufferId, Buffer> = Arena::new();
+    let mut buffer = |home, bytes| {
+        buffers.push(Buffer {
+            name: "b".into(),
+            home,
+            bytes: Expr::constant(bytes),
+            align: 64,
+            first_step: 0,
+            last_step: 0,
+            tensor: None,
+        })
+    };
+    let out = buffer(BufferHome::Output(0), result);
+    let offset = Expr::ZERO;
+    let between = buffer(BufferHome::Arena { offset }, arena);
+    let mut kernels: Arena<KernelId, Kernel> = Arena::new();
+    let kernel = kernels.push(Kernel {
+        name: "entry".into(),
+        program: String::new(),
+        artefact: Artefact::Ptx(module("a")),
+        phases: vec![KernelPhase {
+            grid: vec![Expr::constant(1)],
+            min_chunk: 1,
+        }],
+        provenance: Provenance::default(),
+        cost: Cost::NOTHING,
+        note: None,
+    });
+    let args = [out, between].map(|buffer| ArgRef::Buffer {
+        buffer,
+        offset: Expr::ZERO,
+    });
+    Plan {
+        name: "large".into(),
+        isa: "sm_80".into(),
+        symbols: vec![],
+        limits: vec![],
+        inputs: vec![],
+        outputs: vec![OutputSpec {
+            dtype: DType::U8,
+            shape: vec![Expr::constant(result)],
+            strides: vec![Expr::constant(1)],
+            buffer: out,
+            offset: Expr::ZERO,
+            alias: None,
+        }],
+        buffers,
+        arena_bytes: Expr::constant(arena),
+        kernels,
+        steps: vec![Step::Launch {
+            kernel,
+            args: args.to_vec(),
+        }],
+    }
+}
+
+#[test]
+fn a_call_that_does_not_fit_names_its_need_and_gives_all_back() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    for (result, arena) in [(30 << 20, 40 << 20), (40 << 20, 70 << 20)] {
+        let program = Program::new(Arc::new(plan(result, arena)), gpu.clone()).unwrap();
+        let needed = (result + arena) as usize;
+        assert_eq!(program.planned_bytes(), Some(needed));
+        let error = program.call(&[]).unwrap_err();
+        assert_eq!(error.code, Code::OutOfMemory);
+        assert!(
+            error
+                .message
+                .starts_with(&format!("large needs {needed} bytes")),
+            "{error}"
+        );
+        let state = fake.state();
+        assert_eq!((state.used(), state.launched.len()), (0, 0));
+    }
+    let program = Program::new(Arc::new(plan(1 << 20, 2 << 20)), gpu).unwrap();
+    let results = program.call(&[]).unwrap();
+    assert_eq!(fake.state().launched.len(), 1);
+    assert_eq!(fake.state().used(), 3 << 20);
+    drop((results, program));
+    nothing_left(&fake);
+}
+
+#[test]
+fn kernels_are_loaded_in_their_order() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernels: Vec<Kernel> = (0..20)
+        .map(|number| Kernel {
+            name: format!("k{number}"),
+            ..plan(1, 1).kernels.values().next().unwrap().clone()
+        })
+        .collect();
+    let loaded = gpu.load_all(&kernels.iter().collect::<Vec<_>>()).unwrap();
+    assert_eq!(loaded.len(), 20);
+    let mut wrong = kernels;
+    wrong[13].artefact = Artefact::Interpreted;
+    let error = gpu.load_all(&wrong.iter().collect::<Vec<_>>()).unwrap_err();
+    assert!(error.message.contains("kernel k13"), "{error}");
+}
