@@ -6,8 +6,7 @@ use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT};
 use oxyfuel_engine::{Options, Target};
 use oxyfuel_runtime::code::{CodeMemory, CodeOptions};
 use oxyfuel_runtime::cpu::features::Machine;
-use oxyfuel_runtime::cuda::{CudaDevice, device_count};
-use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::cuda::{CUBLAS_LT, CudaDevice, cublas_lt, device_count, driver};
 use serde::Serialize;
 
 use crate::bench::{json, table};
@@ -121,8 +120,8 @@ fn findings() -> Result<Vec<Finding>> {
         features(),
         huge_pages(),
         executable_memory(),
-        gpu(),
     ];
+    all.extend(cuda());
     let runs: Vec<String> = Target::all()
         .filter(|t| t.supported_here())
         .map(|t| t.name().to_owned())
@@ -201,29 +200,69 @@ fn executable_memory() -> Finding {
     }
 }
 
-fn gpu() -> Finding {
-    let found = device_count().and_then(|count| {
-        (0..count)
-            .map(|index| Ok(CudaDevice::new(index, None)?.name()))
-            .collect::<Result<Vec<_>>>()
-    });
-    match found {
-        Ok(names) if !names.is_empty() => Finding {
-            what: "GPU",
-            ok: true,
-            found: names.join(", "),
-        },
-        Ok(_) => Finding {
-            what: "GPU",
-            ok: false,
-            found: "the CUDA driver is there and knows no device".to_owned(),
-        },
-        Err(error) => Finding {
-            what: "GPU",
-            ok: false,
-            found: error.message,
-        },
+/// The driver, each GPU, and the library of products beside it.
+fn cuda() -> Vec<Finding> {
+    let finding = |what, ok, found| Finding { what, ok, found };
+    let driver = match driver() {
+        Ok(driver) => driver,
+        Err(error) => return vec![finding("CUDA driver", false, error.message)],
+    };
+    let lacks = driver.lacks();
+    let version = driver.version().unwrap_or(0);
+    let mut found = format!(
+        "{}, CUDA {}.{}",
+        driver.library(),
+        version / 1000,
+        version % 1000 / 10
+    );
+    if !lacks.is_empty() {
+        found += &format!("; it lacks {}", lacks.join(", "));
     }
+    let mut all = vec![finding("CUDA driver", lacks.is_empty(), found)];
+    match device_count() {
+        Ok(0) => all.push(finding(
+            "GPU",
+            false,
+            "the CUDA driver is there and knows no device".to_owned(),
+        )),
+        Ok(count) => all.extend((0..count).map(|index| match gpu(index) {
+            Ok(found) => finding("GPU", true, found),
+            Err(error) => finding("GPU", false, format!("cuda:{index}: {}", error.message)),
+        })),
+        Err(error) => all.push(finding("GPU", false, error.message)),
+    }
+    all.push(match cublas_lt(CUBLAS_LT) {
+        Some((library, version)) => finding("cuBLASLt", true, format!("{library}, {version}")),
+        None => finding(
+            "cuBLASLt",
+            true,
+            "not found, and not needed: products run in kernels of ours".to_owned(),
+        ),
+    });
+    all
+}
+
+fn gpu(index: u32) -> Result<String> {
+    let gpu = CudaDevice::new(index, None)?;
+    let info = gpu.info();
+    let (free, total) = gpu.memory_info()?;
+    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    let target = Target::of_gpu(info, "")?;
+    Ok(format!(
+        "cuda:{index}: {}, compute capability {}.{}, {} multiprocessors, {:.1} of {:.1} GiB free, target {}{}",
+        info.name,
+        info.capability.0,
+        info.capability.1,
+        info.multiprocessors,
+        gib(free),
+        gib(total),
+        target.name(),
+        if info.memory_pools {
+            ""
+        } else {
+            ", without memory pools"
+        }
+    ))
 }
 
 fn cache() -> Finding {

@@ -372,7 +372,7 @@ fn doctor_and_targets_know_this_machine() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|f| f["what"] == "GPU")
+            .any(|f| f["what"] == "CUDA driver")
     );
     let targets = data(&["targets", "--json"]);
     let default: Vec<_> = targets

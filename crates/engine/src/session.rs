@@ -69,6 +69,11 @@ impl Compiler {
                 Err(error) => (None, Some(error.to_string())),
             },
         };
+        // What a driver makes of our code when it is loaded is kept beside the plans.
+        let device = match &cache {
+            Some(cache) => device.storing(Arc::new(cache.clone())).unwrap_or(device),
+            None => device,
+        };
         let stats = Stats {
             cache_problems: no_cache.iter().cloned().collect(),
             ..Stats::default()

@@ -11,7 +11,7 @@ use oxyfuel_plan::{Artefact, MachineCode, MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_runtime::code::CodeOptions;
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::cpu::features::{CpuFeatures, Machine};
-use oxyfuel_runtime::cuda::{CudaDevice, device_count};
+use oxyfuel_runtime::cuda::{CudaDevice, CudaInfo, device_count};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::memory::HostAllocator;
 use oxyfuel_runtime::openmp::OpenMp;
@@ -121,16 +121,30 @@ impl Target {
             // Without a GPU the general description serves: the code is the same but for the size of persistent grids.
             Emitter::Ptx(_) => Ok(CudaDevice::new(0, None).map_or_else(
                 |_| describe(row, None),
-                |device| {
-                    let info = device.info();
-                    let cores = Cores {
-                        workers: info.multiprocessors,
-                        l1_bytes: 0,
-                        l2_bytes: u64::from(info.l2_bytes),
-                    };
-                    describe(row, Some(cores))
-                },
+                |device| describe(row, Some(gpu_cores(device.info()))),
             )),
+        }
+    }
+
+    /// A GPU: the target of that name, or the best that runs there where none is named.
+    pub fn of_gpu(info: &CudaInfo, name: &str) -> Result<Self> {
+        let (major, minor) = info.capability;
+        let best = oxyfuel_ptx::Target::for_capability(major, minor)
+            .map_err(|error| {
+                error.context(&info.name).help(
+                    "GPUs from Ampere (compute capability 8.0) on are supported; others use the CPU",
+                )
+            })?
+            .name;
+        let named = row(if name.is_empty() { best } else { name })?;
+        match named.1 {
+            Emitter::Ptx(isa) if runs_on(isa, best) => Ok(describe(named, Some(gpu_cores(info)))),
+            Emitter::Ptx(_) | Emitter::Interpreter | Emitter::X86(_) => Err(err!(
+                UnsupportedDevice,
+                "code for {name} does not run on {}, whose compute capability is {major}.{minor}",
+                info.name
+            )
+            .help(format!("leave the target open, or name {best}"))),
         }
     }
 
@@ -148,7 +162,7 @@ impl Target {
                     && CudaDevice::new(0, None).is_ok_and(|device| {
                         let (major, minor) = device.info().capability;
                         oxyfuel_ptx::Target::for_capability(major, minor)
-                            .is_ok_and(|best| best.name == name || name == "sm_80")
+                            .is_ok_and(|best| runs_on(name, best.name))
                     })
             }
         }
@@ -234,6 +248,19 @@ fn cores(options: &Options) -> Cores {
         l1_bytes: caches.l1d as u64,
         l2_bytes: caches.l2 as u64,
     }
+}
+
+fn gpu_cores(info: &CudaInfo) -> Cores {
+    Cores {
+        workers: info.multiprocessors,
+        l1_bytes: 0,
+        l2_bytes: u64::from(info.l2_bytes),
+    }
+}
+
+/// Whether a GPU whose best code is `best` runs that of `isa`: its own, and the oldest, which every one of them runs.
+fn runs_on(isa: &str, best: &str) -> bool {
+    isa == best || isa == "sm_80"
 }
 
 fn row(name: &str) -> Result<Row> {
@@ -347,6 +374,38 @@ mod tests {
         let error = Target::by_name("sm_999").unwrap_err();
         assert_eq!(error.code, Code::InvalidOption);
         assert!(error.help.unwrap().contains("avx512-amx"));
+    }
+
+    #[test]
+    fn a_gpu_gets_the_code_that_it_runs() {
+        let gpu = |major, minor| CudaInfo {
+            name: "card".into(),
+            capability: (major, minor),
+            multiprocessors: 16,
+            threads_per_multiprocessor: 2048,
+            registers_per_multiprocessor: 65_536,
+            shared_per_multiprocessor: 1 << 16,
+            shared_per_block: 1 << 16,
+            l2_bytes: 1 << 22,
+            memory: 4 << 30,
+            clock_khz: 0,
+            memory_clock_khz: 0,
+            memory_bus_bits: 0,
+            driver_version: 12_040,
+            memory_pools: true,
+        };
+        let hopper = Target::of_gpu(&gpu(9, 0), "").unwrap();
+        assert_eq!((hopper.name(), hopper.desc.workers), ("sm_90a", 16));
+        assert_eq!(Target::of_gpu(&gpu(9, 0), "sm_80").unwrap().name(), "sm_80");
+        assert_eq!(Target::of_gpu(&gpu(8, 6), "").unwrap().name(), "sm_80");
+        for (major, minor, name) in [(7, 5, ""), (8, 0, "sm_90a"), (9, 0, "avx2")] {
+            let error = Target::of_gpu(&gpu(major, minor), name).unwrap_err();
+            assert_eq!(error.code, Code::UnsupportedDevice);
+            assert!(
+                error.message.contains("card") && error.help.is_some(),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub use inplace::disable;
 pub use interpolate::{Interpolation, SampleMode, SamplePadding};
 pub use jit::{Jit, Returns, Signature, jit};
 pub use loss::{ClassLoss, Reduction};
-pub use machine::Device;
+pub use machine::{Device, MemorySummary};
 pub use oxyfuel_base::{Code, DType, Error, Fault, Location, Result, Scalar};
 pub use oxyfuel_derive::Tensors;
 pub use oxyfuel_engine::cache::Missed as CacheMiss;

@@ -11,6 +11,7 @@ use oxyfuel_graph as graph;
 use oxyfuel_runtime as runtime;
 use runtime::cpu::CpuDevice;
 use runtime::cuda::CudaDevice;
+pub use runtime::device::MemorySummary;
 use runtime::device::{Device as Handle, DeviceId, DeviceKind};
 use std::collections::HashMap;
 use std::fmt;
@@ -44,6 +45,29 @@ impl Device {
         let caller = Location::caller();
         let found = handle(self).map(drop);
         found.map_err(|error| located(error, caller))
+    }
+
+    /// Where the bytes of the device are: how many it has, how many are free, in use by tensors of this process, and kept for reuse. Its text is a table for people.
+    ///
+    /// ```
+    /// # fn main() -> oxyfuel::Result<()> {
+    /// println!("{}", oxyfuel::Device::cpu().memory_summary()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn memory_summary(self) -> Result<MemorySummary> {
+        let caller = Location::caller();
+        let report = handle(self).and_then(|handle| handle.memory_summary());
+        report.map_err(|error| located(error, caller))
+    }
+
+    /// Gives memory that is kept for reuse back to the system, and says how many bytes that were.
+    #[track_caller]
+    pub fn trim(self) -> Result<usize> {
+        let caller = Location::caller();
+        let trimmed = handle(self).map(|handle| handle.trim());
+        trimmed.map_err(|error| located(error, caller))
     }
 
     /// Waits until everything asked of the device so far is done.
@@ -150,21 +174,7 @@ pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<d
                 ));
             }
             let handle = cuda(index)?;
-            if named.is_some() {
-                return Ok((Target::host(options)?, handle));
-            }
-            let best = Target::all()
-                .filter(|target| !target.can_interpret() && target.supported_here())
-                .last();
-            let best = best.ok_or_else(|| {
-                err!(UnsupportedDevice, "no target of ours runs on {device}")
-                    .help("GPUs from Ampere (sm_80) on are supported")
-            })?;
-            let options = Options {
-                target: best.name().to_owned(),
-                ..options.clone()
-            };
-            Ok((Target::host(&options)?, handle))
+            Ok((Target::of_gpu(handle.info(), &options.target)?, handle))
         }
     }
 }

@@ -24,12 +24,14 @@
 //! # }
 //! ```
 
-use crate::tensor::Tensor;
-use oxyfuel_base::{DType, Result};
+use crate::machine::Device;
+use crate::tensor::{Tensor, located};
+use oxyfuel_base::{DType, Error, Result};
 use oxyfuel_graph::convolution::Convolution;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::Location;
 
 /// A tree of tensors and plain data; derive it for structs and enums whose fields are such. See the [module](self).
 pub trait Tensors: Sized {
@@ -181,6 +183,18 @@ pub fn named<T: Tensors>(tree: &T) -> Vec<(String, &Tensor)> {
 /// The paths of the tensors of a tree, in order.
 pub fn names<T: Tensors>(tree: &T) -> Vec<String> {
     named(tree).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The tree with its tensors on another device; those that live there already are shared.
+#[track_caller]
+pub fn to_device<T: Tensors>(tree: &T, device: Device) -> Result<T> {
+    let caller = Location::caller();
+    let moved = |path: &str, tensor: &Tensor| {
+        let moved = tensor.to_device(device).try_ok();
+        let here = |error: Error| Error { at: None, ..error }.context(path);
+        moved.map_err(|error| located(here(error), caller))
+    };
+    map(tree, &mut { moved })
 }
 
 /// The tree with each tensor replaced by what `f` makes of its path and itself.

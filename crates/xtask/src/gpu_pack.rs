@@ -66,6 +66,19 @@ const BUILT: &[(&[&str], &str, &str)] = &[
         "cuda",
         "bin/cuda-tests",
     ),
+    (
+        &[
+            "test",
+            "--release",
+            "-p",
+            "oxyfuel",
+            "--test",
+            "cuda",
+            "--no-run",
+        ],
+        "cuda",
+        "bin/door-tests",
+    ),
 ];
 
 pub fn run(args: &[String]) -> Outcome {
