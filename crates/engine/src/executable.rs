@@ -51,6 +51,18 @@ impl Executable {
         Ok(self)
     }
 
+    /// Records calls and launches them as one from the second call of a size on, where the device can do that; see [`Program::replay`].
+    pub fn replaying(mut self, wanted: bool) -> Result<Self> {
+        let program = Arc::get_mut(&mut self.program).ok_or_else(|| {
+            err!(
+                Internal,
+                "a program is to be recorded that is bound already"
+            )
+        })?;
+        program.replay(wanted);
+        Ok(self)
+    }
+
     /// Runs it and returns new outputs.
     pub fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.program.call(inputs)

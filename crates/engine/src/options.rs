@@ -22,6 +22,16 @@ pub enum Mode {
     MaxAutotuneNoCudagraphs,
 }
 
+impl Mode {
+    /// Whether calls on a GPU are recorded and launched as one.
+    pub fn records(self) -> bool {
+        match self {
+            Self::ReduceOverhead | Self::MaxAutotune => true,
+            Self::Default | Self::MaxAutotuneNoCudagraphs => false,
+        }
+    }
+}
+
 /// Where results are rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

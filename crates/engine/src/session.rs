@@ -166,7 +166,7 @@ impl Compiler {
                     match Executable::load(plan, Record::from_disk(), self.device.clone()) {
                         Ok(executable) => {
                             lock(&self.stats).disk_hits += 1;
-                            return executable.limited(self.options.memory_limit);
+                            return self.set_up(executable);
                         }
                         Err(error) => notes.push(error.to_string()),
                     }
@@ -196,8 +196,18 @@ impl Compiler {
         notes.extend(self.no_cache.clone());
         compiled.record.notes = notes;
         compiled.record.miss = miss;
-        Executable::load(compiled.plan, compiled.record, self.device.clone())?
-            .limited(self.options.memory_limit)
+        self.set_up(Executable::load(
+            compiled.plan,
+            compiled.record,
+            self.device.clone(),
+        )?)
+    }
+
+    /// What the options say about running it.
+    fn set_up(&self, executable: Executable) -> Result<Executable> {
+        executable
+            .limited(self.options.memory_limit)?
+            .replaying(self.options.mode.records())
     }
 
     fn label(&self, graph: &Graph) -> Result<Label> {

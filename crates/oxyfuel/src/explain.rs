@@ -198,6 +198,8 @@ impl VariantReport {
         let steps = record.steps.iter();
         self.steps.extend(steps.map(|step| (step.name, step.time)));
         self.notes.extend(record.notes.iter().cloned());
+        let replays = executable.program().replay_stats();
+        self.notes.extend(replays.map(|stats| stats.to_string()));
         let missed = || variant.compiler.why_missed(record);
         self.missed = self.missed.take().or_else(missed);
         let figures = machine::figures(&variant.compiler);

@@ -1,6 +1,8 @@
 //! Tensors of a GPU, where there is one; without one, only the sentences that say so.
 
-use oxyfuel::{Code, DType, Device, Options, PlanOrigin, Tensor, compile, jit, nn, structure};
+use oxyfuel::{
+    Code, DType, Device, Mode, Options, PlanOrigin, Tensor, compile, jit, nn, structure,
+};
 
 fn gpu() -> Option<Device> {
     let device = Device::cuda(0);
@@ -287,4 +289,68 @@ fn a_call_that_does_not_fit_says_so_and_leaves_nothing() {
     assert_eq!(after.ours.cached, 0);
     // The device works on.
     close("sum", &x.sum(&[], false), &Tensor::scalar(0.0, DType::F32));
+}
+
+fn replaying() -> Options {
+    Options {
+        mode: Mode::ReduceOverhead,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn calls_that_are_launched_as_one_follow_their_tensors() {
+    let Some(gpu) = gpu() else { return };
+    for (name, program) in PROGRAMS {
+        let f = compile(*program, replaying()).unwrap();
+        let mut kept = Vec::new();
+        for call in 0..5 {
+            // Tensors of the last two calls are the same.
+            let seed = 10 * call.min(3);
+            let (x, y) = (randn(&[24, 40], seed), randn(&[24, 40], seed + 1));
+            let found = f.call_one(&[&x.to_device(gpu), &y.to_device(gpu)]).unwrap();
+            kept.push((found, program(&x, &y)));
+        }
+        // Results of earlier calls are still what they were.
+        for (found, expected) in &kept {
+            close(name, found, expected);
+        }
+        let report = f.explain();
+        let notes = report.variants[0].notes.join("\n");
+        assert!(
+            notes.contains("4 calls launched as one"),
+            "{name}: {report}"
+        );
+    }
+}
+
+#[test]
+fn products_by_tensor_maps_and_changing_sizes_are_launched_as_one() {
+    let Some(gpu) = gpu() else { return };
+    let f = compile(
+        |a: &Tensor, b: &Tensor| a.matmul(b).to(DType::F32).softmax(-1),
+        replaying(),
+    )
+    .unwrap();
+    for call in 0..12u64 {
+        let rows = [256, 128][call as usize % 2];
+        let a = (randn(&[rows, 128], call) * 0.1).to(DType::BF16);
+        let b = (randn(&[128, 512], call + 1) * 0.1).to(DType::BF16);
+        let found = f.call_one(&[&a.to_device(gpu), &b.to_device(gpu)]).unwrap();
+        let expected = f.call_one(&[&a, &b]).unwrap();
+        close(&format!("call {call}"), &found, &expected);
+    }
+}
+
+#[test]
+fn bound_calls_are_launched_as_one() {
+    let Some(gpu) = gpu() else { return };
+    let f = compile(|x: &Tensor| x.softmax(0).softmax(1) + 1.0, replaying()).unwrap();
+    let (x, y) = (randn(&[24, 40], 0), Tensor::zeros(&[24, 40], DType::F32));
+    let (x, y) = (x.to_device(gpu), y.to_device(gpu));
+    let mut bound = f.bind(&[&x], &[&y]).unwrap();
+    for _ in 0..4 {
+        bound.call().unwrap();
+        close("bound", &y, &f.call_one(&[&x]).unwrap());
+    }
 }

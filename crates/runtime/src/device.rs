@@ -13,7 +13,7 @@
 use crate::cuda::CubinStore;
 use crate::memory::MemoryStats;
 use crate::storage::Storage;
-use oxyfuel_base::{DType, Result, ensure};
+use oxyfuel_base::{DType, Result, ensure, err};
 use oxyfuel_plan::Kernel;
 use std::fmt;
 use std::sync::Arc;
@@ -100,6 +100,19 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The same device with a place where machine code is kept between runs; `None` where none is made when kernels are loaded.
     fn storing(&self, _store: Arc<dyn CubinStore>) -> Option<Arc<dyn Device>> {
         None
+    }
+
+    /// Whether it can record work.
+    fn records(&self) -> bool {
+        false
+    }
+
+    /// What `work` asks of the stream it is given, recorded instead of done.
+    fn record_work(
+        &self,
+        _work: &mut dyn FnMut(Stream) -> Result<()>,
+    ) -> Result<Box<dyn Replayed>> {
+        Err(err!(UnsupportedDevice, "{} records no work", self.id()))
     }
 
     /// Waits until everything asked so far is done.
@@ -197,6 +210,18 @@ pub trait LoadedKernel: fmt::Debug + Send + Sync {
     /// the device that holds what the kernel reads and writes, that nobody else writes, and that stays valid until the
     /// device is done with the kernel.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+}
+
+/// Recorded work that a device does as one.
+pub trait Replayed: fmt::Debug + Send + Sync {
+    /// Other words for the kernel launch of that number, counted in the order of recording, from the next time on.
+    fn set_words(&mut self, launch: usize, words: &[u64]) -> Result<()>;
+
+    /// Does all of it, in the order of `stream`.
+    ///
+    /// # Safety
+    /// What [`LoadedKernel::launch`] asks for holds for every launch with the words that it has now.
+    unsafe fn launch(&mut self, stream: Stream) -> Result<()>;
 }
 
 /// One launch of a kernel: everything evaluated, nothing owned.

@@ -15,7 +15,7 @@ use super::abi::{
 use super::context::Context;
 use super::module::MAX_PARAMS;
 use super::stream::OwnStream;
-use crate::device::Stream;
+use crate::device::{Replayed, Stream};
 use oxyfuel_base::{Code, Result, ensure, err};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -163,6 +163,20 @@ pub struct Replay {
     kernels: Vec<CuNode>,
     /// The nodes live in it.
     recorded: Recorded,
+}
+
+// SAFETY: through a shared reference nothing of the driver is reached: whatever calls it takes `&mut self`.
+unsafe impl Sync for Replay {}
+
+impl Replayed for Replay {
+    fn set_words(&mut self, launch: usize, words: &[u64]) -> Result<()> {
+        Self::set_words(self, launch, words)
+    }
+
+    unsafe fn launch(&mut self, stream: Stream) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { Self::launch(self, stream) }
+    }
 }
 
 impl Replay {

@@ -34,7 +34,7 @@ pub use module::{CudaKernel, FunctionInfo};
 pub use stream::{Event, EventUse, OwnStream};
 
 use crate::device::{
-    Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
+    Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, MemorySummary, Replayed, Stream,
 };
 use crate::memory::{Caching, MemoryOptions, MemoryStats};
 use crate::storage::Storage;
@@ -445,6 +445,16 @@ impl Device for CudaDevice {
             store: Some(store),
             this: this.clone(),
         }))
+    }
+
+    fn records(&self) -> bool {
+        true
+    }
+
+    fn record_work(&self, work: &mut dyn FnMut(Stream) -> Result<()>) -> Result<Box<dyn Replayed>> {
+        let stream = self.new_stream()?;
+        let recorded = self.record(&stream, || work(stream.handle()))?;
+        Ok(Box::new(recorded.instantiate()?))
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use super::fake::{Fake, entered};
 use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
 use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
 use crate::execute::Program;
-use oxyfuel_base::{Arena, Code, DType, Expr, err};
+use oxyfuel_base::{Arena, Code, DType, Expr, Id, err};
 use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, Kernel, KernelId, KernelPhase,
     OutputSpec, Plan, Provenance, PtxModule, Step,
@@ -369,4 +369,81 @@ fn kernels_are_loaded_in_their_order() {
     wrong[13].artefact = Artefact::Interpreted;
     let error = gpu.load_all(&wrong.iter().collect::<Vec<_>>()).unwrap_err();
     assert!(error.message.contains("kernel k13"), "{error}");
+}
+
+/// The first words of what was launched since the last time.
+fn launched(fake: &Fake) -> Vec<u64> {
+    let works = std::mem::take(&mut fake.state().launched);
+    works.iter().map(|work| work.word).collect()
+}
+
+#[test]
+fn the_second_call_is_recorded_and_later_ones_follow_their_tensors() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut program = Program::new(Arc::new(plan(1 << 20, 64)), gpu.clone()).unwrap();
+    program.replay(true);
+    let mut held = Vec::new();
+    for call in 0..5 {
+        let results = program.call(&[]).unwrap();
+        assert_eq!(launched(&fake), [results[0].address()], "{call}");
+        held.extend(results);
+    }
+    let stats = program.replay_stats().unwrap();
+    assert_eq!((stats.recorded, stats.replayed), (1, 4));
+    assert_eq!(
+        stats.to_string(),
+        "4 calls launched as one, recorded 1 times"
+    );
+    // Who looks at each step sees each step.
+    assert_eq!(program.profile(&[]).unwrap().1.len(), 1);
+    assert_eq!(program.replay_stats().unwrap().replayed, 4);
+    // A call whose tensors are decided has a recording of its own.
+    let program = Arc::new(program);
+    let mut bound = program.bind(&[], &[Some(&held[0])]).unwrap();
+    launched(&fake);
+    for _ in 0..3 {
+        bound.call().unwrap();
+        assert_eq!(launched(&fake), [held[0].address()]);
+    }
+    assert_eq!(program.replay_stats().unwrap().recorded, 2);
+    drop((bound, held, program, gpu));
+    nothing_left(&fake);
+}
+
+#[test]
+fn what_cannot_be_recorded_runs_step_by_step_and_says_why() {
+    let fake = Fake::new(|state| state.without = "cuStreamBeginCapture_v2");
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut program = Program::new(Arc::new(plan(64, 64)), gpu).unwrap();
+    program.replay(true);
+    for _ in 0..3 {
+        let results = program.call(&[]).unwrap();
+        assert_eq!(launched(&fake), [results[0].address()]);
+    }
+    let stats = program.replay_stats().unwrap();
+    assert_eq!((stats.recorded, stats.replayed), (0, 0));
+    assert!(
+        stats.to_string().contains("cuStreamBeginCapture_v2"),
+        "{stats}"
+    );
+}
+
+#[test]
+fn copies_that_moved_are_recorded_again() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut plan = plan(64, 64);
+    let (dst, src) = (BufferId::from_index(0), BufferId::from_index(1));
+    let bytes = Expr::constant(64);
+    plan.steps.push(Step::Copy { src, dst, bytes });
+    plan.buffers
+        .values_mut()
+        .for_each(|buffer| buffer.last_step = 1);
+    let mut program = Program::new(Arc::new(plan), gpu).unwrap();
+    program.replay(true);
+    let held: Vec<_> = (0..4).map(|_| program.call(&[]).unwrap()).collect();
+    let stats = program.replay_stats().unwrap();
+    assert_eq!((stats.recorded, stats.replayed), (3, 3));
+    drop(held);
 }

@@ -10,7 +10,7 @@
 
 use super::border::{Held, check_input, check_output, check_output_count, check_target};
 use super::instance::{Home, Instance};
-use super::{Program, Ready, Workspace};
+use super::{Program, Ready, Watch, Workspace};
 use crate::device::Stream;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
@@ -37,7 +37,7 @@ impl Bound {
         // memory alive, and it is held for the time of the call; arena and constants are the workspace's and the program's own.
         unsafe {
             self.program
-                .run(instance, &mut self.workspace, &mut |_, _| Ok(()))
+                .run(instance, &mut self.workspace, &mut Watch::nobody())
         }
     }
 }

@@ -10,8 +10,8 @@
 //! A call of the host may give symbols their numbers (a size that depends on data). The steps after it then belong to another
 //! instance; nothing in the arena lives across such a step.
 
-use super::Program;
 use super::instance::{Home, Instance, ReadyStep};
+use super::{Program, Watch};
 use crate::device::Stream;
 use oxyfuel_base::{Result, ensure};
 use oxyfuel_plan::{Plan, Step, SymbolBinding, SymbolSource};
@@ -239,7 +239,7 @@ impl Program {
                                 &ready.instance,
                                 now.steps.clone(),
                                 &mut workspace,
-                                &mut |_, _| Ok(()),
+                                &mut Watch::nobody(),
                             )
                         }
                     })

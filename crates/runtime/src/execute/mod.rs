@@ -21,9 +21,11 @@ mod donate;
 mod hosted;
 mod instance;
 mod limit;
+mod replay;
 
 pub use bound::Bound;
 pub use hosted::{Host, LATER};
+pub use replay::ReplayStats;
 
 use crate::device::{Device, Launch, LoadedKernel, Stream};
 use crate::storage::Storage;
@@ -33,10 +35,11 @@ use border::{Borrowed, Targets, check_input, check_output, check_output_count};
 use instance::{Home, Instance, ReadyStep};
 use oxyfuel_base::{Code, Result, Symbol, ensure, err};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
+use replay::Replay;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A plan that is ready to run on a device.
@@ -52,6 +55,8 @@ pub struct Program {
     instances: RwLock<HashMap<Box<[i64]>, Arc<Ready>>>,
     /// The most bytes that a call may take.
     memory_limit: Option<usize>,
+    /// What became of recorded calls, where they are wanted; see [`Self::replay`].
+    replays: Option<Mutex<ReplayStats>>,
 }
 
 /// The address of an output that has no memory yet.
@@ -78,6 +83,7 @@ struct Workspace {
     stream: Stream,
     /// Memory of the buffers that the caller gets; empty between calls.
     fresh: Vec<Option<Storage>>,
+    replay: Replay,
 }
 
 /// An instance for the time of a call.
@@ -164,6 +170,7 @@ impl Program {
             only,
             instances: RwLock::default(),
             memory_limit: None,
+            replays: None,
         })
     }
 
@@ -186,7 +193,7 @@ impl Program {
     /// As [`Self::call`]. The memory of inputs that are `given` (one flag an input, or none) may become that of outputs, where nobody else holds it: the caller
     /// looks at them no more.
     pub fn call_given(&self, inputs: &[&Tensor], given: &[bool]) -> Result<Vec<Tensor>> {
-        self.call_with(inputs, given, &mut |_, _| Ok(()))
+        self.call_with(inputs, given, &mut Watch::nobody())
     }
 
     /// Runs the plan into tensors that the caller has. An output that is a window on an input or on another output, or
@@ -204,7 +211,7 @@ impl Program {
             &ready,
             inputs,
             &targets,
-            &mut |_, _| Ok(()),
+            &mut Watch::nobody(),
             &mut |index, tensor| elsewhere.push((index, tensor)),
         )?;
         drop(targets);
@@ -217,10 +224,11 @@ impl Program {
     /// Runs the plan and says how long each step took on the device.
     pub fn profile(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<StepTime>)> {
         let mut marks = vec![];
-        let outputs = self.call_with(inputs, &[], &mut |_, stream| {
+        let mut mark = |_, stream| {
             marks.push(self.device.mark(stream)?);
             Ok(())
-        })?;
+        };
+        let outputs = self.call_with(inputs, &[], &mut Watch(Some(&mut mark)))?;
         let times = marks.windows(2).enumerate().map(|(step, marks)| {
             let name = match &self.plan.steps[step] {
                 Step::Launch { kernel, .. } => self.plan.kernels[*kernel].name.clone(),
@@ -241,7 +249,7 @@ impl Program {
         &self,
         inputs: &[&Tensor],
         given: &[bool],
-        between: Between<'_>,
+        between: &mut Watch<'_>,
     ) -> Result<Vec<Tensor>> {
         let ready = self.instance(inputs)?;
         let mut outputs = Vec::with_capacity(ready.instance.outputs.len());
@@ -261,7 +269,7 @@ impl Program {
         ready: &Ready,
         inputs: &[&Tensor],
         targets: &Targets<'_>,
-        between: Between<'_>,
+        between: &mut Watch<'_>,
         results: &mut dyn FnMut(usize, Tensor),
     ) -> Result<()> {
         let instance = &ready.instance;
@@ -370,7 +378,7 @@ impl Program {
             }
         }
         // SAFETY: promised by the caller.
-        let ran = unsafe { self.run(instance, &mut workspace, &mut |_, _| Ok(())) };
+        let ran = unsafe { self.run(instance, &mut workspace, &mut Watch::nobody()) };
         workspace.fresh.fill(None);
         ready.put(workspace);
         ran?;
@@ -416,9 +424,13 @@ impl Program {
         &self,
         instance: &Instance,
         workspace: &mut Workspace,
-        between: Between<'_>,
+        between: &mut Watch<'_>,
     ) -> Result<()> {
-        between(0, workspace.stream)?;
+        if self.replays.is_some() && between.is_nobody() && !instance.apart {
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_as_one(instance, workspace) };
+        }
+        between.after(0, workspace.stream)?;
         if !instance.apart {
             // SAFETY: promised by the caller.
             return unsafe {
@@ -457,7 +469,7 @@ impl Program {
         instance: &Instance,
         steps: Range<usize>,
         workspace: &mut Workspace,
-        between: Between<'_>,
+        between: &mut Watch<'_>,
     ) -> Result<()> {
         let Workspace {
             addresses,
@@ -502,7 +514,7 @@ impl Program {
                     }?;
                 }
             }
-            between(number + 1, *stream)?;
+            between.after(number + 1, *stream)?;
         }
         Ok(())
     }
@@ -611,6 +623,7 @@ impl Program {
             words: instance.words.clone(),
             stream,
             fresh: vec![None; instance.buffers.len()],
+            replay: Replay::Unused,
         }))
     }
 
@@ -681,8 +694,26 @@ impl Program {
     }
 }
 
-/// What happens between the steps of a call.
-type Between<'a> = &'a mut dyn FnMut(usize, Stream) -> Result<()>;
+/// Who wants to know of every step of a call.
+struct Watch<'a>(Option<&'a mut dyn FnMut(usize, Stream) -> Result<()>>);
+
+impl Watch<'_> {
+    fn nobody() -> Self {
+        Self(None)
+    }
+
+    fn is_nobody(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// So many steps are asked for.
+    fn after(&mut self, steps: usize, stream: Stream) -> Result<()> {
+        match &mut self.0 {
+            Some(watch) => watch(steps, stream),
+            None => Ok(()),
+        }
+    }
+}
 
 impl Ready {
     fn new(plan: &Plan, symbols: &[(Symbol, i64)]) -> Result<Self> {
