@@ -28,6 +28,8 @@ const SUMS: u32 = 16;
 /// Instructions that begin in one cycle.
 const STARTS: u32 = 2;
 
+const NONE: u32 = u32::MAX;
+
 /// Reorders the bodies of innermost loops.
 pub fn interleave(func: &Func, items: &mut [Item], level: Level) {
     if !level.avx512 {
@@ -56,12 +58,18 @@ pub fn interleave(func: &Func, items: &mut [Item], level: Level) {
             Item::Inst(_) | Item::Copy(..) | Item::Align | Item::Entry(_) => {}
         }
     }
+    let mut numbers = vec![NONE; func.regs as usize];
     for (from, to) in bodies {
         let mut at = from;
         while at < to {
             let length = items[at..to].iter().take_while(|i| moves(i)).count();
             if LENGTHS.contains(&length) {
-                reorder(func, &mut items[at..at + length], &occurrences);
+                reorder(
+                    func,
+                    &mut items[at..at + length],
+                    &occurrences,
+                    &mut numbers,
+                );
             }
             at += length + 1;
         }
@@ -164,24 +172,64 @@ struct Graph {
     height: Vec<u32>,
 }
 
-fn graph(func: &Func, items: &[Item]) -> Graph {
-    const NONE: u32 = u32::MAX;
+/// The registers of a list, numbered from 0, so that what is noted of them is as long as the list and not as the function.
+struct Registers {
+    regs: Vec<Reg>,
+    /// Number and role of every register of every item, one item after the other.
+    all: Vec<(u32, Role)>,
+    /// Where the next item's begin.
+    ends: Vec<u32>,
+}
+
+impl Registers {
+    /// `numbers` is free for use, and left as it was.
+    fn of(items: &[Item], numbers: &mut [u32]) -> Registers {
+        let mut of = Registers {
+            regs: Vec::new(),
+            all: Vec::with_capacity(4 * items.len()),
+            ends: Vec::with_capacity(items.len()),
+        };
+        for item in items {
+            for_each_reg(item, |r, role| {
+                let number = &mut numbers[r.number()];
+                if *number == NONE {
+                    *number = of.regs.len() as u32;
+                    of.regs.push(r);
+                }
+                of.all.push((*number, role));
+            });
+            of.ends.push(of.all.len() as u32);
+        }
+        for r in &of.regs {
+            numbers[r.number()] = NONE;
+        }
+        of
+    }
+
+    fn item(&self, i: usize) -> &[(u32, Role)] {
+        let begin = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.all[begin as usize..self.ends[i] as usize]
+    }
+}
+
+fn graph(items: &[Item], registers: &Registers) -> Graph {
     let n = items.len();
     let mut g = Graph {
         after: vec![Vec::new(); n],
         waits: vec![0; n],
         height: vec![0; n],
     };
-    let mut defined = vec![NONE; func.regs as usize];
-    let mut used: Vec<Vec<u32>> = vec![Vec::new(); func.regs as usize];
+    let mut defined = vec![NONE; registers.regs.len()];
+    let mut used: Vec<Vec<u32>> = vec![Vec::new(); registers.regs.len()];
     let mut reads: Vec<u32> = Vec::new();
     let mut writes: Vec<u32> = Vec::new();
+    let mut before: Vec<(u32, u32)> = Vec::new();
     let times: Vec<u32> = items.iter().map(latency).collect();
     for (i, item) in items.iter().enumerate() {
         let me = i as u32;
-        let mut before: Vec<(u32, u32)> = Vec::new();
-        for_each_reg(item, |r, role| {
-            let r = r.number();
+        before.clear();
+        for &(r, role) in registers.item(i) {
+            let r = r as usize;
             if defined[r] != NONE {
                 let wait = if role == Role::Def {
                     0
@@ -193,20 +241,18 @@ fn graph(func: &Func, items: &[Item]) -> Graph {
             if role != Role::Use {
                 before.extend(used[r].iter().map(|&u| (u, 0)));
             }
-        });
-        for_each_reg(item, |r, role| {
-            let r = r.number();
+        }
+        for &(r, role) in registers.item(i) {
             if role == Role::Use {
-                used[r].push(me);
+                used[r as usize].push(me);
             }
-        });
-        for_each_reg(item, |r, role| {
-            let r = r.number();
+        }
+        for &(r, role) in registers.item(i) {
             if role != Role::Use {
-                defined[r] = me;
-                used[r].clear();
+                defined[r as usize] = me;
+                used[r as usize].clear();
             }
-        });
+        }
         match memory(item) {
             Memory::No => {}
             Memory::Read(mem) => {
@@ -227,7 +273,7 @@ fn graph(func: &Func, items: &[Item]) -> Graph {
         before.sort_unstable_by_key(|&(b, wait)| (b, std::cmp::Reverse(wait)));
         before.dedup_by_key(|(b, _)| *b);
         g.waits[i] = before.len() as u32;
-        for (b, wait) in before {
+        for &(b, wait) in &before {
             g.after[b as usize].push((me, wait));
         }
     }
@@ -240,19 +286,20 @@ fn graph(func: &Func, items: &[Item]) -> Graph {
 }
 
 /// The values of a list while its items are taken: which hold a register, and how many of each class do.
+#[derive(Clone)]
 struct Alive<'a> {
-    /// Registers of each item that occur nowhere else, with how often.
-    own: &'a [Vec<(Reg, u32)>],
+    /// Registers of each item that occur nowhere else, with their class and how often.
+    own: &'a [Vec<(u32, Class, u32)>],
     left: Vec<u32>,
     begun: Vec<bool>,
     count: [i32; 3],
 }
 
 impl<'a> Alive<'a> {
-    fn new(own: &'a [Vec<(Reg, u32)>], regs: usize) -> Alive<'a> {
+    fn new(own: &'a [Vec<(u32, Class, u32)>], regs: usize) -> Alive<'a> {
         let mut left = vec![0; regs];
-        for &(r, times) in own.iter().flatten() {
-            left[r.number()] += times;
+        for &(r, _, times) in own.iter().flatten() {
+            left[r as usize] += times;
         }
         Alive {
             own,
@@ -265,10 +312,10 @@ impl<'a> Alive<'a> {
     /// By how much an item changes the number of registers in use. A result may take the place of an operand that ends.
     fn change(&self, item: u32) -> [i32; 3] {
         let mut change = [0; 3];
-        for &(r, times) in &self.own[item as usize] {
-            let begins = !self.begun[r.number()];
-            let ends = self.left[r.number()] == times;
-            change[r.class() as usize] += i32::from(begins) - i32::from(ends);
+        for &(r, class, times) in &self.own[item as usize] {
+            let begins = !self.begun[r as usize];
+            let ends = self.left[r as usize] == times;
+            change[class as usize] += i32::from(begins) - i32::from(ends);
         }
         change
     }
@@ -278,9 +325,9 @@ impl<'a> Alive<'a> {
         for (all, one) in self.count.iter_mut().zip(change) {
             *all += one;
         }
-        for &(r, times) in &self.own[item as usize] {
-            self.begun[r.number()] = true;
-            self.left[r.number()] -= times;
+        for &(r, _, times) in &self.own[item as usize] {
+            self.begun[r as usize] = true;
+            self.left[r as usize] -= times;
         }
     }
 
@@ -315,10 +362,18 @@ fn order(
         let may = |i: u32| {
             i as usize == first || ((i as usize) < first + window && alive.fits(i, others))
         };
-        let best = (open.iter().enumerate())
-            .filter(|&(_, &i)| from[i as usize] <= now && may(i))
-            .max_by_key(|&(_, &i)| (g.height[i as usize], std::cmp::Reverse(i)));
-        let Some((at, &i)) = best else {
+        // Of the highest the first; whether it may start is asked last, since that takes longest.
+        let mut best: Option<(usize, u32)> = None;
+        for (at, &i) in open.iter().enumerate() {
+            let higher = best.is_none_or(|(_, b)| {
+                let key = |i: u32| (g.height[i as usize], std::cmp::Reverse(i));
+                key(i) > key(b)
+            });
+            if higher && from[i as usize] <= now && may(i) {
+                best = Some((at, i));
+            }
+        }
+        let Some((at, i)) = best else {
             let next = open.iter().filter(|&&i| may(i)).map(|&i| from[i as usize]);
             now = next.min().unwrap_or(now).max(now + 1);
             starts = 0;
@@ -349,42 +404,47 @@ fn order(
     Some(out)
 }
 
-fn reorder(func: &Func, items: &mut [Item], occurrences: &[u32]) {
-    let g = graph(func, items);
+fn reorder(func: &Func, items: &mut [Item], occurrences: &[u32], numbers: &mut [u32]) {
+    let registers = Registers::of(items, numbers);
+    let g = graph(items, &registers);
     let longest = g.height.iter().max().copied().unwrap_or(0);
     if longest < LONG || longest * STARTS * 2 <= items.len() as u32 {
         return;
     }
-    let regs = func.regs as usize;
+    let regs = registers.regs.len();
     let mut inside = vec![0u32; regs];
-    for item in items.iter() {
-        for_each_reg(item, |r, _| inside[r.number()] += 1);
+    for &(r, _) in &registers.all {
+        inside[r as usize] += 1;
     }
     let mut room = [0, 32 - RELOADS, 7];
-    let mut own: Vec<Vec<(Reg, u32)>> = vec![Vec::new(); items.len()];
+    let mut own: Vec<Vec<(u32, Class, u32)>> = vec![Vec::new(); items.len()];
     let mut seen = vec![false; regs];
     let mut sums = 0;
-    for (item, own) in items.iter().zip(&mut own) {
-        for_each_reg(item, |r, role| {
-            let n = r.number();
-            if inside[n] == occurrences[n] {
-                match own.iter_mut().find(|o| o.0 == r) {
-                    Some(o) => o.1 += 1,
-                    None => own.push((r, 1)),
+    for (i, own) in own.iter_mut().enumerate() {
+        for &(n, role) in registers.item(i) {
+            let r = registers.regs[n as usize];
+            let outside = inside[n as usize] != occurrences[r.number()];
+            if !outside {
+                match own.iter_mut().find(|o| o.0 == n) {
+                    Some(o) => o.2 += 1,
+                    None => own.push((n, r.class(), 1)),
                 }
-            } else if !std::mem::replace(&mut seen[n], true) && !func.remat.contains_key(&n) {
+            } else if !std::mem::replace(&mut seen[n as usize], true)
+                && !func.remat.contains_key(&r.number())
+            {
                 // What lives through the loop; constants can be read from memory at each use.
                 room[r.class() as usize] -= 1;
             }
-            sums += u32::from(inside[n] != occurrences[n] && role != Role::Use);
-        });
+            sums += u32::from(outside && role != Role::Use);
+        }
     }
     if sums > SUMS {
         return;
     }
+    let alive = Alive::new(&own, regs);
     for twelfths in WINDOWS {
         let window = items.len() * twelfths / 12;
-        if let Some(order) = order(items, &g, Alive::new(&own, regs), room, window) {
+        if let Some(order) = order(items, &g, alive.clone(), room, window) {
             let before = items.to_vec();
             for (item, from) in items.iter_mut().zip(order) {
                 *item = before[from as usize];

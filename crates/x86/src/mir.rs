@@ -267,13 +267,7 @@ impl Inst {
 
     /// Gathers and scatters clear their mask as they go.
     pub fn mask_role(&self) -> Role {
-        if self
-            .op
-            .row()
-            .slots
-            .iter()
-            .any(|s| matches!(s.kind, Kind::VecIndexed(_)))
-        {
+        if self.op.row().sparse {
             Role::Mod
         } else {
             Role::Use

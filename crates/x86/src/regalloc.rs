@@ -240,16 +240,15 @@ fn files(level: Level, div: bool, framed: bool, kept: [usize; 3]) -> ([u32; 3], 
 
 pub fn allocate(func: &Func, items: &[Item], level: Level) -> Allocation {
     let intervals = intervals(func, items);
-    let mut order: Vec<u32> = (0..intervals.len() as u32)
-        .filter(|&n| !intervals[n as usize].reg.is_none())
-        .collect();
-    order.sort_by_key(|&n| intervals[n as usize].start);
+    let positions = 2 * items.len();
+    let order = by_position(&intervals, positions, |iv| iv.start);
+    let ends = by_position(&intervals, positions, |iv| iv.end);
     let div = uses_div(items);
     let (mut framed, mut kept) = (false, [0; 3]);
     // Each round keeps more than the one before, and no instruction has more than a handful of operands.
     loop {
         let (files, scratch) = files(level, div, framed, kept);
-        let mut locs = scan(&intervals, &order, files);
+        let mut locs = scan(&intervals, &order, &ends, files);
         for &n in &order {
             if let (Loc::Stack(_), Some(remat)) = (locs[n as usize], func.remat.get(&(n as usize)))
             {
@@ -266,19 +265,51 @@ pub fn allocate(func: &Func, items: &[Item], level: Level) -> Allocation {
     }
 }
 
+/// The intervals that occur, ordered by one of their ends, those of one place by number: a sort by counting.
+fn by_position(
+    intervals: &[Interval],
+    positions: usize,
+    position: impl Fn(&Interval) -> u32,
+) -> Vec<u32> {
+    let occur = || {
+        intervals
+            .iter()
+            .enumerate()
+            .filter(|(_, iv)| !iv.reg.is_none())
+    };
+    let mut next = vec![0u32; positions + 1];
+    for (_, iv) in occur() {
+        next[position(iv) as usize + 1] += 1;
+    }
+    for at in 1..next.len() {
+        next[at] += next[at - 1];
+    }
+    let mut order = vec![0; next[positions] as usize];
+    for (n, iv) in occur() {
+        let at = &mut next[position(iv) as usize];
+        order[*at as usize] = n as u32;
+        *at += 1;
+    }
+    order
+}
+
 /// One scan: a register each, or `Stack(0)` for those that must live in memory.
-fn scan(intervals: &[Interval], order: &[u32], files: [u32; 3]) -> Vec<Loc> {
+fn scan(intervals: &[Interval], order: &[u32], ends: &[u32], files: [u32; 3]) -> Vec<Loc> {
     let mut locs = vec![Loc::Unused; intervals.len()];
     let mut free = files;
     let mut holder: [[u32; 32]; 3] = [[u32::MAX; 32]; 3];
+    let mut ended = 0;
     for &n in order {
         let iv = &intervals[n as usize];
         let class = iv.reg.class() as usize;
-        let mut busy = files[class] & !free[class];
-        while busy != 0 {
-            let r = busy.trailing_zeros();
-            busy &= busy - 1;
-            if intervals[holder[class][r as usize] as usize].end < iv.start {
+        while let Some(&old) = ends.get(ended)
+            && intervals[old as usize].end < iv.start
+        {
+            ended += 1;
+            let class = intervals[old as usize].reg.class() as usize;
+            if let Loc::Reg(r) = locs[old as usize]
+                && holder[class][r as usize] == old
+            {
                 free[class] |= 1 << r;
             }
         }

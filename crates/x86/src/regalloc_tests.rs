@@ -181,7 +181,7 @@ proptest! {
         prop_assert_eq!(conflict(&g.f, &items, &allocation), None);
         let physical = rewrite(&g.f, &items, &allocation, level);
         let mut asm = Assembler::default();
-        asm.function(&physical.items, physical.labels).expect("every physical instruction encodes");
+        asm.function(&physical.parts(), physical.labels).expect("every physical instruction encodes");
         prop_assert!(!asm.finish(&pool).is_empty());
     }
 }

@@ -7,7 +7,7 @@
 use crate::asm::move_inst;
 use crate::interleave::interleave;
 use crate::level::Level;
-use crate::mir::{A, Arg, Base, Class, Func, Inst, Item, Kind, Mem, Op, Reg, Role, Width};
+use crate::mir::{A, Arg, Base, Class, Func, Inst, Item, Mem, Op, Reg, Role, Width};
 use crate::regalloc::{
     ARGUMENTS, Allocation, CALLEE_SAVED, Loc, RAX, RBP, RDX, RSP, allocate, is_fma,
 };
@@ -15,9 +15,20 @@ use crate::regalloc::{
 /// A function ready for the assembler.
 #[derive(Debug)]
 pub struct Physical {
+    /// Saves what the caller wants back.
+    pub prologue: Vec<Item>,
     pub items: Vec<Item>,
+    /// Restores it and returns.
+    pub epilogue: Vec<Item>,
     pub labels: u32,
     pub spilled: u32,
+}
+
+impl Physical {
+    /// Everything, in order.
+    pub fn parts(&self) -> [&[Item]; 3] {
+        [&self.prologue, &self.items, &self.epilogue]
+    }
 }
 
 pub fn compile(func: &Func, level: Level) -> Physical {
@@ -41,13 +52,13 @@ pub fn rewrite(func: &Func, items: &[Item], allocation: &Allocation, level: Leve
             Item::Bind(_) | Item::Align | Item::Jump(..) => r.out.push(*item),
         }
     }
-    let body = r.out;
-    let mut saved = callee_saved(&body);
+    let items = r.out;
+    let mut saved = callee_saved(&items);
     let framed = allocation.frame_bytes > 0;
     saved.retain(|&s| !(framed && s == RBP));
     let g = |n: u8| A::R(Reg::phys(Class::Gpr, n));
-    let mut out = Vec::with_capacity(body.len() + 24);
-    let mut emit = |op: Op, args: &[A]| out.push(Item::Inst(Inst::new(op, Width::X, args)));
+    let mut prologue = Vec::new();
+    let mut emit = |op: Op, args: &[A]| prologue.push(Item::Inst(Inst::new(op, Width::X, args)));
     if framed {
         emit(Op::Push, &[g(RBP)]);
         emit(Op::Mov, &[g(RBP), g(RSP)]);
@@ -59,8 +70,8 @@ pub fn rewrite(func: &Func, items: &[Item], allocation: &Allocation, level: Leve
         emit(Op::SubI, &[g(RSP), A::I(i64::from(allocation.frame_bytes))]);
         emit(Op::AndI, &[g(RSP), A::I(-64)]);
     }
-    out.extend(body);
-    let mut emit = |op: Op, args: &[A]| out.push(Item::Inst(Inst::new(op, Width::X, args)));
+    let mut epilogue = Vec::new();
+    let mut emit = |op: Op, args: &[A]| epilogue.push(Item::Inst(Inst::new(op, Width::X, args)));
     if framed {
         let back = Mem::at(Reg::phys(Class::Gpr, RBP), -8 * saved.len() as i32);
         emit(Op::Lea, &[g(RSP), A::M(back)]);
@@ -74,7 +85,9 @@ pub fn rewrite(func: &Func, items: &[Item], allocation: &Allocation, level: Leve
     emit(Op::VZeroUpper, &[]);
     emit(Op::Ret, &[]);
     Physical {
-        items: out,
+        prologue,
+        items,
+        epilogue,
         labels: func.labels,
         spilled: allocation.spilled,
     }
@@ -114,8 +127,12 @@ pub fn reloads_at_once(items: &[Item], locs: &[Loc], level: Level) -> [usize; 3]
     for item in items {
         let mut needed = [0; 3];
         match item {
-            Item::Inst(inst) if is_pooled(inst, &loc) => {}
             Item::Inst(inst) => {
+                let mut none = true;
+                inst.for_each_reg(|reg, _| none &= !away(reg));
+                if none || is_pooled(inst, &loc) {
+                    continue;
+                }
                 let mut inst = *inst;
                 fold(&mut inst, &loc, level);
                 let mut seen: Vec<Reg> = Vec::new();
@@ -150,23 +167,21 @@ fn is_pooled(inst: &Inst, loc: &dyn Fn(Reg) -> Loc) -> bool {
 
 /// Turns one spilled operand into memory where the instruction can read it from there.
 fn fold(inst: &mut Inst, loc: &dyn Fn(Reg) -> Loc, level: Level) {
-    let slots = inst.op.row().slots;
-    if inst.has_mem() || slots.iter().any(|s| matches!(s.kind, Kind::VecIndexed(_))) {
+    let row = inst.op.row();
+    if row.sparse || inst.has_mem() {
         return;
     }
     for i in 0..inst.args.len() {
         let Arg::Reg(reg) = inst.args[i] else {
             continue;
         };
-        let slot = inst.op.row().slots[i];
+        let slot = row.slots[i];
         if !slot.takes_mem() || inst.role(i) != Role::Use {
             continue;
         }
         let mem = match loc(reg) {
             Loc::Stack(at) => Mem::stack(at),
-            Loc::Pool(r)
-                if level.avx512 && r.element != 0 && r.element == inst.op.row().broadcast =>
-            {
+            Loc::Pool(r) if level.avx512 && r.element != 0 && r.element == row.broadcast => {
                 Mem::pool(r.pool).repeated()
             }
             Loc::Pool(r) if r.element == 0 => Mem::pool(r.pool),
@@ -294,6 +309,19 @@ impl Rewriter<'_> {
     }
 
     fn inst(&mut self, mut inst: Inst) {
+        let locs = &self.allocation.locs;
+        let mut away = false;
+        inst.map_regs(|reg, _| match reg.is_virt().then(|| locs[reg.number()]) {
+            Some(Loc::Reg(n)) => Reg::phys(reg.class(), n),
+            Some(Loc::Stack(_) | Loc::Pool(_) | Loc::Unused) => {
+                away = true;
+                reg
+            }
+            None => reg,
+        });
+        if !away {
+            return self.expand(inst);
+        }
         let loc = |reg: Reg| self.loc(reg);
         if is_pooled(&inst, &loc) {
             return;

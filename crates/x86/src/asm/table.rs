@@ -79,6 +79,42 @@ pub struct Row {
     /// Element size of the embedded broadcast form, or 0.
     pub broadcast: u8,
     pub codes: [Code; 5],
+    /// Has memory with a vector index.
+    pub sparse: bool,
+    /// Has an immediate that may be short.
+    imm32: bool,
+}
+
+impl Row {
+    pub fn has_code(&self, at: usize) -> bool {
+        self.codes[at] != Code::INVALID
+    }
+
+    pub fn has_imm32(&self) -> bool {
+        self.imm32
+    }
+}
+
+const fn any_sparse(slots: &[Slot]) -> bool {
+    let mut i = 0;
+    while i < slots.len() {
+        if matches!(slots[i].kind, Kind::VecIndexed(_)) {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
+
+const fn any_imm32(slots: &[Slot]) -> bool {
+    let mut i = 0;
+    while i < slots.len() {
+        if matches!(slots[i].kind, Kind::Imm32) {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 macro_rules! slot {
@@ -212,7 +248,14 @@ macro_rules! rows {
         }
 
         static ROWS: &[Row] = &[
-            $(Row { text: $text, slots: &[$(slots::$slot),*], broadcast: $broadcast, codes: codes!($($code)*) }),*
+            $(Row {
+                text: $text,
+                slots: &[$(slots::$slot),*],
+                broadcast: $broadcast,
+                codes: codes!($($code)*),
+                sparse: any_sparse(&[$(slots::$slot),*]),
+                imm32: any_imm32(&[$(slots::$slot),*]),
+            }),*
         ];
     };
 }

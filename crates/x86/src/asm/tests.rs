@@ -1,8 +1,9 @@
 //! Every row of the table encoded, decoded again by iced's decoder, and printed beside a golden text.
 
 use super::*;
-use crate::mir::{A, Role};
-use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+use crate::mir::{A, Arg, Kind, Mem, Role};
+use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Formatter, Instruction, IntelFormatter};
+use oracle::{forms_of, pick_code, spell, to_iced};
 
 fn decode_one(bytes: &[u8]) -> Instruction {
     Decoder::new(64, bytes, DecoderOptions::NONE).decode()
@@ -114,6 +115,167 @@ fn every_row_survives_the_decoder() {
     );
 }
 
+/// The data of the forms, from what iced knows of the table's codes.
+#[test]
+fn forms_are_those_of_the_codes() {
+    let mut text = String::from(
+        "//! How each row of the instruction table is encoded; `BLESS=1` writes this file from the table's codes.\n\n\
+         use super::form::Form;\n\n\
+         /// For each row what its VEX codes share and what its EVEX codes do, or the forms with a long and a short immediate.\n\
+         #[rustfmt::skip]\n\
+         pub static FORMS: &[[Form; 2]] = &[\n",
+    );
+    for &op in Op::ALL {
+        let [first, second] = forms_of(op).map(|form| spell(&form));
+        text.push_str(&format!("    [{first}, {second}], // {op:?}\n"));
+    }
+    text.push_str("];\n");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/asm/forms.rs");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, &text).expect("write the forms");
+    }
+    let written = std::fs::read_to_string(path).expect("the forms; BLESS=1 writes them");
+    assert!(
+        text == written,
+        "{path} is not what the table's codes say; BLESS=1 rewrites it"
+    );
+}
+
+/// Bytes against iced's, for every row and all that an operand can be.
+#[test]
+fn bytes_are_those_of_another_encoder() {
+    let r = |n: u8| Reg::phys(Class::Gpr, n);
+    let v = |n: u8| Reg::phys(Class::Vec, n);
+    let disps = [
+        0, 1, 4, 8, 16, 64, 96, 127, 128, -128, -129, 1024, 4096, 8128, 8192, -8192, 123_456,
+    ];
+    let mut compared = 0;
+    for &op in Op::ALL {
+        let row = op.row();
+        for shape in variants(op) {
+            let mut all = vec![shape];
+            // Every register in every slot.
+            for i in 0..row.slots.len() {
+                let Arg::Reg(reg) = shape.args[i] else {
+                    continue;
+                };
+                let count = match reg.class() {
+                    Class::Gpr => 16,
+                    Class::Vec if pick_is_evex(&shape) => 32,
+                    Class::Vec => 16,
+                    Class::Mask => 8,
+                };
+                for n in 0..count {
+                    let mut inst = shape;
+                    inst.args[i] = Arg::Reg(Reg::phys(reg.class(), n));
+                    all.push(inst);
+                }
+            }
+            if shape.has_mem() {
+                for base in 0..16 {
+                    for disp in disps {
+                        let mut inst = shape;
+                        inst.mem.base = Base::Reg(r(base));
+                        inst.mem.disp = disp;
+                        all.push(inst);
+                        if !row.sparse {
+                            inst.mem.index = Reg::NONE;
+                            all.push(inst);
+                        }
+                    }
+                }
+                for scale in [1, 2, 4, 8] {
+                    for n in 0..if row.sparse { 16 } else { 4 } {
+                        let mut inst = shape;
+                        inst.mem.scale = scale;
+                        inst.mem.index = if row.sparse { v(n) } else { r(n) };
+                        all.push(inst);
+                        if !row.sparse {
+                            inst.mem.base = Base::None;
+                            all.push(inst);
+                        }
+                        inst.mem.base = Base::Stack(128);
+                        all.push(inst);
+                    }
+                }
+                let mut inst = shape;
+                if !row.sparse && !matches!(op, Op::TileLoadD | Op::TileStoreD) {
+                    inst.mem = Mem {
+                        broadcast: inst.mem.broadcast,
+                        ..Mem::NONE
+                    };
+                    inst.mem.base = Base::Pool(64);
+                    all.push(inst);
+                }
+            }
+            for imm in [-1, 0, 127, 128, -128, -129, 0x7fff_ffff] {
+                if shape.args.contains(&Arg::Imm) {
+                    all.push(Inst { imm, ..shape });
+                }
+            }
+            for inst in all {
+                let mut theirs = Encoder::new(64);
+                let built = to_iced(&inst);
+                if theirs.encode(&built, 0).is_err() {
+                    continue;
+                }
+                let mut expected = theirs.take_buffer();
+                let mut bytes = Vec::new();
+                let pool =
+                    form::encode(&mut bytes, &inst).unwrap_or_else(|e| panic!("{inst:?}: {e}"));
+                if let Some(field) = pool {
+                    let displacement = theirs.get_constant_offsets().displacement_offset();
+                    assert_eq!(field, displacement, "{inst:?}");
+                    expected[field..field + 4].fill(0);
+                }
+                assert_eq!(bytes, expected, "{inst:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 100_000, "only {compared} were compared");
+}
+
+fn pick_is_evex(inst: &Inst) -> bool {
+    !matches!(form::pick(inst, inst.op.row()), 0 | 1)
+}
+
+#[test]
+fn what_has_no_encoding_is_an_error() {
+    let v = Reg::phys(Class::Vec, 1);
+    let at = Mem::at(Reg::phys(Class::Gpr, 1), 0);
+    let wrong = [
+        // A pseudo instruction.
+        Inst::new(Op::VZero, Width::X, &[v.into()]),
+        // No 512-bit form.
+        Inst::new(
+            Op::VMovMskPs,
+            Width::Z,
+            &[Reg::phys(Class::Gpr, 1).into(), v.into()],
+        ),
+        // Memory where only a register can be.
+        Inst::new(Op::VAddPs, Width::X, &[v.into(), at.into(), v.into()]),
+        // A register where only memory can be.
+        Inst::new(Op::VBroadcastSsM, Width::X, &[v.into(), v.into()]),
+        // An immediate where a register or memory can be.
+        Inst::new(Op::VAddPs, Width::X, &[v.into(), v.into(), A::I(1)]),
+        // One of the upper sixteen registers in a form that cannot name it.
+        Inst::new(
+            Op::VMovMskPs,
+            Width::X,
+            &[
+                Reg::phys(Class::Gpr, 1).into(),
+                Reg::phys(Class::Vec, 17).into(),
+            ],
+        ),
+    ];
+    for inst in wrong {
+        let mut code = Vec::new();
+        assert!(form::encode(&mut code, &inst).is_err(), "{inst:?}");
+        assert!(code.is_empty());
+    }
+}
+
 #[test]
 fn jumps_and_pool_references_reach_their_targets() {
     let mut pool = Pool::default();
@@ -135,7 +297,7 @@ fn jumps_and_pool_references_reach_their_targets() {
         Item::Inst(Inst::new(Op::Ret, Width::X, &[])),
     ];
     let mut asm = Assembler::default();
-    let entry = asm.function(&items, 2).expect("encodes");
+    let entry = asm.function(&[&items], 2).expect("encodes");
     let code = asm.finish(&pool);
     assert_eq!(entry, 0);
     let mut decoder = Decoder::new(64, &code, DecoderOptions::NONE);

@@ -97,7 +97,7 @@ fn emit(program: &Program, limits: &bounded::Limits, level: Level) -> Result<Art
         artefact.matrix_state |= matrix;
         let physical = rewrite::compile(&func, level);
         artefact.stats.spilled += physical.spilled;
-        let entry = asm.function(&physical.items, physical.labels)?;
+        let entry = asm.function(&physical.parts(), physical.labels)?;
         artefact.entries.push(entry);
     }
     artefact.stats.instructions = asm.instructions;
