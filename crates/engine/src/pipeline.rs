@@ -23,6 +23,8 @@ use crate::target::Target;
 
 /// Graphs of more nodes are not compiled a second way for the sake of memory.
 const THRIFTY: usize = 512;
+/// Fewer kernels are verified sooner than a thread has begun to help.
+const VERIFIED_ALONE: usize = 64;
 
 /// A plan and how it came to be.
 #[derive(Clone, Debug)]
@@ -87,7 +89,11 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 
     record.step("map", || {
         let verify = |l: &Lowered| oxyfuel_kernel::verify(&l.mapped);
-        let verified = parallel::map(&lowered.unique, options.threads, verify);
+        let threads = match lowered.unique.len() {
+            ..VERIFIED_ALONE => 1,
+            _ => options.threads,
+        };
+        let verified = parallel::map(&lowered.unique, threads, verify);
         verified.into_iter().collect::<Result<()>>()
     })?;
     record.reached(Stage::Mapped, || {

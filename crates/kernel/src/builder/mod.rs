@@ -140,7 +140,11 @@ impl KernelBuilder {
     /// The program, verified, or the first mistake with the place in the user's code.
     #[track_caller]
     pub fn finish(self) -> Result<Program> {
-        let caller = Caller::caller();
+        self.finished(Caller::caller(), true)
+    }
+
+    /// The program, verified if `verify`.
+    pub(crate) fn finished(self, caller: &Caller<'_>, verify: bool) -> Result<Program> {
         let mut state = self.state.borrow_mut();
         let more = match state.errors.len() {
             0 | 1 => String::new(),
@@ -167,7 +171,9 @@ impl KernelBuilder {
                 phases: Vec::new(),
             },
         );
-        crate::verify::verify(&program).map_err(advised)?;
+        if verify {
+            crate::verify::verify(&program).map_err(advised)?;
+        }
         Ok(program)
     }
 
@@ -681,10 +687,10 @@ impl State {
                 let alike = like.iter().find_map(|&v| {
                     let data = self.program.values.get(v)?;
                     data.layout
-                        .clone()
+                        .as_ref()
                         .filter(|_| data.ty.as_tile().is_some_and(|t| t.shape == tile.shape))
                 });
-                alike.or_else(|| self.layouts.get(&tile.shape).cloned())
+                alike.or_else(|| self.layouts.get(&tile.shape)).cloned()
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Rewriting: the way a pass changes a program.
 
+use std::panic::Location;
+
 use oxyfuel_base::{Arena, Id, Result};
 
 use super::KernelBuilder;
@@ -13,6 +15,8 @@ pub type Rule<'r> = dyn FnMut(&KernelBuilder, &Inst) -> Result<Option<Vec<Val>>>
 /// The rule sees the instruction with its operands already replaced by new values. It may append any ops through the builder, and answers with the values that stand for the results from
 /// now on (the instruction goes), or `None` (the instruction stays; the blocks it owns are rewritten after it was offered). Values that nobody defines any more stay in the arena; they cost nothing and
 /// are dropped by [`Program::compact`].
+///
+/// What comes out is checked by who hands it on, and here only in debug builds: several passes, one check.
 pub fn rewrite(mut program: Program, rule: &mut Rule<'_>) -> Result<Program> {
     let phases = std::mem::take(&mut program.phases);
     let mut map: Vec<Val> = program.values.ids().collect();
@@ -25,7 +29,7 @@ pub fn rewrite(mut program: Program, rule: &mut Rule<'_>) -> Result<Program> {
             .phases
             .push(crate::ir::Phase { body, ..phase });
     }
-    k.finish()
+    k.finished(Location::caller(), cfg!(debug_assertions))
 }
 
 fn rewrite_block(

@@ -15,6 +15,20 @@ use super::{double_power, exponential, narrow, power, remainder};
 ///
 /// f32 and f64 are expanded as they are. f16 and bf16 are converted to f32, and the result is rounded once. `pow` and `rem` of floats are always expanded: no target has them.
 pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Result<Program> {
+    let mut any = false;
+    program.walk(|inst| {
+        any |= matches!(inst.op, Op::Unary { op, .. } if has_expansion(op))
+            || matches!(
+                inst.op,
+                Op::Binary {
+                    op: BinaryOp::Pow | BinaryOp::Rem,
+                    ..
+                }
+            );
+    });
+    if !any {
+        return Ok(program);
+    }
     let mut bounds = Bounds::default();
     rewrite(program, &mut |k, inst| {
         bounds.note(inst);

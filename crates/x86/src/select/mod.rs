@@ -87,12 +87,13 @@ fn emit(program: &Program, limits: &bounded::Limits, level: Level) -> Result<Art
         matrix_state: false,
         stats: Stats::default(),
     };
+    let reads = program.use_counts();
     for phase in &program.phases {
         let Selected {
             func,
             scratch,
             matrix,
-        } = Select::phase(program, phase, limits, level, &mut pool)?;
+        } = Select::phase(program, phase, limits, &reads, level, &mut pool)?;
         artefact.scratch_bytes = artefact.scratch_bytes.max(scratch as usize);
         artefact.matrix_state |= matrix;
         let physical = rewrite::compile(&func, level);
@@ -154,7 +155,7 @@ pub(crate) struct Select<'p, 'a> {
     /// How often each value is still to be read by instructions not yet taken.
     pub uses: Vec<u32>,
     /// How often each value is read in all.
-    reads: Vec<u32>,
+    reads: &'p [u32],
     /// How many loops of the program stand around what is being taken, and stood around each value.
     pub depth: u32,
     pub born: Values<u32>,
@@ -172,6 +173,7 @@ impl<'p, 'a> Select<'p, 'a> {
         p: &'p Program,
         phase: &'p Phase,
         limits: &'p bounded::Limits,
+        reads: &'p [u32],
         level: Level,
         pool: &'a mut Pool,
     ) -> Result<Selected> {
@@ -193,8 +195,8 @@ impl<'p, 'a> Select<'p, 'a> {
             aligns: FxHashMap::default(),
             pids: Vec::new(),
             extents: Vec::new(),
-            uses: p.use_counts(),
-            reads: p.use_counts(),
+            uses: reads.to_vec(),
+            reads,
             depth: 0,
             born: Values::new(p.values.len()),
             kept_registers: FxHashMap::default(),
