@@ -177,3 +177,51 @@ fn deterministic_keeps_the_order_of_a_scatter() {
         }
     }
 }
+
+/// The variance of long rows is read around a guess of the mean. Rows that make the guess as bad as it can be: their first part lies far from the rest, all is far from zero, or nothing varies.
+#[test]
+fn variances_of_long_rows_are_near_the_exact_ones() {
+    const ROWS: usize = 4;
+    const LONG: usize = 40_000;
+    let text = format!(
+        "graph @f(%x: f32[{ROWS}, {LONG}] cpu) {{
+  %y: f32[{ROWS}] = var %x, dims=[1], correction=1, keepdim=false
+  return %y
+}}"
+    );
+    let noise = input(DType::F32, &[ROWS as i64, LONG as i64], 7).to_f64();
+    let value = |(at, noise): (usize, &f64)| match at / LONG {
+        0 => *noise,
+        1 if at % LONG < LONG / 16 => 1000.0,
+        1 => *noise,
+        2 => noise + 4096.0,
+        _ => f64::from(0.1f32),
+    };
+    let values: Vec<f64> = noise.iter().enumerate().map(value).collect();
+    let x = HostTensor::from_f64(DType::F32, &[ROWS as i64, LONG as i64], &values).unwrap();
+    let exact: Vec<f64> = x
+        .to_f64()
+        .chunks(LONG)
+        .map(|row| {
+            let mean = row.iter().sum::<f64>() / LONG as f64;
+            row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (LONG - 1) as f64
+        })
+        .collect();
+    for threads in [1, 2] {
+        let (bytes, _) = run(
+            &compiler(Numerics::Eager, threads),
+            &text,
+            std::slice::from_ref(&x),
+        );
+        let got = bytes
+            .chunks(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        for (row, (got, exact)) in got.zip(&exact).enumerate() {
+            let error = (f64::from(got) - exact).abs();
+            assert!(
+                error <= 2e-6 * exact + 1e-15,
+                "row {row}: {got}, not {exact}"
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Results that are computed where an operand lies that nobody reads any more.
 //!
 //! A group may write a result over an intermediate value that dies in it: the two are one buffer then, as an input and its update are, and lowering sees a buffer that is read and written. It may where
-//! - the group is elementwise, and all of its results have every dim of its domain: each element is visited once;
+//! - the group is elementwise, or has reductions none of which waits for another, and all of its results have every dim of its domain that is not reduced, and no other: each element is written once, after all that is read for it;
 //! - every read of the value in the group is of the very element that the result has at that point: same dtype, same strides over the domain, as many elements;
 //! - a kernel of ours made the value and nobody reads it later; neither of the two is an operand or a result of the host.
 //!
@@ -149,16 +149,18 @@ impl<'a> Search<'a> {
         if let GroupKind::Writes(node) = group.kind {
             return self.update(step, &self.graph.nodes[node]);
         }
-        let elementwise = group.kind == GroupKind::Loops
-            && group.reduced.is_empty()
+        let plain = group.kind == GroupKind::Loops
             && group.scanned.is_none()
-            && group.operand_maps.is_empty();
+            && (group.reduced.is_empty() && group.operand_maps.is_empty()
+                || self.reduces_once(group));
         let whole = |root: &ValueId| {
             let map = group.maps.get(root);
-            map.is_some_and(|map| (0..group.dims.len()).all(|dim| map.contains(&Some(dim))))
+            let has = |map: &DimMap, dim: usize| map.contains(&Some(dim));
+            let fits = |dim: usize, map| has(map, dim) != group.reduced.contains(&dim);
+            map.is_some_and(|map| (0..group.dims.len()).all(|dim| fits(dim, map)))
         };
         let updates = |root: &ValueId| self.overwrites.contains(*root);
-        if !elementwise || !group.outputs.iter().all(whole) || group.outputs.iter().any(updates) {
+        if !plain || !group.outputs.iter().all(whole) || group.outputs.iter().any(updates) {
             return Vec::new();
         }
         let mut free: Vec<ValueId> = (group.inputs.iter().copied())
@@ -172,6 +174,23 @@ impl<'a> Search<'a> {
             pairs.extend(found.map(|at| (result, free.remove(at))));
         }
         pairs
+    }
+
+    /// Whether a group has reductions, and what they read comes from none of them: a kernel in phases then writes no result before all of them have read.
+    fn reduces_once(&self, group: &Group) -> bool {
+        let mut reduced: BTreeSet<ValueId> = BTreeSet::new();
+        for &id in &group.nodes {
+            let node = &self.graph.nodes[id];
+            let behind = node.inputs.iter().any(|v| reduced.contains(v));
+            match node.op {
+                Op::Reduce { .. } if behind => return false,
+                Op::Reduce { .. } => reduced.extend(&node.outputs),
+                _ if group.operand_maps.contains_key(&id) => return false,
+                _ if behind => reduced.extend(&node.outputs),
+                _ => {}
+            }
+        }
+        !reduced.is_empty()
     }
 
     /// The result of an update and its base, where the one can lie in the place of the other.
@@ -234,7 +253,8 @@ impl<'a> Search<'a> {
                 let Some(map) = group.maps.get(&node.out()) else {
                     return false;
                 };
-                if reads_memory(&node.op, i) || place.offset != Expr::ZERO {
+                let reduces = matches!(node.op, Op::Reduce { .. });
+                if reads_memory(&node.op, i) || place.offset != Expr::ZERO || reduces {
                     return false;
                 }
                 let rank = self.graph.ty(value).rank();

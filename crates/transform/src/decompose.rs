@@ -262,6 +262,62 @@ fn layer_norm(b: &mut Builder, inputs: &[ValueId], rank: usize, eps: f64) -> Res
     Ok(vec![b.cast(y, out)?, mean, rstd])
 }
 
+fn sum(b: &mut Builder, x: ValueId, dims: &[usize], keepdim: bool) -> Result<ValueId> {
+    let op = Op::Reduce {
+        op: Reduce::Sum,
+        dims: dims.to_vec(),
+        keepdim,
+    };
+    b.emit(op, &[x])
+}
+
+/// Elements of a row from which on reading it once more costs more than the cache gives: 128 KiB of f32.
+const LONG: i64 = 1 << 15;
+/// The part of a long row whose mean stands for the row's.
+const SAMPLE: i64 = 16;
+
+/// How much of a long row, and along which dim, to take for a first guess of its mean: at least a sixteenth, at most an eighth.
+fn sampled(b: &Builder, x: ValueId, dims: &[usize], count: &Expr) -> Option<(i64, usize)> {
+    count.as_const().filter(|&n| n >= LONG)?;
+    let part = |&d: &usize| {
+        let extent = b.ty(x).shape[d].as_const().filter(|&n| n >= SAMPLE / 2)?;
+        Some(((extent + SAMPLE - 1) / SAMPLE, d))
+    };
+    dims.iter().find_map(part)
+}
+
+/// The sum of squared distances from the mean of a long row, which is read once: as the distances are from a guess, their own mean is taken off again.
+///
+/// The guess is the mean of a sample. What is taken off is at most 15 times what stays (a sample of a sixteenth that lies so far from the rest spreads the row as much), so that no more than 4 bits are lost, whatever the data.
+fn squares_around(
+    b: &mut Builder,
+    x: ValueId,
+    dims: &[usize],
+    sample: i64,
+    dim: usize,
+    keepdim: bool,
+) -> Result<ValueId> {
+    let part = b.slice(x, dim as i64, 0, sample, 1)?;
+    let guess = reduce(b, Reduce::Mean, part, dims)?;
+    let distance = binary(b, Binary::Sub, x, guess)?;
+    let square = binary(b, Binary::Mul, distance, distance)?;
+    let around = sum(b, square, dims, keepdim)?;
+    let total = sum(b, distance, dims, keepdim)?;
+    let mean = b.emit(
+        Op::Reduce {
+            op: Reduce::Mean,
+            dims: dims.to_vec(),
+            keepdim,
+        },
+        &[distance],
+    )?;
+    let excess = binary(b, Binary::Mul, total, mean)?;
+    let squares = binary(b, Binary::Sub, around, excess)?;
+    let (dtype, device) = (b.ty(x).dtype, b.ty(x).device);
+    let zero = b.full(0.0, vec![], dtype, device)?;
+    binary(b, Binary::Maximum, squares, zero)
+}
+
 fn var(
     b: &mut Builder,
     x: ValueId,
@@ -274,16 +330,14 @@ fn var(
     let device = b.ty(x).device;
     let count = count_of(b, x, dims);
     let x = b.cast(x, dtype)?;
-    let (_, centred) = moments(b, x, dims)?;
-    let square = binary(b, Binary::Mul, centred, centred)?;
-    let sum = b.emit(
-        Op::Reduce {
-            op: Reduce::Sum,
-            dims: dims.to_vec(),
-            keepdim,
-        },
-        &[square],
-    )?;
+    let squares = match sampled(b, x, dims, &count) {
+        Some((sample, dim)) => squares_around(b, x, dims, sample, dim, keepdim)?,
+        None => {
+            let (_, centred) = moments(b, x, dims)?;
+            let square = binary(b, Binary::Mul, centred, centred)?;
+            sum(b, square, dims, keepdim)?
+        }
+    };
     let freedom = match count.as_const() {
         Some(count) => b.full((count as f64 - correction).max(0.0), vec![], dtype, device)?,
         None => {
@@ -301,6 +355,6 @@ fn var(
             binary(b, Binary::Maximum, freedom, zero)?
         }
     };
-    let y = binary(b, Binary::Div, sum, freedom)?;
+    let y = binary(b, Binary::Div, squares, freedom)?;
     b.cast(y, out)
 }
