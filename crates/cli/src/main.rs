@@ -98,6 +98,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    oxyfuel_runtime::pipe::end_with_the_reader();
     let cli = Cli::parse();
     match dispatch(cli.command) {
         Ok(true) => ExitCode::SUCCESS,

@@ -510,3 +510,17 @@ fn an_engine_answers_a_driver() {
     assert!(saved.is_file());
     assert!(answers[5]["error"].is_string());
 }
+
+/// A pipe whose reader has left ends the command, which says nothing about it.
+#[test]
+fn a_reader_may_leave() {
+    let mut child = oxyfuel(&["dump", "--workload", "softmax", "--stage", "plan"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(stderr(&output), "");
+}

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod null;
 pub mod openmp;
 pub mod overlap;
+pub mod pipe;
 pub mod pool;
 pub mod runner;
 pub mod storage;
