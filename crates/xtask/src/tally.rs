@@ -13,6 +13,8 @@ pub struct Tally {
     pub passed: usize,
     pub failed: usize,
     pub ignored: usize,
+    /// Tests of the Python package that this machine cannot run, such as those of a GPU: the test itself says so.
+    pub skipped: usize,
 }
 
 impl Tally {
@@ -44,6 +46,7 @@ impl Tally {
                 "passed" => self.passed += n,
                 // nextest counts a test that could not start, or ran past its time, apart from a failed one.
                 "failed" | "exec" | "timed" | "error" | "errors" => self.failed += n,
+                "skipped" if runner == Runner::Pytest => self.skipped += n,
                 "ignored" | "skipped" => self.ignored += n,
                 _ => {}
             }
@@ -54,11 +57,16 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.skipped += other.skipped;
     }
 
     /// The plain line that closes a run.
     pub fn line(&self) -> String {
-        format!("{} passed, {} failed", self.passed, self.failed)
+        let skipped = match self.skipped {
+            0 => String::new(),
+            n => format!(", {n} skipped"),
+        };
+        format!("{} passed, {} failed{skipped}", self.passed, self.failed)
     }
 }
 
@@ -88,9 +96,11 @@ mod tests {
         let wanted = Tally {
             passed: 70,
             failed: 2,
-            ignored: 2,
+            skipped: 2,
+            ..Tally::default()
         };
         assert_eq!(tally, wanted);
+        assert_eq!(tally.line(), "70 passed, 2 failed, 2 skipped");
     }
 
     #[test]
@@ -100,6 +110,7 @@ mod tests {
             passed: 4,
             failed: 2,
             ignored: 1,
+            ..Tally::default()
         };
         assert_eq!(tally, wanted);
         assert_eq!(tally.line(), "4 passed, 2 failed");
@@ -112,6 +123,7 @@ mod tests {
             passed: 5,
             failed: 4,
             ignored: 4,
+            ..Tally::default()
         };
         assert_eq!(seen(Runner::Nextest, &[BAD, summary]), wanted);
         assert_eq!(seen(Runner::CargoTest, &[summary]), Tally::default());

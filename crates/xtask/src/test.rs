@@ -12,7 +12,8 @@ usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
 Runs everything CI runs: formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
 then all tests and doctests of the workspace, then the Python package: its tests, the counts of every operator and
 model, and `pip install .` with the quickstart in a fresh environment. Makes the pinned Python environment
-`.venv-test` by itself. Uses cargo-nextest where it is installed. Closes with one line: `N passed, N failed`.
+`.venv-test` by itself. Uses cargo-nextest where it is installed. Closes with one line: `N passed, N failed`, and how many tests of
+the Python package this machine could not run.
 
   --only-tests   leave out the checks before the tests
   -- ...         handed to the runner in place of `--workspace`, for instance `-- -p oxyfuel-graph`; leaves out the
@@ -133,10 +134,14 @@ fn python_tests(seen: &mut Tally) -> Result<bool, String> {
     pytest
         .current_dir(workspace::root())
         .env(FULL_RUN, "1")
-        .args(["-m", "pytest", "-q", "python/tests"]);
+        // Quiet by its settings already; twice quiet it would not say how many passed.
+        .args(["-m", "pytest", "python/tests"]);
     let status = timed("python", || {
         process::watch(&mut pytest, |line| seen.see(Runner::Pytest, line))
     })?;
+    if status.success() && seen.passed == 0 {
+        return Err("pytest does not say how many tests passed".to_owned());
+    }
     Ok(status.success())
 }
 
