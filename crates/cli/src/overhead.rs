@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use oxyfuel::{Compiled, DType, Options, Tensor};
+use oxyfuel::{DType, Options, Tensor};
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::Target;
 use serde::Serialize;
@@ -21,8 +21,9 @@ const BATCH_SECONDS: f64 = 2e-4;
 const BATCH: u32 = 200;
 
 /// Ways of calling that have a bar, in microseconds by the median.
-const BARS: &[(&str, f64)] = &[(CALL, 0.7), (BOUND, 0.3)];
+const BARS: &[(&str, f64)] = &[(CALL, 0.7), (JIT, 0.7), (BOUND, 0.3)];
 const CALL: &str = "call";
+const JIT: &str = "call of structures";
 const BOUND: &str = "bound";
 
 /// One way of calling; times are of one call, over batches of them.
@@ -76,7 +77,7 @@ pub fn overhead(common: &Common, as_json: bool, quick: bool) -> Result<bool> {
     let batches = if quick { 7 } else { 200 };
     let target = Target::host(&options)?;
     let machine = machine(&target, &options);
-    let mut lines = lines(&oxyfuel::compile(f, options)?, batches)?;
+    let mut lines = lines(options, batches)?;
     for line in &mut lines {
         line.judge(!quick);
     }
@@ -105,7 +106,9 @@ pub fn overhead(common: &Common, as_json: bool, quick: bool) -> Result<bool> {
     Ok(all_met(&report.missed))
 }
 
-fn lines(compiled: &Compiled, batches: usize) -> Result<Vec<Line>> {
+fn lines(options: Options, batches: usize) -> Result<Vec<Line>> {
+    let compiled = oxyfuel::compile(f, options.clone())?;
+    let jit = oxyfuel::jit(f, options)?;
     let x = Tensor::randn(&[ELEMENTS], DType::F32, 0);
     let b = Tensor::randn(&[ELEMENTS], DType::F32, 1);
     let expected = f(&x, &b).to_vec::<f32>()?;
@@ -115,13 +118,15 @@ fn lines(compiled: &Compiled, batches: usize) -> Result<Vec<Line>> {
     let lines = vec![
         line("eager, three kernels", batches, || f(&x, &b).check())?,
         line(CALL, batches, || compiled.call(&[&x, &b]).map(drop))?,
+        line(JIT, batches, || jit.call((&x, &b)).map(drop))?,
         line("call_into", batches, || {
             compiled.call_into(&[&x, &b], &mut given)
         })?,
         line(BOUND, batches, || bound.call())?,
     ];
     let [given] = given;
-    for result in [&compiled.call_one(&[&x, &b])?, &given, &held] {
+    let called = [compiled.call_one(&[&x, &b])?, jit.call((&x, &b))?];
+    for result in called.iter().chain([&given, &held]) {
         if result.to_vec::<f32>()? != expected {
             return Err(err!(WrongResult, "a compiled call disagrees with eager"));
         }

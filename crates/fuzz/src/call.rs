@@ -85,7 +85,7 @@ fn reserve(
     for (output, like) in graph.outputs.iter().zip(like) {
         let mut layout = Layout::contiguous(&like.shape);
         if let Asked::Required(strides) = &graph.values[output.value].layout {
-            layout.strides = bindings.eval_all(strides)?;
+            layout.strides = bindings.eval_all(strides)?.into();
         }
         let reach = layout.shape.iter().zip(&layout.strides);
         let reach: i64 = reach.map(|(n, stride)| (n - 1).max(0) * stride).sum();

@@ -149,7 +149,8 @@ impl Compiled {
             return (self.function.function)(&inputs);
         }
         let run = |tensors: &[&rt::Tensor]| Ok(self.core.call(&self.request(tensors)?)?.tensors);
-        with_concrete(inputs, caller, run).map_err(|error| located(error, caller))
+        let list = || concrete(inputs, caller);
+        with_concrete(inputs, list, run).map_err(|error| located(error, caller))
     }
 
     /// Calls it with arguments of which some are given away: the memory of such a one may become that of a result, where nobody else holds it, and its last reader runs before the result's first
@@ -168,7 +169,8 @@ impl Compiled {
             let returned = self.core.call_given(&self.request(tensors)?, &given)?;
             Ok(returned.tensors)
         };
-        with_concrete(&inputs, caller, run).map_err(|error| located(error, caller))
+        let list = || concrete(&inputs, caller);
+        with_concrete(&inputs, list, run).map_err(|error| located(error, caller))
     }
 
     /// Calls a function that returns one tensor.
@@ -195,16 +197,16 @@ impl Compiled {
     #[track_caller]
     pub fn call_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
         let caller = Location::caller();
-        let run = || {
-            let tensors = concrete(inputs, caller)?;
+        let run = |tensors: &[&rt::Tensor]| {
             let mut targets = outputs
                 .iter()
                 .map(|output| output.concrete("an output", caller).cloned())
                 .collect::<Result<Vec<_>>>()?;
-            let into = self.core.call_into(&self.request(&tensors)?, &mut targets);
+            let into = self.core.call_into(&self.request(tensors)?, &mut targets);
             into.map(drop)
         };
-        run().map_err(|error| located(error, caller))
+        let list = || concrete(inputs, caller);
+        with_concrete(inputs, list, run).map_err(|error| located(error, caller))
     }
 
     /// Decides on the tensors of a call, which then runs any number of times without asking again; see [`BoundCall`].
@@ -339,24 +341,24 @@ impl Compiled {
 /// As many arguments as most functions have.
 const FEW: usize = 8;
 
-/// Calls `run` with the memory behind the arguments of a call, without a list in memory where they are few.
-fn with_concrete<R>(
-    inputs: &[&Tensor],
-    caller: &Location<'_>,
+/// Calls `run` with the memory behind the arguments of a call, without a list in memory where they are few; `list` makes it where they are many, or says what is wrong with one.
+pub(crate) fn with_concrete<'a, R>(
+    inputs: &[&'a Tensor],
+    list: impl FnOnce() -> Result<Vec<&'a rt::Tensor>>,
     run: impl FnOnce(&[&rt::Tensor]) -> Result<R>,
 ) -> Result<R> {
     let few = inputs.first().filter(|_| inputs.len() <= FEW);
     let Some(State::Concrete(first)) = few.map(|first| &first.state) else {
-        return run(&concrete(inputs, caller)?);
+        return run(&list()?);
     };
-    let mut list = [first; FEW];
-    for (place, input) in list.iter_mut().zip(inputs) {
+    let mut array = [first; FEW];
+    for (place, input) in array.iter_mut().zip(inputs) {
         match &input.state {
             State::Concrete(tensor) => *place = tensor,
-            State::Traced(_) | State::Failed(_) => return run(&concrete(inputs, caller)?),
+            State::Traced(_) | State::Failed(_) => return run(&list()?),
         }
     }
-    run(&list[..inputs.len()])
+    run(&array[..inputs.len()])
 }
 
 /// The memory behind the arguments of a call.

@@ -7,7 +7,8 @@
 //!            capture, compile (milliseconds), note why ──▶ variant
 //! ```
 //!
-//! Finding the variant takes a hash of the arguments' metadata, one read lock that nobody holds for writing but during a compile, and one comparison.
+//! A call like the one before finds its variant without a lock: the first few are never forgotten, and one comparison shows that it fits. Any other takes a hash of the arguments' metadata, one
+//! read lock that nobody holds for writing but during a compile, and one comparison.
 //!
 //! The first variant knows all sizes. When a size changes, the next variant has a symbol in its place and serves all further sizes ([`dynamic`](crate::dynamic)); it is looked for where no variant
 //! of known sizes fits. A function that reads tensors is cut into segments, and its variant only remembers that, and which sizes are symbols ([`trace`]).
@@ -30,14 +31,15 @@ use oxyfuel_runtime::tensor as rt;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// More variants than this and the oldest goes: shapes that never repeat must not fill memory.
+/// More variants than this and the oldest behind the first few goes: shapes that never repeat must not fill memory.
 const MAX_VARIANTS: usize = 256;
-/// Up to so many, the one of the last call is remembered by its place.
+/// So many are never forgotten.
 const FEW_VARIANTS: usize = 8;
 
 /// The structure of a result, whose tensors are replaced by those of a call.
@@ -81,7 +83,9 @@ pub(crate) struct Core {
     pub compilers: Arc<Compilers>,
     pub buckets: Buckets,
     variants: RwLock<Variants>,
-    /// Where the variant of a call before stands among all of them: a guess, checked like any other.
+    /// The first of them, in the order of their compiles.
+    first: [OnceLock<Arc<Variant>>; FEW_VARIANTS],
+    /// Which of the first served a call before: a guess, checked like any other.
     last: AtomicUsize,
     /// One compile at a time: two threads that miss at once do not both compile. No code of a user runs while it is held.
     compiling: Mutex<()>,
@@ -117,9 +121,27 @@ struct Variants {
     forgotten: u64,
 }
 
+/// A variant for the time of a call.
+enum Found<'a> {
+    /// One of the first.
+    First(&'a Arc<Variant>),
+    Other(Arc<Variant>),
+}
+
+impl Deref for Found<'_> {
+    type Target = Arc<Variant>;
+
+    fn deref(&self) -> &Arc<Variant> {
+        match self {
+            Self::First(variant) => variant,
+            Self::Other(variant) => variant,
+        }
+    }
+}
+
 /// What the search for a variant ended in.
-enum Ready {
-    Variant(Arc<Variant>),
+enum Ready<'a> {
+    Variant(Found<'a>),
     /// The capture was cut, and so has run.
     Done(Returned),
 }
@@ -138,6 +160,7 @@ impl Core {
             }),
             buckets: Buckets::default(),
             variants: RwLock::default(),
+            first: Default::default(),
             last: AtomicUsize::new(0),
             compiling: Mutex::default(),
         })
@@ -176,7 +199,7 @@ impl Core {
         let ready = self.ready(request, true)?;
         if let Ready::Variant(variant) = &ready
             && let Kind::Whole(whole) = &variant.kind
-            && whole.is_plain()
+            && whole.is_plain
         {
             check_count(&self.name, whole.results.len(), targets.len())?;
             whole.with_tensors(variant, request.inputs, |tensors| {
@@ -211,7 +234,12 @@ impl Core {
         Ok((returned, times))
     }
 
-    fn complete(&self, ready: Ready, request: &Request<'_>, given: &[bool]) -> Result<Returned> {
+    fn complete(
+        &self,
+        ready: Ready<'_>,
+        request: &Request<'_>,
+        given: &[bool],
+    ) -> Result<Returned> {
         let variant = match ready {
             Ready::Variant(variant) => variant,
             Ready::Done(returned) => return Ok(returned),
@@ -221,7 +249,7 @@ impl Core {
         };
         // A result that is a view of an argument keeps the argument's memory.
         let viewed = |out: &Out| matches!(out, Out::ViewOfInput(..));
-        let given = match whole.results.iter().any(viewed) {
+        let given = match !given.is_empty() && whole.results.iter().any(viewed) {
             true => &[],
             false => given,
         };
@@ -296,12 +324,12 @@ impl Core {
     /// The variant for these arguments, as one graph.
     pub fn variant(&self, request: &Request<'_>) -> Result<Arc<Variant>> {
         match self.ready(request, false)? {
-            Ready::Variant(variant) => Ok(variant),
+            Ready::Variant(variant) => Ok(variant.clone()),
             Ready::Done(_) => Err(err!(Internal, "a capture that must not run has run")),
         }
     }
 
-    fn ready(&self, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
+    fn ready(&self, request: &Request<'_>, may_cut: bool) -> Result<Ready<'_>> {
         let ready = match self.find(request) {
             Some(variant) => Ready::Variant(variant),
             None => self.compile_variant(self.hash(request), request, may_cut)?,
@@ -325,8 +353,7 @@ impl Core {
         }
     }
 
-    fn find(&self, request: &Request<'_>) -> Option<Arc<Variant>> {
-        let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+    fn find(&self, request: &Request<'_>) -> Option<Found<'_>> {
         // What is left to check of a graph of symbolic sizes, its plan checks.
         let admits = |(guard, input): (&Guard, &&rt::Tensor)| match &self.symbolic {
             Some(_) => guard.device == input.device(),
@@ -341,24 +368,35 @@ impl Core {
                 }
         };
         // Most calls are like the one before.
-        let last = variants.all.get(self.last.load(Ordering::Relaxed));
+        let last = self.first.get(self.last.load(Ordering::Relaxed));
+        let last = last.and_then(OnceLock::get);
         if let Some(last) = last.filter(|last| last.pattern.is_none() && fits(last)) {
-            return Some(last.clone());
+            return Some(Found::First(last));
         }
+        let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
         let known = variants.by_hash.get(&self.hash(request));
         let known = known.and_then(|same| same.iter().find(fits));
-        if let Some(known) = known.filter(|_| variants.all.len() <= FEW_VARIANTS) {
-            let at = variants.all.iter().position(|v| Arc::ptr_eq(v, known));
-            self.last.store(at.unwrap_or(0), Ordering::Relaxed);
+        if let Some(known) = known {
+            let first = |slot: &OnceLock<Arc<Variant>>| {
+                slot.get().is_some_and(|first| Arc::ptr_eq(first, known))
+            };
+            if let Some(at) = self.first.iter().position(first) {
+                self.last.store(at, Ordering::Relaxed);
+            }
         }
         // The latest of those with symbols is the most general one.
         let found = known.or_else(|| variants.symbolic.iter().rev().find(fits));
-        found.cloned()
+        found.cloned().map(Found::Other)
     }
 
     /// Captures and compiles. The user's function runs without any lock of ours held, so that it may call itself; whoever was faster meanwhile wins.
     #[cold]
-    fn compile_variant(&self, hash: u64, request: &Request<'_>, may_cut: bool) -> Result<Ready> {
+    fn compile_variant(
+        &self,
+        hash: u64,
+        request: &Request<'_>,
+        may_cut: bool,
+    ) -> Result<Ready<'_>> {
         let (mut new, mut symbols) = self.draft(hash, request);
         let options = &self.compilers.options;
         let may_cut = may_cut && !options.fullgraph;
@@ -417,7 +455,7 @@ impl Core {
                     let kind = Kind::Whole(Box::new(whole));
                     let variant = Arc::new(new.variant(request, compiler, pattern, kind));
                     self.keep(&variant);
-                    return Ok(Ready::Variant(variant));
+                    return Ok(Ready::Variant(Found::Other(variant)));
                 }
                 (Err(error), Some(pattern)) => {
                     symbols = pattern.above_one(request.inputs);
@@ -465,7 +503,7 @@ impl Core {
         request: &Request<'_>,
         pattern: Option<Pattern>,
         ran: Ran,
-    ) -> Result<Ready> {
+    ) -> Result<Ready<'_>> {
         if let Some(pattern) = &pattern {
             new.note_settled(request, &pattern.numbers_of(&ran.settled));
         }
@@ -480,7 +518,7 @@ impl Core {
                 let kind = Kind::Cut(Mutex::default());
                 let variant = Arc::new(new.variant(request, compiler, pattern, kind));
                 self.keep(&variant);
-                variant
+                Found::Other(variant)
             }
         };
         if let Kind::Cut(segments) = &variant.kind {
@@ -548,7 +586,7 @@ impl Core {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if variants.all.len() >= MAX_VARIANTS {
-            let old = variants.all.remove(0);
+            let old = variants.all.remove(FEW_VARIANTS);
             variants.forgotten += 1;
             if let Some(same) = variants.by_hash.get_mut(&old.hash) {
                 same.retain(|known| !Arc::ptr_eq(known, &old));
@@ -561,6 +599,10 @@ impl Core {
                 let same = variants.by_hash.entry(variant.hash).or_default();
                 same.push(variant.clone());
             }
+        }
+        if let Some(first) = self.first.get(variants.all.len()) {
+            // Empty until there are as many, and filled once.
+            first.get_or_init(|| variant.clone());
         }
         variants.all.push(variant.clone());
     }

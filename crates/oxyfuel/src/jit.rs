@@ -3,6 +3,7 @@
 use crate::Options;
 use crate::bound::BoundCall;
 use crate::bucket::Bucket;
+use crate::compiled::with_concrete;
 use crate::core::{Core, Request, Returned, Source, Template, short_name};
 use crate::donate::Argument;
 use crate::explain::Explanation;
@@ -223,22 +224,17 @@ impl<'a> Visitor<'a> for Names {
 }
 
 /// Puts tensors in the places of a tree, in order.
-struct Replace<'a>(std::slice::Iter<'a, Tensor>);
+struct Replace<I>(I);
 
-impl Mapper for Replace<'_> {
+impl<I: Iterator<Item = Tensor>> Mapper for Replace<I> {
     fn tensor(&mut self, _tensor: &Tensor) -> Result<Tensor> {
-        let next = self.0.next().cloned();
-        next.ok_or_else(|| {
+        self.0.next().ok_or_else(|| {
             err!(
                 Internal,
                 "a structure with more tensors than were found in it"
             )
         })
     }
-}
-
-fn replaced<T: Tensors>(tree: &T, tensors: &[Tensor]) -> Result<T> {
-    tree.map(&mut Replace(tensors.iter()))
 }
 
 struct Called<'f, 'a, Marker, F: Signature<Marker>> {
@@ -256,7 +252,7 @@ impl<Marker, F: Signature<Marker>> Called<'_, '_, Marker, F> {
 
 impl<Marker, F: Signature<Marker>> Source for Called<'_, '_, Marker, F> {
     fn invoke(&self, tensors: &[Tensor]) -> Result<Returned> {
-        let mut mapper = Replace(tensors.iter());
+        let mut mapper = Replace(tensors.iter().cloned());
         let output = self.function.invoke_mapped(self.arguments, &mut mapper)?;
         let named = structure::named(&output);
         let tensors = named
@@ -315,12 +311,15 @@ fn targets<'a, T: Tensors>(outputs: &'a T, caller: &Location<'_>) -> Result<Vec<
 }
 
 /// The structure of a result with the tensors of a call.
-fn structured<T: Tensors + 'static>(template: Option<Template>, tensors: &[Tensor]) -> Result<T> {
+fn structured<T: Tensors + 'static>(
+    template: Option<Template>,
+    tensors: impl IntoIterator<Item = Tensor>,
+) -> Result<T> {
     let template = template.ok_or_else(|| err!(Internal, "a structure without a template"))?;
     let template = template
         .downcast_ref::<T>()
         .ok_or_else(|| err!(Internal, "a structure of another type"))?;
-    replaced(template, tensors)
+    template.map(&mut Replace(tensors.into_iter()))
 }
 
 impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
@@ -333,7 +332,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         }
         self.on(arguments, &leaves, Location::caller(), |request| {
             let returned = self.core.call(request)?;
-            structured(returned.template, &returned.tensors)
+            structured(returned.template, returned.tensors)
         })
     }
 
@@ -364,7 +363,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         }
         self.on(lent, &leaves, Location::caller(), |request| {
             let returned = self.core.call_given(request, &F::given(&arguments))?;
-            structured(returned.template, &returned.tensors)
+            structured(returned.template, returned.tensors)
         })
     }
 
@@ -390,8 +389,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
             let mut tensors: Vec<rt::Tensor> =
                 targets(outputs, caller)?.into_iter().cloned().collect();
             let template = self.core.call_into(request, &mut tensors)?;
-            let tensors: Vec<Tensor> = tensors.into_iter().map(Tensor::from).collect();
-            *outputs = structured(template, &tensors)?;
+            *outputs = structured(template, tensors.into_iter().map(Tensor::from))?;
             Ok(())
         })
     }
@@ -422,7 +420,7 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
         let leaves = Leaves::of::<Marker, F>(arguments);
         self.on(arguments, &leaves, Location::caller(), |request| {
             let (returned, times) = self.core.profile(request)?;
-            Ok((structured(returned.template, &returned.tensors)?, times))
+            Ok((structured(returned.template, returned.tensors)?, times))
         })
     }
 
@@ -438,16 +436,16 @@ impl<Marker, F: Signature<Marker>> Jit<Marker, F> {
             function: &self.function,
             arguments,
         };
-        let inputs = concrete(&source, leaves, caller);
-        let ran = inputs.and_then(|inputs| {
+        let run = |inputs: &[&rt::Tensor]| {
             run(&Request {
-                inputs: &inputs,
+                inputs,
                 constants: &leaves.constants,
                 source: &source,
                 declared: None,
             })
-        });
-        ran.map_err(|error| located(error, caller))
+        };
+        let list = || concrete(&source, leaves, caller);
+        with_concrete(&leaves.tensors, list, run).map_err(|error| located(error, caller))
     }
 
     /// Compiles for a few ranges of sizes of the arguments, once each; see [`Bucket`]. Arguments are counted as tensors, in the order of [`structure::names`].

@@ -61,6 +61,8 @@ pub(crate) struct Whole {
     /// Symbols whose numbers are told by tensors behind those.
     sizes: Vec<Symbol>,
     pub results: Vec<Out>,
+    /// Whether the outputs of the plan are the results, in order, and nothing else.
+    pub is_plain: bool,
     pub template: Option<Template>,
     /// As it was captured, for whoever asks what came of it.
     pub graph: Graph,
@@ -172,8 +174,12 @@ impl Draft {
 impl Whole {
     pub fn new(compiler: &Compiler, captured: Captured) -> Result<Self> {
         let (executable, origin) = compile(compiler, &captured.graph)?;
+        let mut results = captured.results.iter().enumerate();
+        let is_plain = captured.results.len() == executable.plan().outputs.len()
+            && results.all(|(i, out)| *out == Out::Planned(i));
         Ok(Self {
             executable,
+            is_plain,
             origin,
             captured: captured.tensors,
             sizes: captured.sizes,
@@ -251,13 +257,6 @@ impl Whole {
         run(&tensors)
     }
 
-    /// Whether the outputs of the plan are the results, in order, and nothing else.
-    pub fn is_plain(&self) -> bool {
-        let mut results = self.results.iter().enumerate();
-        self.results.len() == self.executable.plan().outputs.len()
-            && results.all(|(i, out)| *out == Out::Planned(i))
-    }
-
     /// What the function returns, from the outputs of the plan.
     pub fn results(
         &self,
@@ -265,7 +264,7 @@ impl Whole {
         request: &Request<'_>,
         outputs: Vec<rt::Tensor>,
     ) -> Result<Vec<Tensor>> {
-        if self.is_plain() {
+        if self.is_plain {
             return Ok(outputs.into_iter().map(Tensor::from).collect());
         }
         let size = |symbol: Symbol| variant.pattern.as_ref()?.size(symbol, request.inputs);

@@ -200,7 +200,11 @@ impl Pool {
     /// Runs `job` over `0..total`, cut into at most one contiguous chunk a thread of at least `min_chunk` ids each
     /// (fewer only when there are fewer in all). Returns when all of it ran.
     pub fn run(&self, total: usize, min_chunk: usize, job: Job<'_>) {
-        let chunks = (total / min_chunk.max(1)).clamp(1, self.options.threads);
+        // A division is a good part of the time of small work.
+        let chunks = match total < min_chunk.saturating_mul(2) {
+            true => 1,
+            false => (total / min_chunk.max(1)).clamp(1, self.options.threads),
+        };
         self.launch(
             Cut {
                 total,
@@ -229,7 +233,7 @@ impl Pool {
     /// a core that somebody else needs meanwhile does not keep the others waiting.
     pub fn run_work(&self, total: usize, min_chunk: usize, job: Job<'_>) {
         let threads = self.options.threads;
-        if total / min_chunk.max(1) < LASTING * threads {
+        if total < min_chunk.max(1).saturating_mul(LASTING * threads) {
             return self.run(total, min_chunk, job);
         }
         self.run_dynamic(total, total.div_ceil(PIECES * threads), job);

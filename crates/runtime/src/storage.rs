@@ -9,7 +9,7 @@ use crate::memory::{Block, HostAllocator};
 use oxyfuel_base::{Result, ensure, err};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
 /// Reference-counted bytes on a device.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ struct Inner {
     id: DeviceId,
     /// Readers, or -1 for a writer.
     borrows: AtomicI32,
+    /// A [`Kept`] is among the holders.
+    kept: AtomicBool,
     owner: Owner,
 }
 
@@ -127,17 +129,20 @@ impl Storage {
                 device,
                 id,
                 borrows: AtomicI32::new(0),
+                kept: AtomicBool::new(false),
                 owner,
             }),
         }
     }
 
     /// Where the bytes are on their device.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.inner.address
     }
 
     /// The number of bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.inner.length
     }
@@ -148,23 +153,29 @@ impl Storage {
     }
 
     /// The device the bytes are on.
+    #[inline]
     pub fn device_id(&self) -> DeviceId {
         self.inner.id
     }
 
     /// The device itself, unless it is the host's own processor.
+    #[inline]
     pub fn device(&self) -> Option<&Arc<dyn Device>> {
         self.inner.device.as_ref()
     }
 
     /// Whether two storages are the same memory object.
+    #[inline]
     pub fn is_same(&self, other: &Storage) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether nobody else holds this storage.
+    /// Whether nobody else holds this storage, but for one who keeps it until it is free again.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.inner) == 1
+        // In this order: a keeper that goes in between clears its flag first, and then counts as a holder.
+        let holders = Arc::strong_count(&self.inner);
+        fence(Ordering::Acquire);
+        holders == 1 + usize::from(self.inner.kept.load(Ordering::Relaxed))
     }
 
     /// Begins to read: fails while somebody writes.
@@ -180,6 +191,7 @@ impl Storage {
     }
 
     /// Begins to read or write; [`Self::release`] ends it.
+    #[inline]
     pub(crate) fn acquire(&self, write: bool) -> Result<()> {
         let next = |borrows: i32| match write {
             true => (borrows == 0).then_some(-1),
@@ -197,6 +209,7 @@ impl Storage {
     }
 
     /// Ends what [`Self::acquire`] began.
+    #[inline]
     pub(crate) fn release(&self, write: bool) {
         match write {
             true => self.inner.borrows.store(0, Ordering::Release),
@@ -220,6 +233,42 @@ impl Storage {
         } else {
             self.inner.address as *mut u8
         })
+    }
+}
+
+/// A storage that was given out, kept to be given out again when all others have let it go: no allocator is asked, and no lock taken.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    storage: Storage,
+}
+
+impl Kept {
+    /// Keeps a new storage, which nobody else holds yet.
+    pub fn new(storage: &Storage) -> Self {
+        storage.inner.kept.store(true, Ordering::Relaxed);
+        Self {
+            storage: storage.clone(),
+        }
+    }
+
+    /// The storage, if nobody has it any more.
+    #[inline]
+    pub fn again(&self) -> Option<Storage> {
+        let inner = &self.storage.inner;
+        // Who holds the only reference is alone in being able to make more.
+        if Arc::strong_count(inner) != 1 {
+            return None;
+        }
+        // What the others did with the memory is done: they let go by a release of the count that was just read.
+        fence(Ordering::Acquire);
+        // A borrow outlives its holder only where it was forgotten.
+        (inner.borrows.load(Ordering::Relaxed) == 0).then(|| self.storage.clone())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.storage.inner.kept.store(false, Ordering::Relaxed);
     }
 }
 
@@ -303,6 +352,38 @@ mod tests {
         assert_eq!(RELEASED.load(Ordering::Relaxed), 0);
         drop(clone);
         assert_eq!(RELEASED.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn kept_storage_is_given_again_once_all_others_are_gone() {
+        let storage = Storage::host(&HostAllocator::default(), 64).unwrap();
+        let kept = Kept::new(&storage);
+        assert!(storage.is_unique());
+        assert!(kept.again().is_none());
+        let clone = storage.clone();
+        assert!(!storage.is_unique());
+        let address = storage.address();
+        drop(storage);
+        assert!(clone.is_unique() && kept.again().is_none());
+        drop(clone);
+        let again = kept.again().unwrap();
+        assert_eq!(again.address(), address);
+        assert!(kept.again().is_none());
+        // Who stays behind the keeper is a holder like any other.
+        let clone = again.clone();
+        drop(kept);
+        assert!(!again.is_unique());
+        drop(clone);
+        assert!(again.is_unique());
+    }
+
+    #[test]
+    fn a_forgotten_borrow_is_not_given_again() {
+        let storage = Storage::host(&HostAllocator::default(), 64).unwrap();
+        let kept = Kept::new(&storage);
+        std::mem::forget(storage.borrow().unwrap());
+        drop(storage);
+        assert!(kept.again().is_none());
     }
 
     #[test]

@@ -641,13 +641,47 @@ fn bound_calls_ask_for_nothing_and_ordinary_ones_for_their_outputs() {
     let mut bound = program.bind(&[&a, &b], &[Some(&out)]).unwrap();
     assert_eq!(asked(&mut || bound.call().unwrap()), 0);
     assert_eq!(out.to_vec::<f32>().unwrap(), expected(1000));
-    // The list of outputs, and of one the storage, its shape and its strides.
+    // The list of outputs; the memory of the one is that of the call before.
     let ordinary = asked(&mut || drop(program.call(&[&a, &b]).unwrap()));
-    assert_eq!(ordinary, 4 * 100);
+    assert_eq!(ordinary, 100);
+    // Also where the last result is held while the next is computed.
+    let mut last = program.call(&[&a, &b]).unwrap();
+    let in_turn = asked(&mut || last = program.call(&[&a, &b]).unwrap());
+    assert_eq!(in_turn, 100);
+    assert_eq!(last[0].to_vec::<f32>().unwrap(), expected(1000));
     // Which outputs are computed in place.
     let mut outputs = [ramp(1000, 0.0)];
     let into = asked(&mut || program.call_into(&[&a, &b], &mut outputs).unwrap());
     assert_eq!(into, 100);
+}
+
+#[test]
+fn memory_of_a_result_is_used_again_only_when_nobody_holds_it() {
+    let program = program(fixed(4, kinds()[0]), &cpu(1)).unwrap();
+    let (a, b) = (ramp(4, 1.0), ramp(4, 10.0));
+    let call = || program.call(&[&a, &b]).unwrap().remove(0);
+    let address = |tensor: &Tensor| tensor.storage().address();
+    let (first, second) = (call(), call());
+    let view = first.slice(0, 1, 3, 1).unwrap();
+    let held = [address(&first), address(&second)];
+    assert!(first.storage().is_same(view.storage()) && !first.storage().is_unique());
+    assert!(second.storage().is_unique());
+    drop(first);
+    // The view holds the memory of the first still.
+    let third = call();
+    assert!(!held.contains(&address(&third)));
+    drop((view, second));
+    let again = [call(), call()];
+    assert_eq!(
+        held.map(|known| again.iter().any(|tensor| address(tensor) == known)),
+        [true; 2]
+    );
+    // What a program gave out before it went is a tensor like any other.
+    drop(program);
+    for tensor in again.iter().chain([&third]) {
+        assert_eq!(tensor.to_vec::<f32>().unwrap(), expected(4));
+        assert!(tensor.storage().is_unique());
+    }
 }
 
 #[test]

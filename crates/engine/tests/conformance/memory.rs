@@ -22,7 +22,7 @@ fn layout(
 ) -> Result<(Layout, usize)> {
     let mut layout = Layout::contiguous(shape);
     if let Some(strides) = graph.values[value].layout.strides() {
-        layout.strides = bindings.eval_all(strides)?;
+        layout.strides = bindings.eval_all(strides)?.into();
     }
     let size = graph.ty(value).dtype.size();
     layout.offset = (MARGIN / size) as i64;

@@ -266,7 +266,7 @@ impl Open {
             id: self.memory.tensors.len(),
             dtype: ty.dtype,
             shape: self.extents(value)?,
-            strides: place.layout.strides.clone(),
+            strides: place.layout.strides.to_vec(),
             contiguous: place.layout.is_contiguous(),
             device: Device::from(ty.device),
             symbols,

@@ -3,7 +3,7 @@
 //! Every storage is borrowed for the time of the call: shared, or alone where the plan writes it. A conflict with another call is an error, never a race.
 
 use super::instance::{Input, Instance, Output};
-use crate::device::Device;
+use crate::device::DeviceId;
 use crate::memory::ALIGN;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
@@ -97,6 +97,7 @@ impl Drop for Held<'_> {
 pub(super) struct Borrowed<'a> {
     inputs: &'a [&'a Tensor],
     specs: &'a [Input],
+    any_written: bool,
     /// How many of them are.
     taken: usize,
 }
@@ -106,11 +107,11 @@ impl<'a> Borrowed<'a> {
         let mut this = Self {
             inputs,
             specs,
+            any_written: specs.iter().any(|spec| spec.written),
             taken: 0,
         };
-        let any_written = specs.iter().any(|spec| spec.written);
         for index in 0..inputs.len() {
-            if any_written {
+            if this.any_written {
                 this.check_overlap(index)?;
             }
             if !this.is_covered(index) {
@@ -148,6 +149,9 @@ impl<'a> Borrowed<'a> {
 
     /// Neighbours in one storage share a writer's borrow (the first writer's, where there are several).
     fn is_covered(&self, index: usize) -> bool {
+        if !self.any_written {
+            return false;
+        }
         let (mine, written) = (self.inputs[index].storage(), self.specs[index].written);
         self.others_written(index)
             .any(|other| (!written || other < index) && mine.is_same(self.inputs[other].storage()))
@@ -223,7 +227,7 @@ pub(super) fn check_output(
     index: usize,
     tensor: &Tensor,
     output: &Output,
-    device: &dyn Device,
+    device: DeviceId,
 ) -> Result<()> {
     ensure!(
         tensor.dtype() == output.dtype,
@@ -240,16 +244,24 @@ pub(super) fn check_output(
         output.shape
     );
     ensure!(
-        tensor.device() == device.id(),
+        tensor.device() == device,
         DeviceMismatch,
         "output {index} is on {}, not {}",
         tensor.device(),
-        device.id()
+        device
     );
     Ok(())
 }
 
-pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) -> Result<()> {
+/// Alignments are powers of two, for which no division is needed.
+fn is_aligned(address: u64, align: u64) -> bool {
+    match align.is_power_of_two() {
+        true => address & (align - 1) == 0,
+        false => address.is_multiple_of(align),
+    }
+}
+
+pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: DeviceId) -> Result<()> {
     let name = &spec.name;
     ensure!(
         tensor.dtype() == spec.dtype,
@@ -266,11 +278,11 @@ pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) ->
         spec.shape
     );
     ensure!(
-        tensor.device() == device.id(),
+        tensor.device() == device,
         DeviceMismatch,
         "input {name} is on {}, not {}",
         tensor.device(),
-        device.id()
+        device
     );
     ensure!(
         same_strides(tensor, &spec.strides) || tensor.is_empty(),
@@ -280,7 +292,7 @@ pub(super) fn check_input(tensor: &Tensor, spec: &Input, device: &dyn Device) ->
         spec.strides
     );
     ensure!(
-        tensor.address().is_multiple_of(spec.align) || tensor.is_empty(),
+        is_aligned(tensor.address(), spec.align) || tensor.is_empty(),
         LayoutMismatch,
         "input {name} is not aligned to {} bytes",
         spec.align

@@ -53,7 +53,7 @@ impl Program {
         let ready = self.instance(inputs)?;
         let instance = &ready.instance;
         for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
-            check_input(tensor, spec, &*self.device)?;
+            check_input(tensor, spec, self.device.id())?;
         }
         check_output_count(outputs.len(), instance)?;
         for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
@@ -65,7 +65,7 @@ impl Program {
                 );
                 continue;
             };
-            check_output(index, tensor, output, &*self.device)?;
+            check_output(index, tensor, output, self.device.id())?;
             ensure!(
                 instance.has_own_memory(index),
                 InvalidArgument,

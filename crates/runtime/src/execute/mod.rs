@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A call in the steady state asks for no memory but its outputs', takes no contended lock and makes no system call:
-//! the arena and the words of its launches wait in a workspace that the call takes and puts back. Calls may run at
-//! once on several threads; each has a workspace of its own. [`Bound`] is a call whose tensors were decided before.
+//! the arena and the words of its launches wait in a workspace that the call takes and puts back, and so does the memory
+//! of small outputs of former calls that nobody holds any more. Calls may run at once on several threads; each has a
+//! workspace of its own. [`Bound`] is a call whose tensors were decided before.
 //!
 //! Inputs are checked against the plan (type, shape, strides, alignment, device) and borrowed for the time of the
 //! call: an input that the plan writes must not overlap another one, nor be in use elsewhere.
@@ -28,7 +29,7 @@ pub use hosted::{Host, LATER};
 pub use replay::ReplayStats;
 
 use crate::device::{Device, Launch, LoadedKernel, Stream};
-use crate::storage::Storage;
+use crate::storage::{Kept, Storage};
 use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
 use border::{Borrowed, Targets, check_input, check_output, check_output_count};
@@ -84,6 +85,35 @@ struct Workspace {
     /// Memory of the buffers that the caller gets; empty between calls.
     fresh: Vec<Option<Storage>>,
     replay: Replay,
+    /// Memory of small buffers that callers got: two each, since many a caller holds the last result while the next is computed.
+    kept: Vec<[Option<Kept>; 2]>,
+}
+
+/// The largest output, in bytes, whose memory is kept. Above it the work takes longer than an allocator does.
+const KEPT_BYTES: usize = 8 << 10;
+
+impl Workspace {
+    /// Memory for an output, which an earlier call may have given out.
+    #[inline]
+    fn output_memory(&mut self, index: usize, bytes: usize, device: &dyn Device) -> Result<u64> {
+        let kept = &mut self.kept[index];
+        let known = kept.iter().flatten().find_map(Kept::again);
+        let storage = match known {
+            Some(storage) => storage,
+            None => {
+                let storage = device.allocate(bytes)?;
+                // What others do in the memory of a device may still be under way when they let go of it.
+                let may_keep = bytes <= KEPT_BYTES && storage.device().is_none();
+                if let Some(place) = kept.iter_mut().find(|place| place.is_none())
+                    && may_keep
+                {
+                    *place = Some(Kept::new(&storage));
+                }
+                storage
+            }
+        };
+        Ok(self.fresh[index].insert(storage).address())
+    }
 }
 
 /// An instance for the time of a call.
@@ -203,7 +233,7 @@ impl Program {
         let instance = &ready.instance;
         check_output_count(outputs.len(), instance)?;
         for (index, (tensor, output)) in outputs.iter().zip(&instance.outputs).enumerate() {
-            check_output(index, tensor, output, &*self.device)?;
+            check_output(index, tensor, output, self.device.id())?;
         }
         let targets = Targets::new(outputs, instance, inputs);
         let mut elsewhere = Vec::new();
@@ -273,8 +303,9 @@ impl Program {
         results: &mut dyn FnMut(usize, Tensor),
     ) -> Result<()> {
         let instance = &ready.instance;
+        let device = self.device.id();
         for (tensor, spec) in inputs.iter().zip(&instance.inputs) {
-            check_input(tensor, spec, &*self.device)?;
+            check_input(tensor, spec, device)?;
         }
         let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
         let workspace = self.workspace(ready, Stream::default());
@@ -325,10 +356,7 @@ impl Program {
                         Some(storage) => workspace.fresh[index].insert(storage).address(),
                         // Made by the first segment that writes it.
                         None if instance.apart => NOWHERE,
-                        None => {
-                            let storage = self.device.allocate(buffer.bytes)?;
-                            workspace.fresh[index].insert(storage).address()
-                        }
+                        None => workspace.output_memory(index, buffer.bytes, &*self.device)?,
                     },
                 },
                 Home::Arena { .. }
@@ -624,6 +652,7 @@ impl Program {
             stream,
             fresh: vec![None; instance.buffers.len()],
             replay: Replay::Unused,
+            kept: instance.buffers.iter().map(|_| [None, None]).collect(),
         }))
     }
 
@@ -667,8 +696,8 @@ impl Program {
             }
         };
         let layout = Layout {
-            shape: output.shape.clone(),
-            strides: output.strides.clone(),
+            shape: output.shape.as_slice().into(),
+            strides: output.strides.as_slice().into(),
             offset: start + output.offset,
         };
         Tensor::from_storage(storage, output.dtype, layout)

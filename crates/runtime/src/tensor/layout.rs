@@ -3,15 +3,16 @@
 //! Invariants of a [`Layout`] once [`Layout::check`] accepted it for a storage: extents and strides are not negative,
 //! and the element of every index lies inside the storage. Views keep them: each is checked as it is made.
 
+use super::dims::Dims;
 use oxyfuel_base::{Result, ensure, err};
 
 /// Shape, strides and offset in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Extent of each dim.
-    pub shape: Vec<i64>,
+    pub shape: Dims,
     /// Distance between neighbours of each dim.
-    pub strides: Vec<i64>,
+    pub strides: Dims,
     /// Position of the first element.
     pub offset: i64,
 }
@@ -34,6 +35,7 @@ pub fn element_count(shape: &[i64]) -> Result<i64> {
 }
 
 /// Whether two short lists of extents or strides are the same. A loop right here: a call of the C library's comparison takes longer than the few numbers do.
+#[inline]
 pub fn same(a: &[i64], b: &[i64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
@@ -47,8 +49,9 @@ pub fn byte_count(shape: &[i64], element_size: usize) -> Result<usize> {
 }
 
 /// Row-major strides.
-pub fn contiguous_strides(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1i64; shape.len()];
+pub fn contiguous_strides(shape: &[i64]) -> Dims {
+    let mut strides = Dims::from(shape);
+    strides.fill(1);
     for dim in (1..shape.len()).rev() {
         strides[dim - 1] = strides[dim].saturating_mul(shape[dim].max(1));
     }
@@ -59,7 +62,7 @@ impl Layout {
     /// Row-major from the start of a storage.
     pub fn contiguous(shape: &[i64]) -> Self {
         Self {
-            shape: shape.to_vec(),
+            shape: shape.into(),
             strides: contiguous_strides(shape),
             offset: 0,
         }
@@ -200,7 +203,8 @@ impl Layout {
                 self.shape
             )
         })?;
-        let mut strides = vec![0; shape.len()];
+        let mut strides = Dims::from(shape);
+        strides.fill(0);
         for dim in 0..self.rank() {
             let (from, to) = (self.shape[dim], shape[new + dim]);
             ensure!(
@@ -212,7 +216,7 @@ impl Layout {
             strides[new + dim] = if from == to { self.strides[dim] } else { 0 };
         }
         Ok(Self {
-            shape: shape.to_vec(),
+            shape: shape.into(),
             strides,
             offset: self.offset,
         })
@@ -229,7 +233,7 @@ impl Layout {
         );
         if count == 0 || self.is_contiguous() {
             return Ok(Self {
-                shape: shape.to_vec(),
+                shape: shape.into(),
                 strides: contiguous_strides(shape),
                 offset: self.offset,
             });
@@ -244,7 +248,7 @@ impl Layout {
             .help("call contiguous() first")
         })?;
         Ok(Self {
-            shape: shape.to_vec(),
+            shape: shape.into(),
             strides,
             offset: self.offset,
         })
@@ -252,7 +256,7 @@ impl Layout {
 
     /// Strides of `shape` over our elements. Old and new dims are matched from the right in groups of equal element
     /// count; within a group the old dims must be mergeable into one.
-    fn regroup(&self, shape: &[i64]) -> Option<Vec<i64>> {
+    fn regroup(&self, shape: &[i64]) -> Option<Dims> {
         let old: Vec<(i64, i64)> = self
             .shape
             .iter()
@@ -260,7 +264,8 @@ impl Layout {
             .zip(self.strides.iter().copied())
             .filter(|(extent, _)| *extent != 1)
             .collect();
-        let mut strides = vec![1; shape.len()];
+        let mut strides = Dims::from(shape);
+        strides.fill(1);
         let (mut at, mut new) = (old.len(), shape.len());
         while at > 0 {
             // Merge old dims while each continues the one to its right.
@@ -339,8 +344,8 @@ mod tests {
         fn check_agrees_with_enumeration(
             dims in proptest::collection::vec((0i64..4, 0i64..6), 0..4), offset in 0i64..8, capacity in 0usize..30,
         ) {
-            let (shape, strides) = dims.into_iter().unzip();
-            let layout = Layout { shape, strides, offset };
+            let (shape, strides): (Vec<i64>, Vec<i64>) = dims.into_iter().unzip();
+            let layout = Layout { shape: shape.into(), strides: strides.into(), offset };
             let inside = positions(&layout).iter().all(|at| *at < capacity as i64);
             prop_assert_eq!(layout.check(capacity).is_ok(), inside);
         }
@@ -348,7 +353,7 @@ mod tests {
         #[test]
         fn contiguous_means_row_major(dims in proptest::collection::vec((0i64..4, 0i64..6), 0..4)) {
             let (shape, strides): (Vec<i64>, Vec<i64>) = dims.into_iter().unzip();
-            let layout = Layout { shape, strides, offset: 0 };
+            let layout = Layout { shape: shape.into(), strides: strides.into(), offset: 0 };
             let row_major = positions(&layout).iter().enumerate().all(|(i, at)| i as i64 == *at);
             prop_assert_eq!(layout.is_contiguous(), row_major);
         }
@@ -378,8 +383,8 @@ mod tests {
         );
         assert_eq!(element_count(&[i64::MAX, i64::MAX, 0]).unwrap(), 0);
         let wild = Layout {
-            shape: vec![2, 2],
-            strides: vec![i64::MAX, i64::MAX],
+            shape: [2, 2].as_slice().into(),
+            strides: [i64::MAX, i64::MAX].as_slice().into(),
             offset: 1,
         };
         assert_eq!(

@@ -4,6 +4,7 @@
 //! memory. Views share the storage; a write through one is seen by all. Everything here is bookkeeping and plain
 //! copies: computing is the business of kernels.
 
+pub mod dims;
 pub mod element;
 pub mod layout;
 
@@ -147,21 +148,25 @@ impl Tensor {
     }
 
     /// The element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// The extent of each dim.
+    #[inline]
     pub fn shape(&self) -> &[i64] {
         &self.layout.shape
     }
 
     /// The distance between neighbours of each dim, in elements.
+    #[inline]
     pub fn strides(&self) -> &[i64] {
         &self.layout.strides
     }
 
     /// The position of the first element in the storage, in elements.
+    #[inline]
     pub fn offset(&self) -> i64 {
         self.layout.offset
     }
@@ -172,21 +177,25 @@ impl Tensor {
     }
 
     /// The memory behind.
+    #[inline]
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
     /// Where the memory is.
+    #[inline]
     pub fn device(&self) -> DeviceId {
         self.storage.device_id()
     }
 
     /// The address of the first element on its device.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.storage.address() + self.layout.offset as u64 * self.dtype.size() as u64
     }
 
     /// The number of dims.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.layout.rank()
     }
@@ -201,6 +210,7 @@ impl Tensor {
     }
 
     /// Whether there is no element.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.layout.shape.contains(&0)
     }
@@ -417,8 +427,8 @@ mod tests {
             Code::OutOfMemory
         );
         let outside = Layout {
-            shape: vec![7],
-            strides: vec![1],
+            shape: [7].as_slice().into(),
+            strides: [1].as_slice().into(),
             offset: 0,
         };
         assert_eq!(
