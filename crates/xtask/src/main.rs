@@ -12,6 +12,7 @@ mod bench;
 mod cross;
 mod deny;
 mod deps;
+mod disk;
 mod fuzz;
 mod gpu_pack;
 mod judge;

@@ -2,14 +2,14 @@
 
 use crate::args::Args;
 use crate::tally::{Runner, Tally};
-use crate::{Outcome, cross, deny, deps, links, lint, process, venv, workspace};
+use crate::{Outcome, cross, deny, deps, disk, links, lint, process, venv, workspace};
 use std::process::Command;
 use std::time::Instant;
 
 pub const HELP: &str = "\
 usage: cargo xtask test [--only-tests] [-- <arguments for the runner>]
 
-Runs everything CI runs: formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
+Runs everything CI runs: room on the disk, formatting, the crate table (`deps`), licences (`deny`), the pages' `links`, clippy,
 then all tests and doctests of the workspace, then the Python package: its tests, the counts of every operator and
 model, and `pip install .` with the quickstart in a fresh environment. Makes the pinned Python environment
 `.venv-test` by itself. Uses cargo-nextest where it is installed. Closes with one line: `N passed, N failed`, and how many tests of
@@ -26,6 +26,7 @@ const FULL_RUN: &str = "OXYFUEL_FULL_TEST";
 type Step = (&'static str, fn() -> Outcome);
 
 const CHECKS: &[Step] = &[
+    ("disk", disk::check),
     ("fmt", || lint::format(true)),
     ("deps", deps::check),
     ("deny", deny::check),
