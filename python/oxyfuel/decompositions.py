@@ -24,6 +24,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
         "logaddexp2",
         "log_sigmoid_forward",
     ),
+    "writes a slice, its parts pass over the whole": ("select_scatter",),
     "their parts read a number out of a tensor, which tracing cannot": ("take",),
     "one fused kernel in torch, many passes over memory in parts": (
         "_scaled_dot_product_flash_attention_for_cpu",

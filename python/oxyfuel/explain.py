@@ -169,6 +169,8 @@ def explain(
     def door(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         return backend(gm, inputs, mode=mode, options=options)
 
+    # Before the tracer's modes stand between a call and its operator.
+    _host()
     doors.add(door)
     function = _torch.original(function)
     before = recompiles(function)
@@ -302,8 +304,12 @@ def _describe(graph: GraphReport) -> list[str]:
 
 
 def _expected(work: dict[str, Any]) -> str:
+    """How long it should take, what bounds that, and how near it comes to the roofline: launches and calls are above it."""
     expected = work["expected"]
-    return "" if expected is None else f"; about {_about(expected['seconds'])}, bound by {BOUNDS[expected['bound']]}"
+    if expected is None:
+        return ""
+    share = expected["roof_seconds"] / expected["seconds"] if expected["seconds"] > 0 else 1.0
+    return f"; about {_about(expected['seconds'])}, bound by {BOUNDS[expected['bound']]}, {share:.0%} of the roofline".replace("%", " %")
 
 
 def _seconds(duration: dict[str, int]) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
+from collections.abc import Callable
 
 import oxyfuel
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 def test_kernels_calls_and_reasons() -> None:
@@ -50,6 +53,23 @@ def test_a_verdict_says_what_it_is_worth() -> None:
     data = json.loads(said.to_json())
     assert data["verdict"]["gain"] == verdict.gain and data["graphs"][0]["said"]["figures"]["levels"]
     assert "gain about" in str(said)
+
+
+def test_what_a_call_costs_is_measured_outside_of_the_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    explain = importlib.import_module("oxyfuel.explain")
+    modes = []
+
+    def best(call: Callable[[], object]) -> float:
+        modes.append(_get_current_dispatch_mode())
+        return 1e-6
+
+    monkeypatch.setattr(explain, "_best", best)
+    explain._host.cache_clear()
+    try:
+        oxyfuel.explain(lambda x: x + 1, torch.randn(4))
+    finally:
+        explain._host.cache_clear()
+    assert modes == [None, None]
 
 
 def test_what_a_decomposition_made_counts_as_one_operator() -> None:

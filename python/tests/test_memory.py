@@ -21,7 +21,7 @@ OPTIONS = {"fallback": "error", "fallback_random": True, "output_pool": False}
 MODELS = dict.fromkeys(models.MODELS, 1.0)
 
 # Of so many random programs of a few hundred bytes each, so many take more.
-PROGRAMS, ABOVE = range(5000, 5060), 8
+PROGRAMS, ABOVE = range(5000, 5060), 2
 
 
 class Live(TorchDispatchMode):

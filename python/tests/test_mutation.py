@@ -101,6 +101,16 @@ def test_write_where_an_index_says() -> None:
     same(f, make)
 
 
+def test_a_write_to_a_slice_moves_the_slice_alone() -> None:
+    def f(x: torch.Tensor) -> None:
+        x[..., -1] *= 2
+        x[3] = 0
+
+    same(f, seeded((8, 64, 32)))
+    (graph,) = oxyfuel.explain(f, *seeded((8, 64, 32))()).graphs
+    assert graph.kernel_bytes <= 4 * (2 * 8 * 64 + 64 * 32), str(graph)
+
+
 def test_channels_last_stays() -> None:
     def make() -> list[torch.Tensor]:
         torch.manual_seed(3)

@@ -164,14 +164,14 @@ fn is_elementwise(op: &Op) -> bool {
     match op.category() {
         Category::Pointwise => true,
         Category::Indexing => !matches!(op, Op::Cat { .. }),
+        Category::Source => !matches!(op, Op::Constant { .. }),
+        Category::Update => matches!(op, Op::Copy),
         Category::Scan
         | Category::Sort
         | Category::Attention
         | Category::View
-        | Category::Source
         | Category::Reduction
         | Category::Matmul
-        | Category::Update
         | Category::Composite
         | Category::External => false,
     }
@@ -337,7 +337,7 @@ impl<'a> Search<'a> {
         };
         let same = |&v: &ValueId| {
             self.memory(draft, v).is_none_or(|lies| {
-                node.op.category() == Category::Pointwise
+                (node.op.category() == Category::Pointwise || node.op == Op::Copy)
                     && lies.offset == own.offset
                     && self.graph.ty(v).shape == whole.shape
                     && same_strides(&whole.shape, &lies.strides, &own.strides)
