@@ -5,7 +5,7 @@
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
 defaults of the process, `explain`, which says what became of a model, `recompiles`, which says what was compiled again, `trim`, which gives kept memory
-back, and the errors.
+back, `memory_summary`, which says where memory is, and the errors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ._native import __version__, trim
 from .backend import backend
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import Explanation, GraphReport, explain
+from .memory import memory_summary
 from .options import Options
 from .recompiles import Recompile, recompiles
 
@@ -30,6 +31,7 @@ __all__ = [
     "backend",
     "config",
     "explain",
+    "memory_summary",
     "recompiles",
     "trim",
 ]

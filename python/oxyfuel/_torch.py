@@ -73,6 +73,18 @@ num_threads = torch.get_num_threads
 # Makes a CPU tensor from sizes, strides and dtype, without the dispatcher's detours.
 empty_strided_cpu = torch._C._dynamo.guards._empty_strided_cpu
 
+# The same on any device: sizes, strides, and by name the dtype and the device.
+empty_strided = torch.empty_strided
+
+
+def _only_stream(index: int) -> int:
+    """Of a torch without GPUs, which is never asked."""
+    return 0
+
+
+# The stream on which operators of a GPU run now, as the driver's handle, by the GPU's number.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _only_stream)
+
 
 def is_ordinary(value: torch.Tensor) -> bool:
     """Whether a traced value stands for a plain tensor, not for somebody's subclass."""
@@ -288,6 +300,31 @@ def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: 
         if alias is not None and (alias.is_write or not written):
             found.append(args[place] if place < len(args) else kwargs.get(parameter.name))
     return [args[0]] if op is torch.ops.aten._unsafe_view.default and not written else found
+
+
+# Copies each tensor of a list into one of another.
+copy_each = torch._foreach_copy_
+
+# Whether the tensors of a list that stand at these positions lie at these addresses: `(list, addresses, positions)`.
+same_places: Callable[[list[Any], list[int | None], list[int]], bool] = torch._C._tensors_data_ptrs_at_indices_equal
+
+
+def static_inputs() -> tuple[int, ...]:
+    """The inputs of the graph that is being compiled which stay where they are: parameters and buffers."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return tuple(getattr(metadata, "static_input_indices", None) or ())
+
+
+# What attention on a GPU calls the state of its random numbers.
+_STATE = {"philox_seed", "philox_offset", "rng_state", "unused"}
+
+
+@functools.cache
+def random_state(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The arguments and the results of an operator that are the state of a generator. Where they lie (on the GPU, or on the CPU) is known when it has run; tracing guesses."""
+    arguments, results = op._schema.arguments, op._schema.returns
+    return tuple(tuple(i for i, item in enumerate(items) if item.name in _STATE) for items in (arguments, results))  # type: ignore[return-value]
 
 
 def on_recompile(see: Callable[[CodeType, Any, list[tuple[Any, str]]], None]) -> None:

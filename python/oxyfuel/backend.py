@@ -45,14 +45,29 @@ def backend(
     if torch.are_deterministic_algorithms_enabled():
         # Dynamo guards it: a change of the setting compiles again.
         chosen = dataclasses.replace(chosen, deterministic=True)
-    with _torch.cached_as(_key(chosen)):
+    with _torch.cached_as(_key(chosen, _devices(example_inputs))):
         return _aot(chosen)(gm, example_inputs)
 
 
+def _devices(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """The CPU, and the GPUs that tensors are on."""
+    gpus = {str(value.device) for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    return ("cpu", *sorted(gpus))
+
+
 @functools.lru_cache(maxsize=None)
-def _key(options: Options) -> str:
+def _key(options: Options, devices: tuple[str, ...]) -> str:
     """Everything that compiled code depends on besides the graph."""
-    return f"{_native.fingerprint(options.native([], torch.get_num_threads()))} {options}"
+    machines = []
+    for device in devices:
+        try:
+            machines.append(_native.fingerprint(options.native([], torch.get_num_threads(), device)))
+        except OxyfuelError as error:
+            if device == "cpu":
+                raise
+            # A graph that needs the GPU says so itself, when it is compiled.
+            machines.append(str(error))
+    return f"{' '.join(machines)} {options}"
 
 
 def _aot(options: Options) -> Callable[..., Any]:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from . import _native, _torch
-from .describe import describe
-from .options import Options
+from .describe import Description, describe
+from .options import RECORDED, Options
+from .recorded import BESIDE, Facts, Recorder
 
 log = logging.getLogger("oxyfuel")
 
@@ -20,9 +21,13 @@ log = logging.getLogger("oxyfuel")
 class OutputCode(_torch.BoxedCode):
     """A boxed callable: takes a list, empties it, and returns the outputs. Pickled, it is the plan and the objects that the plan names."""
 
-    def __init__(self, run: Any, role: str, settings: str | None = None, objects: list[Any] | None = None) -> None:
+    def __init__(
+        self, run: Any, role: str, settings: str | None = None, objects: list[Any] | None = None, facts: Facts | None = None
+    ) -> None:
         super().__init__()
         self.run = run
+        # Who is called instead of the graph, where calls are recorded.
+        self.recorder = None if facts is None else Recorder(run, facts)
         self.role = role
         self.settings = settings
         self.objects = objects
@@ -33,25 +38,29 @@ class OutputCode(_torch.BoxedCode):
         return cls(functools.partial(_interpret, gm), role)
 
     def __call__(self, inputs: list[Any]) -> Any:
+        run = self.run if self.recorder is None else self.recorder
         if _torch.profiler_enabled():
             with torch.profiler.record_function(f"oxyfuel::{self.role}"):
-                return self.run(inputs)
-        return self.run(inputs)
+                return run(inputs)
+        return run(inputs)
+
+    def _facts(self) -> Facts | None:
+        return None if self.recorder is None else self.recorder.facts
 
     def __copy__(self) -> OutputCode:
-        return OutputCode(self.run, self.role, self.settings, self.objects)
+        return OutputCode(self.run, self.role, self.settings, self.objects, self._facts())
 
     def __getstate__(self) -> dict[str, Any]:
         if self.settings is None:
             raise pickle.PicklingError("a graph that was not compiled has no plan")
-        return {"plan": self.run.serialize(), "role": self.role, "settings": self.settings, "objects": self.objects}
+        return {"plan": self.run.serialize(), "role": self.role, "settings": self.settings, "objects": self.objects, "facts": self._facts()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         started = time.perf_counter()
         run = _native.load(state["plan"], state["settings"], state["objects"])
         seconds = time.perf_counter() - started
         log.debug("%s: loaded in %.1f ms", state["role"], 1e3 * seconds, extra={"loading": seconds})
-        self.__init__(run, state["role"], state["settings"], state["objects"])  # type: ignore[misc]
+        self.__init__(run, state["role"], state["settings"], state["objects"], state["facts"])  # type: ignore[misc]
 
 
 def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -64,9 +73,23 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     """Compiles an ATen graph; raises where that fails."""
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []
-    settings = options.native(external, torch.get_num_threads())
+    settings = options.native(external, torch.get_num_threads(), description.device)
     graph = _native.compile(description.text, settings, description.objects)
-    return OutputCode(graph, role, settings, description.objects)
+    return OutputCode(graph, role, settings, description.objects, _facts(gm, description, graph.steps, options, role))
+
+
+def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, options: Options, role: str) -> Facts | None:
+    """What a recorder of calls has to know; none where calls are not to be recorded."""
+    if options.mode not in RECORDED or not description.device.startswith("cuda"):
+        return None
+    obstacle = None
+    if role != "inference":
+        obstacle = "it is a part of a training step"
+    elif description.beside is not None:
+        obstacle = f"{description.beside} is not done on the GPU alone"
+    elif steps < len(gm.graph.output_node().args[0]) + BESIDE:
+        obstacle = f"it has {steps} steps, which take less time than what a recording needs beside them"
+    return Facts(description.device, _torch.static_inputs(), description.written, obstacle)
 
 
 def _nodes_of(gm: torch.fx.GraphModule, operators: tuple[str, ...]) -> list[str]:

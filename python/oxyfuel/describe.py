@@ -9,11 +9,14 @@ generators, constants) goes into a list of objects beside the text, and the text
 - Sizes are expressions over symbols s0, s1, ..., renamed from sympy's; nodes that only compute sizes disappear into them.
 - `getitem` disappears into `{"node": "split", "index": 1}`.
 - A `copy_` into a graph input that nothing reads afterwards becomes a mutation; any other write is a call of torch's, in order with all that touch the same memory.
-- A value that is no plain tensor on the CPU is of kind `object`: only torch's own operators touch it.
+- A graph has one device: the GPU that holds most of its values, or the CPU. A value that is no plain tensor there is of kind `object`: only torch's own operators touch it.
+- A number of the CPU's (a tensor without dims) that meets tensors of a GPU is copied there first, by a call of torch's.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -59,6 +62,12 @@ class Description:
 
     text: str
     objects: list[Any]
+    device: str
+    """Where everything is that kernels of ours touch."""
+    written: tuple[int, ...]
+    """Inputs that the graph writes."""
+    beside: str | None
+    """What of it is not done on that device, or asks it for a number: the first such node."""
 
 
 class Call:
@@ -103,12 +112,26 @@ def describe(gm: fx.GraphModule, name: str) -> Description:
     return _Describer(gm).run(name)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is a tensor that kernels of ours may read."""
+CPU = torch.device("cpu")
+
+
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """Where kernels of ours run: on the GPU that holds most of the graph's values, the first of several that hold as many; where none holds any, on the CPU."""
+    held: collections.Counter[torch.device] = collections.Counter()
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor) and item.device.type == "cuda":
+                held[item.device] += 1
+    return held.most_common(1)[0][0] if held and torch.version.hip is None else CPU
+
+
+def is_plain(value: Any, device: torch.device) -> bool:
+    """Whether a value is a tensor that kernels of ours on that device may read."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided
-        and value.device.type == "cpu"
+        and value.device == device
         and value.dtype in DTYPES
         and not value.is_conj()
         and not value.is_neg()
@@ -144,6 +167,9 @@ class _Target:
 class _Describer:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
+        self.device = device_of(gm)
+        # Numbers of the CPU's that a GPU's operators read: where they are on the GPU.
+        self.brought: dict[fx.Node, Any] = {}
         self.symbols = Symbols(_torch.shape_env_of(gm))
         self.objects: list[Any] = []
         self.object_of: dict[int, int] = {}
@@ -157,6 +183,8 @@ class _Describer:
         self.tokens = {node.args[0] for node in gm.graph.nodes if node.target is _torch.with_effects}
         # Symbols that have a number by now.
         self.told: set[Any] = set()
+        # States of generators, which only calls of torch's touch: where they lie is known when a call has run.
+        self.states = self.generators() if self.device != CPU else set()
         # Values whose memory calls of torch's write: objects, whose readers keep their order with the writers.
         self.in_place: set[fx.Node] = set()
 
@@ -202,7 +230,29 @@ class _Describer:
             "objects": len(self.objects),
         }
         # Made here, of plain data: it has no circles.
-        return Description(json.dumps(description, check_circular=False, separators=(",", ":")), self.objects)
+        text = json.dumps(description, check_circular=False, separators=(",", ":"))
+        written = tuple(place for node, place in placeholders.items() if node in self.in_place or any(m["input"] == place for m in mutations))
+        return Description(text, self.objects, str(self.device), written, None if self.device == CPU else self.beside())
+
+    def beside(self) -> str | None:
+        """The first node that works elsewhere than on the graph's device, or that the host waits for."""
+        for node in self.gm.graph.nodes:
+            value = self.value(node)
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, torch.Tensor) and item.device != self.device:
+                    return str(node.name)
+            if node.target in READERS or node.meta.get("unbacked_bindings"):
+                return str(node.name)
+        return None
+
+    def generators(self) -> set[fx.Node]:
+        """Inputs that are the state of a generator to a call."""
+        found: set[fx.Node] = set()
+        for node in self.gm.graph.nodes:
+            if isinstance(node.target, _torch.OpOverload):
+                arguments, _ = _torch.random_state(node.target)
+                found.update(source for place in arguments if place < len(node.args) for source in _nodes(node.args[place]))
+        return {node for node in found if node.op == "placeholder"}
 
     def target(self, node: fx.Node) -> _Target:
         """What is known of the callable of a call."""
@@ -238,7 +288,7 @@ class _Describer:
                 whole[node] = whole.get(same[0], same[0])
             if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
                 target, source = node.args[:2]
-                plain = isinstance(source, fx.Node) and is_plain(target.meta.get("val")) and is_plain(source.meta.get("val"))
+                plain = isinstance(source, fx.Node) and all(is_plain(end.meta.get("val"), self.device) for end in (target, source))
                 if plain and not late:
                     found[target] = node
                     continue
@@ -285,7 +335,7 @@ class _Describer:
 
     def input(self, node: fx.Node) -> dict[str, Any]:
         value = node.meta.get("val")
-        if node in self.tokens or node in self.in_place:
+        if node in self.tokens or node in self.in_place or node in self.states:
             # A token looks like a tensor while tracing; what comes in its place is anything.
             self.uses[node] = {"node": node.name}
             return {"name": node.name, "kind": "object"}
@@ -316,6 +366,9 @@ class _Describer:
             results[0] = {"kind": "object"}
         if node in self.in_place:
             results = [{"kind": "object"} if result["kind"] == "tensor" else result for result in results]
+        if self.device != CPU and isinstance(node.target, _torch.OpOverload):
+            for index in _torch.random_state(node.target)[1]:
+                results[index] = {"kind": "object"}
         target = known.name
         for index, source in MISTOLD.get(target, {}).items() if target else ():
             dtype = source if isinstance(source, torch.dtype) else node.args[source].meta["val"].dtype
@@ -324,8 +377,9 @@ class _Describer:
         try:
             if target is None:
                 raise Inexpressible
-            args: list[Any] = [self.arg(arg) for arg in node.args]
-            kwargs = {key: self.arg(arg) for key, arg in node.kwargs.items()}
+            with self.bringing(node, results):
+                args: list[Any] = [self.arg(arg) for arg in node.args]
+                kwargs = {key: self.arg(arg) for key, arg in node.kwargs.items()}
         except Inexpressible:
             target, args, kwargs = self.wrapped(node)
         said: dict[str, Any] = {
@@ -348,6 +402,36 @@ class _Describer:
             self.extents([(item, use, result["kind"]) for item, use, result in zip(value if sequence else [value], uses, results, strict=True)])
         if node.target in READERS and isinstance(value, torch.SymBool):
             self.truth(node, value.node.expr)
+
+    @contextlib.contextmanager
+    def bringing(self, node: fx.Node, results: list[dict[str, Any]]) -> Iterator[None]:
+        """Within, numbers of the CPU's that an elementwise operator of a GPU reads are said as copies of them on the GPU, each made once. Eager takes them as they are."""
+        elementwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+        if self.device == CPU or not elementwise or all(result["kind"] != "tensor" for result in results):
+            yield
+            return
+        before = {source: self.uses[source] for source in node.all_input_nodes if self.is_number(source)}
+        for source, use in before.items():
+            if source not in self.brought:
+                value = self.value(source)
+                said = {"name": f"{source.name}_brought", "target": "aten._to_copy.default", "args": [use], "kwargs": {"device": self.arg(self.device)}}
+                results = [{"kind": "tensor", "type": self.type(value)}]
+                self.nodes.append({**said, "results": results, "sequence": False, "ordered": self.touches(source)})
+                self.brought[source] = {"node": said["name"]}
+            self.uses[source] = self.brought[source]
+        try:
+            yield
+        finally:
+            self.uses.update(before)
+
+    def is_number(self, node: fx.Node) -> bool:
+        """Whether a value is one number in the CPU's memory that nothing writes."""
+        value = self.value(node)
+        return is_plain(value, CPU) and value.dim() == 0 and node not in self.in_place
+
+    def value(self, node: fx.Node) -> Any:
+        """What was traced, or the constant itself."""
+        return _attribute(self.gm, node.target) if node.op == "get_attr" else node.meta.get("val")
 
     def touches(self, node: fx.Node) -> bool:
         """Whether a call reads or writes memory that calls of torch's write."""
@@ -404,17 +488,18 @@ class _Describer:
             said = self.int(value)
             # Only a symbol of its own can be bound by a call.
             return {"kind": "int", "value": said} if re.fullmatch(r"s\d+", str(said)) else {"kind": "object"}
-        if not is_plain(value):
+        if not is_plain(value, self.device):
             return {"kind": "object"}
+        return {"kind": "tensor", "type": self.type(value)}
+
+    def type(self, value: torch.Tensor) -> dict[str, Any]:
+        """What is known of a tensor on the graph's device."""
         return {
-            "kind": "tensor",
-            "type": {
-                "dtype": DTYPES[value.dtype],
-                "shape": [self.int(n) for n in value.shape],
-                "strides": [self.int(n) for n in value.stride()],
-                "device": "cpu",
-                "requires_grad": value.requires_grad,
-            },
+            "dtype": DTYPES[value.dtype],
+            "shape": [self.int(n) for n in value.shape],
+            "strides": [self.int(n) for n in value.stride()],
+            "device": str(self.device),
+            "requires_grad": value.requires_grad,
         }
 
     def int(self, value: int | torch.SymInt) -> int | str:
@@ -451,7 +536,8 @@ class _Describer:
     def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
         """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""
         value = _attribute(self.gm, node.target)
-        small = node not in self.in_place and is_plain(value) and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
+        ours = node not in self.in_place and self.device == CPU and is_plain(value, CPU)
+        small = ours and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
         if not small or not value.is_contiguous():
             return self.object(value)
         # Read as memory: an operation on it would be traced.

@@ -282,9 +282,9 @@ def _together(said: Explanation) -> Verdict | None:
 def _describe(graph: GraphReport) -> list[str]:
     if graph.said is None:
         return [f"{graph.role}: runs uncompiled: {graph.cause}"]
-    lines = [f"{graph.role}: {_count(graph.nodes, 'operator')} in {_count(len(graph.kernels), 'kernel')}, {len(graph.external)} left to torch"]
+    lines = [f"{graph.role}: {_count(graph.nodes, 'operator')} in {_count(len(graph.kernels), 'kernel')}, {len(graph.external)} left to torch{_where(graph.said)}"]
     for kernel in graph.kernels:
-        code = "" if kernel["code"] == "machine" else f", {kernel['code']}: {kernel['note']}"
+        code = "" if kernel["code"] in ("machine", "ptx") else f", {kernel['code']}: {kernel['note']}"
         often = f", {kernel['launches']} times" if kernel["launches"] > 1 else ""
         lines.append(f"  kernel {kernel['name']}: {' '.join(kernel['ops'])}{code}{often}")
         if kernel["bytes"] is not None and kernel["flops"] is not None:
@@ -301,6 +301,12 @@ def _describe(graph: GraphReport) -> list[str]:
     lines.append(f"  compiled in {1e3 * graph.seconds:.1f} ms ({steps})" if steps else f"  compiled in {1e3 * graph.seconds:.1f} ms")
     lines.extend(f"  note: {note}" for note in graph.said["notes"])
     return lines
+
+
+def _where(said: dict[str, Any]) -> str:
+    """The device, where it is not the CPU."""
+    device = said["device"]
+    return "" if device["id"] == "cpu" else f", on {device['id']} ({device['name']})"
 
 
 def _expected(work: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Operators of ours: `torch.ops.oxyfuel.*`, which our rules write into joint graphs.
 
-    seed()                                                      a number of torch's generator
+    seed(device=)                                               a number of torch's generator of that device
     uniform(seed, stream, low, high, size=, stride=, dtype=)    numbers that follow from the arguments alone; so do normal, exponential, bernoulli, integers
 
 An operator of torch that draws random numbers has an effect, so a backward that needs them again must be given all of them. A draw under a seed may be
@@ -30,7 +30,7 @@ DRAWS = {
 }
 
 _library = torch.library.Library("oxyfuel", "DEF")
-_library.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("seed(*, Device? device=None) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 for _name, _spread in DRAWS.items():
     _library.define(
         f"{_name}(Tensor seed, int stream, {_spread}, *, SymInt[] size, SymInt[]? stride=None, ScalarType dtype) -> Tensor",
@@ -38,12 +38,12 @@ for _name, _spread in DRAWS.items():
     )
 
 
-def _seed() -> torch.Tensor:
-    return torch.randint(0, (1 << 63) - 1, ())
+def _seed(device: torch.device | None = None) -> torch.Tensor:
+    return torch.randint(0, (1 << 63) - 1, (), device=device)
 
 
-def _like_seed() -> torch.Tensor:
-    return torch.empty((), dtype=torch.int64)
+def _like_seed(device: torch.device | None = None) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64, device=device)
 
 
 def _empty(size: Any, stride: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
@@ -58,7 +58,7 @@ def _like_draw(seed: torch.Tensor, *spread: Any, size: Any, stride: Any = None, 
 
 def _draw(name: str) -> Callable[..., torch.Tensor]:
     def run(seed: torch.Tensor, *spread: Any, size: Any, stride: Any = None, dtype: torch.dtype) -> torch.Tensor:
-        call = _compiled(name, spread, tuple(size), None if stride is None else tuple(stride), dtype)
+        call = _compiled(name, spread, tuple(size), None if stride is None else tuple(stride), dtype, seed.device)
         (numbers,) = call([seed])
         return numbers
 
@@ -66,14 +66,16 @@ def _draw(name: str) -> Callable[..., torch.Tensor]:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(name: str, spread: tuple[Any, ...], size: tuple[int, ...], stride: tuple[int, ...] | None, dtype: torch.dtype) -> Any:
+def _compiled(
+    name: str, spread: tuple[Any, ...], size: tuple[int, ...], stride: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device
+) -> Any:
     """A graph of this one call."""
     graph = fx.Graph()
     seed = graph.placeholder("seed")
-    seed.meta["val"] = _like_seed()
+    seed.meta["val"] = _like_seed(device)
     kwargs = {"size": list(size), "stride": None if stride is None else list(stride), "dtype": dtype}
     numbers = graph.call_function(getattr(torch.ops.oxyfuel, name).default, (seed, *spread), kwargs)
-    numbers.meta["val"] = _empty(size, stride, dtype, "cpu")
+    numbers.meta["val"] = _empty(size, stride, dtype, device)
     graph.output([numbers])
     return compile_graph(fx.GraphModule({}, graph), Options(), "inference").run
 
@@ -81,5 +83,6 @@ def _compiled(name: str, spread: tuple[Any, ...], size: tuple[int, ...], stride:
 _library.impl("seed", _seed, "CompositeExplicitAutograd")
 torch.library.register_fake("oxyfuel::seed", _like_seed, lib=_library)
 for _name in DRAWS:
-    _library.impl(_name, _draw(_name), "CPU")
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _draw(_name), _key)
     torch.library.register_fake(f"oxyfuel::{_name}", _like_draw, lib=_library)

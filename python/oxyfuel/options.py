@@ -16,6 +16,8 @@ from .errors import OxyfuelError
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# Those under which calls on a GPU are recorded.
+RECORDED = ("reduce-overhead", "max-autotune")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,11 +40,11 @@ class Options:
     trace_dir: str | None = None
     log: str = ""
 
-    def native(self, external: list[str], threads: int) -> str:
-        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now."""
+    def native(self, external: list[str], threads: int, device: str = "cpu") -> str:
+        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's."""
         names = ("mode", "numerics", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
-        return json.dumps({**settings, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
+        return json.dumps({**settings, "device": device, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

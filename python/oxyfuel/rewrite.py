@@ -82,6 +82,8 @@ class _Editor:
                 return [self.size(n, before) for n in self.nodes[name].meta["val"].stride()]
             case {"dtype": name}:
                 return getattr(torch, name)
+            case {"device": name}:
+                return torch.device(name)
             case {"float": text}:
                 return float(text)
             case _:

@@ -34,6 +34,9 @@ pub struct External {
     /// Why it is not compiled, in a few words.
     #[serde(default)]
     pub reason: String,
+    /// The GPU that its tensors are on, where no operand tells; `None`: the host's own memory.
+    #[serde(default)]
+    pub gpu: Option<u32>,
 }
 
 /// An argument of a call.

@@ -27,6 +27,15 @@ pub(crate) struct Entry {
     pub sequence: bool,
 }
 
+/// Where the results of a node are that kernels may touch; where it has none, on the CPU.
+pub(crate) fn device_of(node: &Node) -> Device {
+    let tensors = node.results.iter().filter_map(|item| match item {
+        Item::Tensor { ty } => tensor_type(ty),
+        Item::Int { .. } | Item::Object | Item::None => None,
+    });
+    tensors.map(|ty| ty.device).next().unwrap_or_default()
+}
+
 /// All names so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env<'d>(FxHashMap<&'d str, Entry>);
@@ -346,14 +355,15 @@ impl<'a> Call<'a> {
 
     /// A number or tensor as a value of this dtype.
     pub(crate) fn value_of(&mut self, factor: &Factor, dtype: DType) -> Result<ValueId> {
+        let device = self.device();
         match factor {
             Factor::Value(v) => self.b.cast(*v, dtype),
-            Factor::Number(n) => self.b.full(*n, vec![], dtype, Device::Cpu),
+            Factor::Number(n) => self.b.full(*n, vec![], dtype, device),
             Factor::Symbolic(e) if dtype.is_bool() => {
-                let wide = self.b.scalar_tensor(e.clone(), DType::I64, Device::Cpu)?;
+                let wide = self.b.scalar_tensor(e.clone(), DType::I64, device)?;
                 self.b.cast(wide, dtype)
             }
-            Factor::Symbolic(e) => self.b.scalar_tensor(e.clone(), dtype, Device::Cpu),
+            Factor::Symbolic(e) => self.b.scalar_tensor(e.clone(), dtype, device),
         }
     }
 
@@ -395,6 +405,11 @@ impl<'a> Call<'a> {
                 meta.dtype, meta.device
             )),
         }
+    }
+
+    /// Where the results are.
+    pub(crate) fn device(&self) -> Device {
+        device_of(self.node)
     }
 
     /// Whether what was built is what the host says.

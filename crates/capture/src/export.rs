@@ -23,7 +23,7 @@
 //! A value is replaced only by one of the same dtype, shape and strides, and never where it is a result of the graph or written over an input: those are tensors of their own.
 
 use crate::description::{Description, Item, Node, Type, Value};
-use crate::import::{Drawn, Values, tensor_type};
+use crate::import::{Drawn, Values, gpu, tensor_type};
 use crate::ours;
 use oxyfuel_base::{Expr, Id, Result, Scalar, Symbol, ensure};
 use oxyfuel_graph::{ValueId, same_strides};
@@ -176,7 +176,12 @@ fn drawn_again(
                 name: "oxyfuel_seed".to_owned(),
                 target: ours::SEED,
                 args: vec![],
-                kwargs: BTreeMap::new(),
+                // The host's own memory is where it puts a tensor unasked.
+                kwargs: gpu(tensor.device)
+                    .map(|_| Argument::Value(Value::Device(ty.device.clone())))
+                    .map(|device| ("device", device))
+                    .into_iter()
+                    .collect(),
                 before: draw.node.clone(),
             });
         }

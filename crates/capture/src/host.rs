@@ -1,13 +1,13 @@
 //! Calls that stay with the host: the operator it names, with a template of its arguments.
 
-use crate::call::{Env, Slot};
+use crate::call::{Env, Slot, device_of};
 use crate::description::{Item, Node, Value};
-use crate::import::tensor_type;
+use crate::import::{gpu, tensor_type};
 use oxyfuel_base::external::Bind;
 use oxyfuel_base::{
     Arg, DType, Expr, External, ExternalResult, Result, Scalar, Symbol, ensure, err,
 };
-use oxyfuel_graph::{Builder, Op, ValueId};
+use oxyfuel_graph::{Builder, Device, Op, ValueId};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -64,12 +64,14 @@ pub(crate) fn call(
         ordered: node.ordered || !binds.is_empty(),
         binds,
         reason,
+        gpu: gpu(device_of(node)),
     };
     Ok((call, operands.values))
 }
 
-/// A number from the host's generator, from which a graph draws all of its own.
-pub(crate) fn seed() -> External {
+/// A number from the host's generator of that device, from which a graph draws all of its own.
+pub(crate) fn seed(device: Device) -> External {
+    let place = |_| ("device".to_owned(), Arg::Device(device.to_string()));
     External {
         name: "aten.randint.low".to_owned(),
         args: vec![
@@ -77,7 +79,8 @@ pub(crate) fn seed() -> External {
             Arg::Int(Expr::constant(i64::MAX)),
             Arg::List(vec![]),
         ],
-        kwargs: vec![],
+        // The host's own memory is where it puts a tensor unasked.
+        kwargs: gpu(device).map(place).into_iter().collect(),
         operand_strides: vec![],
         results: vec![ExternalResult::Tensor {
             dtype: DType::I64,
@@ -88,6 +91,7 @@ pub(crate) fn seed() -> External {
         binds: vec![],
         ordered: true,
         reason: "the seed of the graph's random numbers".to_owned(),
+        gpu: gpu(device),
     }
 }
 
@@ -210,6 +214,7 @@ pub(crate) fn write(b: &mut Builder, target: ValueId, source: ValueId) -> Result
         binds: vec![],
         ordered: true,
         reason: "writes over a tensor only the host understands".to_owned(),
+        gpu: None,
     };
     let op = Op::External {
         call: Arc::new(call),

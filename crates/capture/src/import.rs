@@ -9,7 +9,7 @@
 
 use crate::aten::random::Draw;
 use crate::aten::{self, Import};
-use crate::call::{Call, Entry, Env, Slot};
+use crate::call::{Call, Entry, Env, Slot, device_of};
 use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Value as Argument};
 use crate::{host, ours};
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
@@ -355,7 +355,7 @@ impl<'d> Importer<'d> {
     /// What the node's row builds, or why it builds nothing.
     fn compiled(&mut self, node: &'d Node) -> Result<std::result::Result<Vec<Slot>, String>> {
         if node.target == ours::SEED {
-            let id = self.host_seed()?;
+            let id = self.host_seed(device_of(node))?;
             let strides = Some(vec![]);
             return Ok(Ok(vec![Slot::Value { id, strides }]));
         }
@@ -384,7 +384,7 @@ impl<'d> Importer<'d> {
             return Ok(Err("only its result tells how large it is".to_owned()));
         }
         let from = match build {
-            Build::Draw(_) => Some(self.stream()?),
+            Build::Draw(_) => Some(self.stream(device_of(node))?),
             Build::Row(_) => None,
         };
         let first_new = self.b.graph().values.next_id();
@@ -442,11 +442,11 @@ impl<'d> Importer<'d> {
     }
 
     /// Numbers that nobody else draws. The seed is asked of the host where the first are needed.
-    fn stream(&mut self) -> Result<Stream> {
+    fn stream(&mut self, device: Device) -> Result<Stream> {
         let seed = match self.seed {
             Some(seed) => seed,
             None => {
-                let seed = self.host_seed()?;
+                let seed = self.host_seed(device)?;
                 *self.seed.insert(seed)
             }
         };
@@ -457,9 +457,9 @@ impl<'d> Importer<'d> {
         })
     }
 
-    /// A number from the host's generator.
-    fn host_seed(&mut self) -> Result<ValueId> {
-        let call = std::sync::Arc::new(host::seed());
+    /// A number from the host's generator of that device.
+    fn host_seed(&mut self, device: Device) -> Result<ValueId> {
+        let call = std::sync::Arc::new(host::seed(device));
         let values = self.b.node(Op::External { call }, &[])?;
         let seed = values.first().copied();
         seed.ok_or_else(|| err!(Internal, "a seed without a value"))
@@ -684,8 +684,25 @@ fn origin(node: &Node) -> Origin {
 pub(crate) fn tensor_type(ty: &Type) -> Option<TensorType> {
     // Two packed codes a byte are not our fp4.
     let dtype = DType::from_torch_name(&ty.dtype).filter(|d| *d != DType::F4E2M1)?;
-    (ty.device == "cpu" && ty.shape.len() == ty.strides.len())
-        .then(|| TensorType::new(dtype, ty.shape.clone(), Device::Cpu))
+    let device = device(&ty.device)?;
+    (ty.shape.len() == ty.strides.len()).then(|| TensorType::new(dtype, ty.shape.clone(), device))
+}
+
+/// Our device for the host's; `None` for one that no kernel of ours runs on.
+fn device(name: &str) -> Option<Device> {
+    match name.split_once(':') {
+        None => (name == "cpu").then_some(Device::Cpu),
+        Some(("cuda", index)) => index.parse().ok().map(Device::Cuda),
+        Some((_, _)) => None,
+    }
+}
+
+/// The number of the GPU that a device is.
+pub(crate) fn gpu(device: Device) -> Option<u32> {
+    match device {
+        Device::Cuda(index) => Some(index),
+        Device::Cpu | Device::Host => None,
+    }
 }
 
 /// Whether every element has a place of its own and no place is left out, in some order of the dimensions.

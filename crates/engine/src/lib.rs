@@ -51,7 +51,7 @@ pub use joint::rewrite_joint;
 pub use kernel::{UserKernel, compile_kernel};
 pub use options::{Mode, Numerics, Options};
 pub use peak::{Peak, peak};
-pub use pipeline::{Compiled, compile};
+pub use pipeline::{Compiled, Unmade, compile};
 pub use record::{Origin, Record, Stage, StepRecord};
 pub use session::{Compiler, Stats};
 pub use target::{Target, cpu_device};

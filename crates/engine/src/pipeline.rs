@@ -1,6 +1,7 @@
 //! The whole compiler, in order.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Node, Op};
@@ -36,7 +37,47 @@ pub struct Compiled {
 /// Compiles a graph for a target. Every step is named, timed and verified; texts of stages are kept when `texts` is set.
 pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -> Result<Compiled> {
     let mut record = Record::new(texts || options.trace_dir.is_some());
+    let (graph, schedule, most) = scheduled(graph, target, &mut record)?;
 
+    let seen = record.keep_text;
+    let lowered = record.step("lower", || {
+        lower_all(&graph, &schedule, target, options, seen)
+    })?;
+    record.reached(Stage::Logical, || {
+        let logical = |l: &Lowered| l.logical.as_ref().map(Program::to_string);
+        programs(&lowered, |l| logical(l).unwrap_or_default())
+    });
+
+    record.step("map", || {
+        let verify = |l: &Lowered| oxyfuel_kernel::verify(&l.mapped);
+        let threads = match lowered.unique.len() {
+            ..VERIFIED_ALONE => 1,
+            _ => options.threads,
+        };
+        let verified = parallel::map(&lowered.unique, threads, verify);
+        verified.into_iter().collect::<Result<()>>()
+    })?;
+    record.reached(Stage::Mapped, || {
+        programs(&lowered, |l| l.mapped.to_string())
+    });
+
+    let kernels = record.step("emit", || emit_all(lowered, target, options))?;
+    record.reached(Stage::Code, || listings(&kernels, target));
+
+    let plan = record.step("plan", || {
+        assemble(&graph, &schedule, kernels, &target.desc.isa, most)
+    })?;
+    record.reached(Stage::Plan, || format!("{plan:#?}"));
+
+    Ok(Compiled { plan, record })
+}
+
+/// The first half, up to what runs in which order; and what a call may hold in bytes.
+fn scheduled(
+    graph: &Graph,
+    target: &Target,
+    record: &mut Record,
+) -> Result<(Graph, Schedule, i64)> {
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
 
@@ -77,38 +118,42 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
             false => (graph, schedule),
         };
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
+    Ok((graph, schedule, most))
+}
 
-    let seen = record.keep_text;
-    let lowered = record.step("lower", || {
-        lower_all(&graph, &schedule, target, options, seen)
-    })?;
-    record.reached(Stage::Logical, || {
-        let logical = |l: &Lowered| l.logical.as_ref().map(Program::to_string);
-        programs(&lowered, |l| logical(l).unwrap_or_default())
-    });
+/// What a target has no code for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmade {
+    /// The operators of the host that it comes from, each once.
+    pub sources: BTreeSet<String>,
+    /// Why, of the first.
+    pub reason: String,
+}
 
-    record.step("map", || {
-        let verify = |l: &Lowered| oxyfuel_kernel::verify(&l.mapped);
-        let threads = match lowered.unique.len() {
-            ..VERIFIED_ALONE => 1,
-            _ => options.threads,
-        };
-        let verified = parallel::map(&lowered.unique, threads, verify);
-        verified.into_iter().collect::<Result<()>>()
-    })?;
-    record.reached(Stage::Mapped, || {
-        programs(&lowered, |l| l.mapped.to_string())
-    });
-
-    let kernels = record.step("emit", || emit_all(lowered, target, options))?;
-    record.reached(Stage::Code, || listings(&kernels, target));
-
-    let plan = record.step("plan", || {
-        assemble(&graph, &schedule, kernels, &target.desc.isa, most)
-    })?;
-    record.reached(Stage::Plan, || format!("{plan:#?}"));
-
-    Ok(Compiled { plan, record })
+/// The groups of a graph for which a target has no code. Asked where a compile failed: it does the first half of the work again.
+pub fn unmade(graph: &Graph, target: &Target, options: &Options) -> Result<Unmade> {
+    let (graph, schedule, _) = scheduled(graph, target, &mut Record::new(false))?;
+    let shared = share(&graph, &schedule);
+    let rounding = rounding(options);
+    let mut unmade = Unmade::default();
+    for (kind, &number) in shared.first.iter().enumerate() {
+        let group = &schedule.groups[number];
+        let made = lower_one(&graph, &schedule, group, number, target, rounding)
+            .and_then(|lowered| target.emit(&lowered.mapped));
+        let Err(error) = made else { continue };
+        if error.code != Code::NoLowering {
+            return Err(error);
+        }
+        if unmade.reason.is_empty() {
+            unmade.reason = error.message;
+        }
+        for group in shared.alike(kind) {
+            let nodes = schedule.groups[group].nodes.iter();
+            let sources = nodes.filter_map(|&node| graph.nodes[node].origin.source.clone());
+            unmade.sources.extend(sources);
+        }
+    }
+    Ok(unmade)
 }
 
 /// A schedule of the graph in which equal work is done each time, where that holds less.
@@ -143,10 +188,7 @@ fn lower_all(
     options: &Options,
     seen: bool,
 ) -> Result<Kernels<Lowered>> {
-    let rounding = match options.numerics {
-        Numerics::Eager => Rounding::Everywhere,
-        Numerics::Fast => Rounding::AtStores,
-    };
+    let rounding = rounding(options);
     let shared = share(graph, schedule);
     let lower = |&number: &usize| {
         let group = &schedule.groups[number];
@@ -163,6 +205,13 @@ fn lower_all(
     let unique = lowered.into_iter().collect::<Result<Vec<_>>>()?;
     let launches = shared.launches(&unique)?;
     Ok(Kernels { unique, launches })
+}
+
+fn rounding(options: &Options) -> Rounding {
+    match options.numerics {
+        Numerics::Eager => Rounding::Everywhere,
+        Numerics::Fast => Rounding::AtStores,
+    }
 }
 
 /// Whether a group may write a place twice: an index may occur twice.

@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use oxyfuel_base::{Code, Digest, Error, Result, digest_of};
 use oxyfuel_graph::Graph;
+use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::null::NullDevice;
 
 use crate::cache::{Cache, Found, Label, Miss, Missed, lines, plan_key};
 use crate::executable::Executable;
 use crate::figures::Figures;
 use crate::options::Options;
-use crate::pipeline;
+use crate::pipeline::{self, Unmade};
 use crate::record::{Origin, Record, Stage};
 use crate::target::Target;
 
@@ -58,6 +60,19 @@ impl Compiler {
         let target = Target::host(&options)?;
         let device = target.device(&options)?;
         Ok(Self::on(target, options, device))
+    }
+
+    /// For the GPU of that number: the target that the options name, or its best.
+    pub fn on_gpu(options: Options, index: u32) -> Result<Self> {
+        let device = CudaDevice::new(index, None)?;
+        let target = Target::of_gpu(device.info(), &options.target)?;
+        Ok(Self::on(target, options, device))
+    }
+
+    /// For the target that the options name, on a device that computes nothing: what would run on a machine that is not here.
+    pub fn on_nothing(options: Options) -> Result<Self> {
+        let target = Target::by_name(&options.target)?;
+        Ok(Self::on(target, options, NullDevice::new(0)))
     }
 
     /// For this target, on this device.
@@ -121,6 +136,21 @@ impl Compiler {
     pub fn compile(&self, graph: &Graph) -> Result<Arc<Executable>> {
         self.find_or_compile(graph)
             .map(|(executable, _)| executable)
+    }
+
+    /// An executable for the graph; or the operators of a host that it comes from and for which the target has no code, so that the host runs them itself.
+    pub fn compile_or_name(&self, graph: &Graph) -> Result<Result<Arc<Executable>, Unmade>> {
+        match self.compile(graph) {
+            Ok(executable) => Ok(Ok(executable)),
+            Err(error) if error.code == Code::NoLowering => {
+                let unmade = pipeline::unmade(graph, &self.target, &self.options)?;
+                match unmade.sources.is_empty() {
+                    true => Err(error),
+                    false => Ok(Err(unmade)),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// An executable for the graph, and where it came from.

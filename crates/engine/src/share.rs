@@ -56,6 +56,15 @@ pub fn share(graph: &Graph, schedule: &Schedule) -> Shared {
 }
 
 impl Shared {
+    /// The groups that do this kind of work.
+    pub fn alike(&self, kind: usize) -> impl Iterator<Item = usize> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter_map(move |(number, group)| {
+            let (work, _) = group.as_ref()?;
+            (*work == kind).then_some(number)
+        })
+    }
+
     /// What every group launches, given what the first of each kind was lowered to.
     pub fn launches(&self, unique: &[Lowered]) -> Result<Vec<Option<Launch>>> {
         let launch = |group: &Option<(usize, Vec<ValueId>)>| {

@@ -17,6 +17,8 @@ struct Vectors<'a> {
     /// Bytes that are held at once, at most.
     most: usize,
     calls: Vec<String>,
+    /// What lies between kernels, where it is the host's to lend.
+    lent: Option<Vec<u64>>,
 }
 
 impl Vectors<'_> {
@@ -34,6 +36,14 @@ impl Vectors<'_> {
 }
 
 impl Host for Vectors<'_> {
+    fn arena(&mut self, bytes: usize) -> Result<Option<u64>> {
+        let Some(lent) = &mut self.lent else {
+            return Ok(None);
+        };
+        *lent = vec![u64::MAX; bytes.div_ceil(8) + 8];
+        Ok(Some((lent.as_ptr() as u64).next_multiple_of(64)))
+    }
+
     fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
         let memory = self
             .held
@@ -97,6 +107,7 @@ fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
         held: BTreeMap::new(),
         most: 0,
         calls: vec![],
+        lent: None,
     };
     let addresses: Vec<u64> = inputs.iter().map(|x| x.as_ptr() as u64).collect();
     let mut numbers = program.numbers();
@@ -214,4 +225,50 @@ fn a_tensor_that_kernels_are_done_with_is_forgotten_before_the_next_is_made() {
     let (outputs, most, _) = run(text, &[vec![0.5; 20000], vec![1.0; 5000]]);
     assert_eq!(outputs, [vec![40002.0; 5000]]);
     assert_eq!(most, 20000 * 4);
+}
+
+#[test]
+fn a_host_that_lends_the_memory_between_kernels_has_it_used() {
+    let text = r#"graph @f(%x: f32[512, 512] cpu) {
+  %1: f32[] = sum %x, dims=[0, 1], keepdim=false
+  %2: f32[512, 512] = div %x, %1
+  %3: f32[512, 1] = sum %2, dims=[1], keepdim=true
+  %4: f32[512, 512] = sub %2, %3
+  return %4
+}"#;
+    let target = Target::host(&Options::default()).unwrap();
+    let plan = Arc::new(plan(text));
+    let device = target.device(&Options::default()).unwrap();
+    let program = Program::new(plan.clone(), device.clone()).unwrap();
+    let x: Vec<f32> = (0..512 * 512).map(|i| (i % 7) as f32).collect();
+    assert_ne!(plan.arena_bytes.as_const(), Some(0));
+    let run = |lends: bool| {
+        let mut host = Vectors {
+            plan: &plan,
+            inputs: vec![x.clone()],
+            held: BTreeMap::new(),
+            most: 0,
+            calls: vec![],
+            lent: lends.then(Vec::new),
+        };
+        let addresses = [x.as_ptr() as u64];
+        // SAFETY: as in `run`.
+        unsafe { program.call_hosted(&mut [], &addresses, &mut host, Stream::default()) }.unwrap();
+        let result = host.read(plan.outputs[0].buffer.index());
+        (result, host.lent.unwrap_or_default())
+    };
+    let live = || device.memory_summary().unwrap().ours.live;
+    let (lent, memory) = run(true);
+    assert!(
+        memory.iter().any(|word| *word != u64::MAX),
+        "nothing was written to what was lent"
+    );
+    // Scratch of the threads is there now; nothing else is asked of the device.
+    let before = live();
+    run(true);
+    assert_eq!(live(), before);
+    // With memory of the device, and lent again after that.
+    assert_eq!(run(false).0, lent);
+    assert!(live() > before);
+    assert_eq!(run(true).0, lent);
 }

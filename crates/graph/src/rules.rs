@@ -217,6 +217,7 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             // What only the host understands decides nothing about where tensors are.
             let device = operands.iter().map(|t| t.device);
             let device = device.filter(|d| *d != Device::Host).min();
+            let device = device.or(call.gpu.map(Device::Cuda));
             let given = call.results.iter().map(|result| match result {
                 ExternalResult::Tensor { dtype, shape, .. } => {
                     TensorType::new(*dtype, shape.clone(), device.unwrap_or_default())

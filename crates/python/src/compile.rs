@@ -3,17 +3,20 @@
 //! A kernel that has no machine code would run in the tile interpreter, thousands of times slower than the host's own operators: the nodes that it came from
 //! are given to the host, and the graph is compiled again.
 
+use crate::place::Place;
 use oxyfuel_base::{Code, Error, Result, err};
 use oxyfuel_capture::{Description, ImportOptions, Imported, Random, Signature};
 use oxyfuel_engine::cache::BUILD;
-use oxyfuel_engine::{Compiler, Executable, Options, Record};
+use oxyfuel_engine::{Compiler, Executable, Options, Record, cpu_device};
 use oxyfuel_plan::{Artefact, Plan};
+use oxyfuel_runtime::cuda::CudaDevice;
+use oxyfuel_runtime::device::{Device, MemorySummary};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// More rounds than this, and something is wrong with the provenance of kernels.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 8;
 
 /// What torch's operators run in: its OpenMP threads run our kernels too.
 const TORCH: &str = "libtorch_cpu.so";
@@ -30,6 +33,9 @@ pub struct Settings {
     #[serde(default)]
     fallback_random: bool,
     target: String,
+    /// Where the graph's tensors are: `cpu`, `cuda:0`, or `null`, which computes nothing.
+    #[serde(default = "cpu")]
+    device: String,
     threads: usize,
     /// Calls use as many threads as torch does at that time; `threads` is what that was when the graph was compiled.
     #[serde(default)]
@@ -47,7 +53,15 @@ pub struct Settings {
     external: Vec<String>,
 }
 
+fn cpu() -> String {
+    "cpu".to_owned()
+}
+
 impl Settings {
+    pub fn place(&self) -> Result<Place> {
+        Place::named(&self.device)
+    }
+
     pub fn read(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|e| Error::new(Code::InvalidOption, e.to_string()))
     }
@@ -83,19 +97,26 @@ impl Settings {
 }
 
 /// Compilers of this process, by their options: devices, thread pools and known plans are shared between graphs.
-static COMPILERS: Mutex<Option<HashMap<String, Arc<Compiler>>>> = Mutex::new(None);
+static COMPILERS: Mutex<Option<Compilers>> = Mutex::new(None);
+
+type Compilers = HashMap<String, (Place, Arc<Compiler>)>;
 
 /// The compiler for these options.
 pub fn compiler(settings: &Settings) -> Result<Arc<Compiler>> {
     let options = settings.options()?;
-    let key = format!("{options:?}");
+    let place = settings.place()?;
+    let key = format!("{place:?} {options:?}");
     let mut known = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
-    if let Some(compiler) = known.get(&key) {
+    if let Some((_, compiler)) = known.get(&key) {
         return Ok(compiler.clone());
     }
-    let compiler = Arc::new(Compiler::new(options)?);
-    known.insert(key, compiler.clone());
+    let compiler = Arc::new(match place {
+        Place::Cpu => Compiler::new(options)?,
+        Place::Cuda(index) => Compiler::on_gpu(options, index)?,
+        Place::Nothing => Compiler::on_nothing(options)?,
+    });
+    known.insert(key, (place, compiler.clone()));
     Ok(compiler)
 }
 
@@ -105,9 +126,36 @@ pub fn trim() -> usize {
     trim_all(known.as_ref())
 }
 
-fn trim_all(known: Option<&HashMap<String, Arc<Compiler>>>) -> usize {
+fn trim_all(known: Option<&Compilers>) -> usize {
     let compilers = known.into_iter().flat_map(HashMap::values);
-    compilers.map(|compiler| compiler.device().trim()).sum()
+    compilers
+        .map(|(_, compiler)| compiler.device().trim())
+        .sum()
+}
+
+/// Where the bytes of a device are, as text.
+pub fn memory_summary(device: &str) -> Result<String> {
+    let place = Place::named(device)?;
+    let known = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let compilers = known.iter().flat_map(HashMap::values);
+    let here = compilers.filter(|(other, _)| *other == place);
+    let devices: Vec<_> = here.map(|(_, c)| c.device().clone()).collect();
+    drop(known);
+    let mut found: Option<MemorySummary> = None;
+    for device in devices {
+        let summary = device.memory_summary()?;
+        found = Some(match found {
+            None => summary,
+            Some(found) => found.and(&summary),
+        });
+    }
+    // Nothing has been compiled for it yet.
+    let summary = match (found, place) {
+        (Some(found), _) => found,
+        (None, Place::Cuda(index)) => CudaDevice::new(index, None)?.memory_summary()?,
+        (None, Place::Cpu | Place::Nothing) => cpu_device(&Options::default()).memory_summary()?,
+    };
+    Ok(summary.to_string())
 }
 
 /// What a graph leaves behind when it goes: its arena is memory that nobody may ask for again. The last field of what owns one.
@@ -135,14 +183,17 @@ pub struct Compiled {
 impl Compiled {
     /// Large tensors live on memory of ours.
     pub fn pool(&self) -> bool {
-        self.settings.output_pool
+        self.settings.output_pool && self.on_cpu()
+    }
+
+    fn on_cpu(&self) -> bool {
+        matches!(self.settings.place(), Ok(Place::Cpu))
     }
 
     /// The number of threads that the executable was made for, where calls follow torch's.
     pub fn followed(&self) -> Option<usize> {
-        self.settings
-            .follow_threads
-            .then_some(self.settings.threads)
+        let follows = self.settings.follow_threads && self.on_cpu();
+        follows.then_some(self.settings.threads)
     }
 
     /// The same plan on a device with so many threads.
@@ -170,8 +221,17 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
             signature,
             externals,
         } = oxyfuel_capture::import(&description, &options)?;
-        let executable = compiler.compile(&graph)?;
         let before = options.external.len();
+        let executable = match compiler.compile_or_name(&graph)? {
+            Ok(executable) => executable,
+            Err(unmade) => {
+                options.external.extend(unmade.sources);
+                if options.external.len() == before {
+                    return Err(Error::new(Code::NoLowering, unmade.reason));
+                }
+                continue;
+            }
+        };
         options.external.extend(without_code(&executable));
         if options.external.len() == before {
             return Ok(Compiled {
@@ -235,7 +295,11 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
 /// What compiled code depends on besides the graph: this build and the machine.
 pub fn fingerprint(settings: &Settings) -> Result<String> {
     let compiler = compiler(settings)?;
-    Ok(format!("{BUILD} {:?}", compiler.target().desc))
+    Ok(format!(
+        "{BUILD} {:?} {:?}",
+        settings.place()?,
+        compiler.target().desc
+    ))
 }
 
 /// The FX nodes behind kernels that would run in the interpreter.

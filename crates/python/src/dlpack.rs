@@ -5,6 +5,7 @@
 //! Asking the table costs a tenth of a microsecond; Python's `data_ptr`, `size` and `stride` together cost one. A torch without the table is asked by those.
 
 use crate::errors::raise;
+use crate::place::Place;
 use oxyfuel_base::{DType, err};
 use oxyfuel_runtime::storage::Storage;
 use pyo3::exceptions::PyTypeError;
@@ -159,15 +160,15 @@ impl View {
         self.element.is_none_or(|known| known == element(dtype))
     }
 
-    /// Reads a tensor on the CPU into this view, without asking for memory once its vectors have grown.
-    pub fn read(&mut self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Reads a tensor of that place into this view, without asking for memory once its vectors have grown.
+    pub fn read(&mut self, tensor: &Bound<'_, PyAny>, place: Place) -> PyResult<()> {
         match functions(tensor.py()) {
-            (Some(borrow), _) => self.borrow(tensor, borrow),
-            (None, _) => self.ask(tensor),
+            (Some(borrow), _) => self.borrow(tensor, place, borrow),
+            (None, _) => self.ask(tensor, place),
         }
     }
 
-    fn borrow(&mut self, tensor: &Bound<'_, PyAny>, borrow: Borrow) -> PyResult<()> {
+    fn borrow(&mut self, tensor: &Bound<'_, PyAny>, place: Place, borrow: Borrow) -> PyResult<()> {
         let mut dl = DlTensor {
             data: std::ptr::null_mut(),
             device: [0; 2],
@@ -187,11 +188,8 @@ impl View {
             return Err(PyErr::take(tensor.py())
                 .unwrap_or_else(|| PyTypeError::new_err("torch does not lend this tensor")));
         }
-        if dl.device[0] != CPU {
-            return Err(raise(err!(
-                DeviceMismatch,
-                "a tensor is not on the CPU, for which the graph was compiled"
-            )));
+        if dl.device != place.dlpack() {
+            return Err(elsewhere(tensor, place));
         }
         self.address = dl.data as u64 + dl.byte_offset;
         self.element = Some((dl.dtype.code, dl.dtype.bits));
@@ -210,13 +208,26 @@ impl View {
         Ok(())
     }
 
-    fn ask(&mut self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn ask(&mut self, tensor: &Bound<'_, PyAny>, place: Place) -> PyResult<()> {
+        if tensor.getattr("device")?.str()?.to_str()? != place.to_string() {
+            return Err(elsewhere(tensor, place));
+        }
         self.address = tensor.call_method0("data_ptr")?.extract()?;
         self.shape = tensor.getattr("shape")?.extract()?;
         self.strides = tensor.call_method0("stride")?.extract()?;
         self.element = None;
         Ok(())
     }
+}
+
+/// What to say of a tensor that is not where the graph computes.
+fn elsewhere(tensor: &Bound<'_, PyAny>, place: Place) -> PyErr {
+    let device = tensor.getattr("device").and_then(|device| device.str());
+    let found = device.map_or_else(|_| "elsewhere".to_owned(), |device| format!("on {device}"));
+    raise(err!(
+        DeviceMismatch,
+        "a tensor is {found}, not on {place}, for which the graph was compiled"
+    ))
 }
 
 /// The functions in the table of torch's tensors.

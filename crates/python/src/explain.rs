@@ -60,6 +60,9 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
         .count();
     let text = serde_json::to_value(&said).and_then(|mut value| {
         value["interpreted"] = interpreted.into();
+        let device = executable.device();
+        value["device"]["id"] = device.id().to_string().into();
+        value["device"]["name"] = device.name().into();
         // The most bytes that a call holds at once; nothing where sizes are symbolic.
         value["memory"]["peak_bytes"] = executable.program().planned_bytes().into();
         if let Some(calls) = value["externals"].as_array_mut() {

@@ -5,12 +5,13 @@ use crate::dlpack::View;
 use crate::errors::raise;
 use crate::form::{Form, Forms, Maker, Output};
 use crate::host::Caller;
+use crate::place::Home;
 use crate::torch::Torch;
 use oxyfuel_base::{Id, Result, Symbol, err};
 use oxyfuel_capture::{InputKind, OutputKind};
 use oxyfuel_engine::Executable;
 use oxyfuel_plan::{ArgRef, BufferId, Plan, Step, SymbolSource};
-use oxyfuel_runtime::device::{Device, Stream};
+use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::execute::LATER;
 use oxyfuel_runtime::overlap::{Range, overlaps};
 use pyo3::prelude::*;
@@ -32,6 +33,8 @@ pub struct Graph {
 #[derive(Debug)]
 pub struct Inner {
     compiled: Compiled,
+    /// Where everything is that kernels touch.
+    pub home: Home,
     /// Objects that arguments name by number.
     pub objects: Py<PyList>,
     /// By step: what an external call calls.
@@ -153,6 +156,7 @@ impl Graph {
             last_reads: last_reads(plan),
             others: Mutex::default(),
             states: Mutex::default(),
+            home: Home::new(py, torch, compiled.settings.place().map_err(raise)?)?,
             compiled,
             objects,
             targets,
@@ -301,7 +305,7 @@ impl Inner {
                 InputKind::Tensor(input) => {
                     let item = inputs.get_item(parameter)?;
                     state.views[*input]
-                        .read(&item)
+                        .read(&item, self.home.place)
                         .map_err(|error| unreadable(&item, &plan.inputs[*input].name, error))?;
                     state.slots[self.input_buffers[*input]] = Some(item.unbind());
                 }
@@ -346,8 +350,8 @@ impl Inner {
             };
             let view = &mut state.views[input];
             if !check(form, view, spec.align, &spec.name).map_err(raise)? {
-                let copy = form.copy(py, torch, item.bind(py))?;
-                view.read(&copy)?;
+                let copy = form.copy(py, torch, &self.home, item.bind(py))?;
+                view.read(&copy, self.home.place)?;
                 if self.written[input] {
                     written_back.push((item.clone_ref(py), copy.clone()));
                 }
@@ -360,13 +364,14 @@ impl Inner {
             let (Some(form), Some(item)) = (&forms.inputs[input], &state.slots[buffer]) else {
                 continue;
             };
-            let copy = form.copy(py, torch, item.bind(py))?;
-            state.views[input].read(&copy)?;
+            let copy = form.copy(py, torch, &self.home, item.bind(py))?;
+            state.views[input].read(&copy, self.home.place)?;
             state.addresses[input] = state.views[input].address;
             written_back.push((item.clone_ref(py), copy.clone()));
             state.slots[buffer] = Some(copy.unbind());
         }
         let executable = self.executable(py, torch)?;
+        let stream = torch.stream(py, self.home.place)?;
         let mut caller = Caller::new(py, torch, self, forms, std::mem::take(&mut state.slots));
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
         // plan's own forms, and results of calls were checked against them.
@@ -375,7 +380,7 @@ impl Inner {
                 &mut state.numbers,
                 &state.addresses,
                 &mut caller,
-                Stream::default(),
+                stream,
             )
         };
         let result = match ran {
@@ -527,6 +532,12 @@ impl Graph {
     fn explain(&self, py: Python<'_>, request: Option<&str>) -> PyResult<String> {
         py.detach(|| crate::explain::explain(&self.inner.compiled, request))
             .map_err(raise)
+    }
+
+    /// How many launches, copies and calls of torch's a call makes.
+    #[getter]
+    fn steps(&self) -> usize {
+        self.inner.plan().steps.len()
     }
 
     /// What a person should know: a folder that could not be used, and why.

@@ -3,6 +3,7 @@
 use crate::dlpack::{View, tensor};
 use crate::form::{Call, Form, Forms, Value, Window};
 use crate::graph::Inner;
+use crate::place::{Home, Place};
 use crate::torch::{Torch, vectorcall};
 use oxyfuel_base::{Code, Error, Id, Result, err};
 use oxyfuel_plan::{BufferHome, Step};
@@ -27,11 +28,26 @@ pub struct Caller<'a, 'py> {
     pub slots: Vec<Option<Py<PyAny>>>,
     view: View,
     operands: Vec<Bound<'py, PyAny>>,
+    /// What lives between kernels, where the memory is torch's.
+    arena: Option<Py<PyAny>>,
     /// What Python raised; it outlives the error that stands for it on our side.
     pub raised: Option<PyErr>,
 }
 
 impl Host for Caller<'_, '_> {
+    /// On a GPU all memory is torch's: what it frees on a stream it gives out again to what comes later on that stream.
+    fn arena(&mut self, bytes: usize) -> Result<Option<u64>> {
+        let Some(device) = &self.graph.home.device else {
+            return Ok(None);
+        };
+        let made = self.torch.bytes(self.py, bytes, device).and_then(|tensor| {
+            self.view.read(&tensor, self.graph.home.place)?;
+            Ok(tensor)
+        });
+        self.arena = Some(self.keep(made)?.unbind());
+        Ok(Some(self.view.address))
+    }
+
     fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64> {
         let forms = self.forms.clone();
         if bytes >= LARGE
@@ -46,11 +62,11 @@ impl Host for Caller<'_, '_> {
             }
         }
         let made = match &forms.buffers[buffer] {
-            Some(form) => form.empty(self.py, self.torch),
+            Some(form) => form.empty(self.py, self.torch, &self.graph.home),
             None => return Err(err!(Internal, "buffer {buffer} has no form")),
         };
         let tensor = made.and_then(|tensor| {
-            self.view.read(&tensor)?;
+            self.view.read(&tensor, self.graph.home.place)?;
             Ok(tensor)
         });
         let tensor = self.keep(tensor)?;
@@ -100,6 +116,7 @@ impl<'a, 'py> Caller<'a, 'py> {
             slots,
             view: View::default(),
             operands: vec![],
+            arena: None,
             raised: None,
         }
     }
@@ -143,7 +160,7 @@ impl<'a, 'py> Caller<'a, 'py> {
             let value: i64 = match bind.dim {
                 None => result.extract()?,
                 Some(dim) => {
-                    self.view.read(&result)?;
+                    self.view.read(&result, graph.home.place)?;
                     self.view.shape[dim as usize]
                 }
             };
@@ -234,13 +251,13 @@ impl<'a, 'py> Caller<'a, 'py> {
         };
         match &window.required {
             None => Ok(seen),
-            Some(required) => required.copy(self.py, self.torch, &seen),
+            Some(required) => required.copy(self.py, self.torch, &self.graph.home, &seen),
         }
     }
 
     /// A window of another element type looks at the same bytes.
     fn of_type(&mut self, held: Bound<'py, PyAny>, form: &Form) -> PyResult<Bound<'py, PyAny>> {
-        self.view.read(&held)?;
+        self.view.read(&held, self.graph.home.place)?;
         if self.view.is_of(form.dtype) {
             return Ok(held);
         }
@@ -259,8 +276,9 @@ impl<'a, 'py> Caller<'a, 'py> {
                 "nobody made buffer {buffer}"
             )));
         };
-        let tensor = form.empty(self.py, self.torch)?;
-        self.view.read(&tensor)?;
+        let (shape, strides) = (&form.py_shape, &form.py_strides);
+        let tensor = (self.torch).empty(self.py, shape, strides, form.dtype, None)?;
+        self.view.read(&tensor, Place::Cpu)?;
         // SAFETY: the tensor was made with the form that the constant has, dense and of as many bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -269,7 +287,10 @@ impl<'a, 'py> Caller<'a, 'py> {
                 bytes.len(),
             );
         }
-        Ok(tensor)
+        match self.graph.home.device {
+            None => Ok(tensor),
+            Some(_) => form.copy(self.py, self.torch, &self.graph.home, &tensor),
+        }
     }
 
     /// A result in the form that the plan relies on; the view is of what is returned.
@@ -279,7 +300,7 @@ impl<'a, 'py> Caller<'a, 'py> {
         form: &Form,
         name: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.view.read(&result)?;
+        self.view.read(&result, self.graph.home.place)?;
         if form.same(&self.view.shape, &self.view.strides) && self.view.is_of(form.dtype) {
             return Ok(result);
         }
@@ -292,25 +313,32 @@ impl<'a, 'py> Caller<'a, 'py> {
                 form.dtype
             )));
         }
-        let copy = form.copy(self.py, self.torch, &result)?;
-        self.view.read(&copy)?;
+        let copy = form.copy(self.py, self.torch, &self.graph.home, &result)?;
+        self.view.read(&copy, self.graph.home.place)?;
         Ok(copy)
     }
 }
 
 impl Form {
-    pub fn empty<'py>(&self, py: Python<'py>, torch: &Torch) -> PyResult<Bound<'py, PyAny>> {
-        torch.empty(py, &self.py_shape, &self.py_strides, self.dtype)
+    pub fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        torch: &Torch,
+        home: &Home,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (shape, strides) = (&self.py_shape, &self.py_strides);
+        torch.empty(py, shape, strides, self.dtype, home.device.as_ref())
     }
 
-    /// The same elements in this form.
+    /// The same elements in this form, at home.
     pub fn copy<'py>(
         &self,
         py: Python<'py>,
         torch: &Torch,
+        home: &Home,
         tensor: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let copy = self.empty(py, torch)?;
+        let copy = self.empty(py, torch, home)?;
         let (mut to, mut from) = (copy.clone(), tensor.clone());
         // Along a stride of 0 all elements are one, which torch wants to be written once.
         for d in (0..self.shape.len()).filter(|&d| self.strides[d] == 0 && self.shape[d] > 1) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `errors.rs` | errors of ours as exceptions of Python's, with their codes |
 //! | `dlpack.rs` | where the elements of a tensor lie, by torch's C table |
+//! | `place.rs` | on which device the tensors of a graph are |
 //! | `torch.rs` | what is taken from torch, found once |
 //! | `compile.rs` | text to a plan |
 //! | `form.rs` | everything in a plan that Python needs, with numbers in it |
@@ -20,6 +21,7 @@ mod explain;
 mod form;
 mod graph;
 mod host;
+mod place;
 mod torch;
 
 use pyo3::prelude::*;
@@ -75,6 +77,12 @@ mod _native {
     #[pyfunction]
     fn trim(py: Python<'_>) -> usize {
         py.detach(crate::compile::trim)
+    }
+
+    /// Where the bytes of a device are, as text for people.
+    #[pyfunction]
+    fn memory_summary(py: Python<'_>, device: &str) -> PyResult<String> {
+        errors::caught(py, || crate::compile::memory_summary(device))
     }
 
     /// The edits that our rules make in a described joint graph, as JSON. Its first `forward` results are the forward's; `own_random`: random numbers are ours to choose.

@@ -1,6 +1,8 @@
 //! What this crate takes from torch: found once, by the names that `oxyfuel._torch` gives them.
 
+use crate::place::Place;
 use oxyfuel_base::DType;
+use oxyfuel_runtime::device::Stream;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,6 +13,12 @@ use pyo3::types::PyTuple;
 pub struct Torch {
     /// `(shape, strides, dtype)`: a new tensor.
     empty_strided: Py<PyAny>,
+    /// `(shape, strides, dtype=, device=)`: the same on any device.
+    empty_strided_on: Py<PyAny>,
+    /// The names of its last arguments.
+    placed: Py<PyTuple>,
+    /// `(index)`: the stream that operators of a GPU are put on now, as the driver's handle.
+    stream: Py<PyAny>,
     /// `(tensor, shape, strides, offset)`: a window on a tensor.
     window: Py<PyAny>,
     /// `()`: how many threads torch's operators use.
@@ -38,6 +46,9 @@ impl Torch {
             });
             Ok(Torch {
                 empty_strided: names.getattr("empty_strided_cpu")?.unbind(),
+                empty_strided_on: names.getattr("empty_strided")?.unbind(),
+                placed: PyTuple::new(py, ["dtype", "device"])?.unbind(),
+                stream: names.getattr("current_stream")?.unbind(),
                 window: names.getattr("window")?.unbind(),
                 threads: names.getattr("num_threads")?.unbind(),
                 resolve: names.getattr("resolve")?.unbind(),
@@ -51,16 +62,48 @@ impl Torch {
         &self.dtypes[dtype as usize]
     }
 
-    /// A new tensor.
+    /// A new tensor, on the CPU unless a device is named.
     pub fn empty<'py>(
         &self,
         py: Python<'py>,
         shape: &Py<PyTuple>,
         strides: &Py<PyTuple>,
         dtype: DType,
+        device: Option<&Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let args = [shape.as_ptr(), strides.as_ptr(), self.dtype(dtype).as_ptr()];
-        vectorcall(py, &self.empty_strided, &args, None)
+        let (shape, strides) = (shape.as_ptr(), strides.as_ptr());
+        let dtype = self.dtype(dtype).as_ptr();
+        match device {
+            None => vectorcall(py, &self.empty_strided, &[shape, strides, dtype], None),
+            Some(device) => {
+                let args = [shape, strides, dtype, device.as_ptr()];
+                vectorcall(py, &self.empty_strided_on, &args, Some(&self.placed))
+            }
+        }
+    }
+
+    /// Memory of so many bytes on a device.
+    pub fn bytes<'py>(
+        &self,
+        py: Python<'py>,
+        bytes: usize,
+        device: &Py<PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shape = PyTuple::new(py, [bytes])?.unbind();
+        let strides = PyTuple::new(py, [1])?.unbind();
+        self.empty(py, &shape, &strides, DType::U8, Some(device))
+    }
+
+    /// The queue that operators of a place are put on now.
+    pub fn stream(&self, py: Python<'_>, place: Place) -> PyResult<Stream> {
+        match place {
+            Place::Cpu | Place::Nothing => Ok(Stream::default()),
+            Place::Cuda(index) => {
+                let index = index.into_pyobject(py)?;
+                let handle = vectorcall(py, &self.stream, &[index.as_ptr()], None)?;
+                Ok(Stream(handle.extract()?))
+            }
+        }
     }
 
     /// A window on a tensor, `offset` elements from its first.

@@ -157,6 +157,19 @@ pub struct MemorySummary {
     pub ours: MemoryStats,
 }
 
+impl MemorySummary {
+    /// The same device seen through two allocators.
+    pub fn and(mut self, other: &Self) -> Self {
+        let (ours, theirs) = (&mut self.ours, &other.ours);
+        ours.live += theirs.live;
+        ours.peak += theirs.peak;
+        ours.cached += theirs.cached;
+        ours.hits += theirs.hits;
+        ours.misses += theirs.misses;
+        self
+    }
+}
+
 impl fmt::Display for MemorySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: usize| format!("{:>11.1} MiB", bytes as f64 / f64::from(1 << 20));

@@ -3,7 +3,7 @@
 //! What goes in is one table; the archive is a plain tar, so that every machine can open it.
 
 use crate::args::Args;
-use crate::{Outcome, process, workspace};
+use crate::{Outcome, process, venv, workspace};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 pub const HELP: &str = "\
 usage: cargo xtask gpu-pack
 
-Builds release binaries and gathers them with their scripts and cases in `.pack/oxyfuel-gpu` and in the archive
+Builds release binaries and the wheel and gathers them with their scripts and cases in `.pack/oxyfuel-gpu` and in the archive
 `.pack/oxyfuel-gpu.tar`. On the other machine:
 
   tar xf oxyfuel-gpu.tar
-  oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python
+  oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python, and torch for its door
   oxyfuel-gpu/gpu-bench [FILTER] [--quick] [--json FILE]    speed beside torch: needs torch too
 
 Both close with 'N passed, N failed'.
@@ -33,6 +33,9 @@ const COPIED: &[(&str, &str, bool)] = &[
         false,
     ),
     ("bench/definitions", "definitions", false),
+    ("tests/gpu/torch-tests.py", "torch/torch-tests.py", false),
+    ("python/tests/test_cuda.py", "torch/test_cuda.py", false),
+    ("python/tests/agree.py", "torch/agree.py", false),
     ("tests/filetests/graph", "cases/graph", false),
     ("tests/filetests/run", "cases/run", false),
     ("LICENSE-MIT", "LICENSE-MIT", false),
@@ -96,6 +99,9 @@ pub fn run(args: &[String]) -> Outcome {
             executable(&messages, target).ok_or(format!("cargo built no program `{target}`"))?;
         entries.push(Entry::read(&without_debug(&binary)?, name, true)?);
     }
+    let wheel = venv::wheel(&root.join("target/pack-wheel"))?;
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+    entries.push(Entry::read(&wheel, &format!("torch/{name}"), false)?);
     for (from, to, program) in COPIED {
         gather(&root.join(from), to, *program, &mut entries)?;
     }
@@ -247,6 +253,7 @@ mod tests {
         }
         let has = |name: &str| entries.iter().any(|e| e.name == name);
         assert!(has("gpu-test") && has("gpu-bench") && has("cases/graph/add.txt"));
+        assert!(has("torch/torch-tests.py") && has("torch/test_cuda.py") && has("torch/agree.py"));
         let names: Vec<&str> = BUILT.iter().map(|(.., name)| *name).collect();
         for script in entries.iter().filter(|e| e.program) {
             let text = String::from_utf8(script.data.clone()).unwrap();

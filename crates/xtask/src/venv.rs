@@ -118,6 +118,24 @@ pub fn ensure_package(profile: &str) -> Result<Tools, String> {
     Ok(tools)
 }
 
+/// The wheel of this tree, optimised and without debug information, alone in a folder.
+pub fn wheel(folder: &Path) -> Result<PathBuf, String> {
+    let tools = ensure()?;
+    let bad = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(bad)?;
+    }
+    let mut maturin = in_environment(&tools, "maturin")?;
+    maturin
+        .args(["build", "--quiet", "--release", "--strip", "--out"])
+        .arg(folder);
+    process::run(&mut maturin, "building the wheel (`maturin build`)")?;
+    let mut files = fs::read_dir(folder).map_err(bad)?.filter_map(Result::ok);
+    let wheel = files.find(|file| file.path().extension().is_some_and(|end| end == "whl"));
+    let wheel = wheel.ok_or_else(|| format!("maturin left no wheel in {}", folder.display()))?;
+    Ok(wheel.path())
+}
+
 /// `pip install .` in an environment of its own, as a user does it: with its requirements, its build tool fetched for it, everything that came of it
 /// checked, and the quickstart.
 ///

@@ -4,7 +4,7 @@ use super::view::{dim_of, from_end, not_negative};
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Device, Indexed, Op, ValueId};
+use oxyfuel_graph::{Binary, Indexed, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.cat.default", Compiled(cat)),
@@ -56,10 +56,10 @@ pub(super) fn at_least_1d(c: &mut Call<'_>, x: ValueId) -> Result<ValueId> {
 fn gather(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, index) = (c.tensor(0, "self")?, c.tensor(2, "index")?);
     let dim = c.int(1, "dim", 0)?;
-    let shape = c.out(0)?.shape;
-    if shape.iter().any(|n| n.is_const(0)) {
+    let out = c.out(0)?;
+    if out.shape.iter().any(|n| n.is_const(0)) {
         // An empty index may have any rank.
-        return Ok(vec![c.b.full(0, shape, c.dtype(x), Device::Cpu)?]);
+        return Ok(vec![c.b.full(0, out.shape, c.dtype(x), out.device)?]);
     }
     let (x, index) = (at_least_1d(c, x)?, at_least_1d(c, index)?);
     let index = match c.dtype(index) {
@@ -67,7 +67,7 @@ fn gather(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         _ => c.b.cast(index, DType::I64)?,
     };
     let y = c.b.gather(x, dim, index)?;
-    Ok(vec![c.b.view(y, &shape)?])
+    Ok(vec![c.b.view(y, &out.shape)?])
 }
 
 fn index_select(c: &mut Call<'_>) -> Result<Vec<ValueId>> {

@@ -5,7 +5,7 @@ use super::view::dim_of;
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Binary, Compare, Device, Op, Reduce, Unary, ValueId};
+use oxyfuel_graph::{Binary, Compare, Op, Reduce, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.sort.stable", Compiled(sort)),
@@ -26,7 +26,8 @@ fn sort(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let dim = c.int(usize::MAX, "dim", -1)?;
     let descending = c.flag(usize::MAX, "descending", false)?;
     if c.rank(x) == 0 {
-        let place = c.b.full(0, vec![], DType::I64, Device::Cpu)?;
+        let device = c.device();
+        let place = c.b.full(0, vec![], DType::I64, device)?;
         return Ok(vec![x, place]);
     }
     let dim = i64::try_from(dim_of(c, x, dim)?).unwrap_or(0);
@@ -128,7 +129,7 @@ fn search(c: &mut Call<'_>, rows: usize, values: usize) -> Result<Vec<ValueId>> 
     let sorter = c.optional_tensor(usize::MAX, "sorter")?;
     let out = c.out(0)?;
     if out.shape.iter().any(|n| n.is_const(0)) {
-        return Ok(vec![c.b.full(0, out.shape, out.dtype, Device::Cpu)?]);
+        return Ok(vec![c.b.full(0, out.shape, out.dtype, out.device)?]);
     }
     let y = c.b.searchsorted(row, values.operand(), right, sorter)?;
     Ok(vec![c.b.cast(y, out.dtype)?])

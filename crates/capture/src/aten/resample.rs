@@ -3,7 +3,7 @@
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Between, Binary, Device, Op, Outside, Unary, ValueId};
+use oxyfuel_graph::{Between, Binary, Op, Outside, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     (
@@ -98,7 +98,7 @@ fn index(c: &mut Call<'_>, count: i64, size: i64, ratio: f32, shift: f64) -> Res
         step: Scalar::F(1.0),
         shape: vec![Expr::constant(count)],
         dtype: DType::F32,
-        device: Device::Cpu,
+        device: c.device(),
     };
     let at = c.b.emit(positions, &[])?;
     let ratio = c.value_of(&Factor::Number(Scalar::F(f64::from(ratio))), DType::F32)?;

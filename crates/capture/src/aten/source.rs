@@ -4,7 +4,7 @@ use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use crate::import::is_dense;
 use oxyfuel_base::{DType, Result, Scalar};
-use oxyfuel_graph::{Binary, Device, Op, ValueId};
+use oxyfuel_graph::{Binary, Op, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     (
@@ -58,7 +58,7 @@ fn filled(c: &mut Call<'_>, value: i64) -> Result<Vec<ValueId>> {
         Scalar::I(value),
         ty.shape,
         ty.dtype,
-        Device::Cpu,
+        ty.device,
     )?])
 }
 
@@ -78,7 +78,7 @@ fn filled_with(c: &mut Call<'_>, position: usize, name: &str) -> Result<Vec<Valu
             if value.as_f64().is_nan() && !ty.dtype.is_float() {
                 return refuse("NaN as an integer");
             }
-            Ok(vec![c.b.full(value, ty.shape, ty.dtype, Device::Cpu)?])
+            Ok(vec![c.b.full(value, ty.shape, ty.dtype, ty.device)?])
         }
         Factor::Symbolic(e) => {
             let one = c.value_of(&Factor::Symbolic(e), ty.dtype)?;
@@ -128,7 +128,7 @@ fn count(c: &mut Call<'_>, start: Factor, step: Scalar) -> Result<Vec<ValueId>> 
             step,
             shape: ty.shape,
             dtype: ty.dtype,
-            device: Device::Cpu,
+            device: ty.device,
         },
         &[],
     )?;

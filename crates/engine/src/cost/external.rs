@@ -155,6 +155,7 @@ mod tests {
             binds: vec![],
             ordered: false,
             reason: String::new(),
+            gpu: None,
         }
     }
 

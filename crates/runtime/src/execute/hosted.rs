@@ -11,7 +11,7 @@
 //! instance; nothing in the arena lives across such a step.
 
 use super::instance::{Home, Instance, ReadyStep};
-use super::{Program, Watch};
+use super::{Program, Ready, Watch, Workspace};
 use crate::device::Stream;
 use oxyfuel_base::{Result, ensure};
 use oxyfuel_plan::{Plan, Step, SymbolBinding, SymbolSource};
@@ -22,6 +22,11 @@ pub const LATER: i64 = i64::MIN;
 
 /// What a plan needs of whoever brought the program. Buffers and steps are named by their number in the plan.
 pub trait Host {
+    /// Memory for everything between kernels, until the end of the call or until it is asked for again, and where it lies. `None`: the device's own allocator makes it, and
+    /// keeps it for the next call.
+    fn arena(&mut self, _bytes: usize) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// Makes the tensor of a buffer (see [`oxyfuel_plan::Buffer::tensor`]) and tells its address.
     fn allocate(&mut self, buffer: usize, bytes: usize) -> Result<u64>;
     /// Runs an external step: its results are the host's from now on, their addresses are put into `addresses`. The numbers that
@@ -186,7 +191,7 @@ impl Program {
             inputs.len(),
             ready.instance.inputs.len()
         );
-        let mut workspace = self.workspace(&ready, stream)?;
+        let mut workspace = self.hosted_workspace(&ready, host, stream)?;
         for (address, buffer) in workspace.addresses.iter_mut().zip(&ready.instance.buffers) {
             if let Home::Input(input) = buffer.home {
                 *address = inputs[input];
@@ -209,7 +214,7 @@ impl Program {
                         Ok(next) => next,
                         Err(error) => break Err(error),
                     };
-                    let mut other = match self.workspace(&next, stream) {
+                    let mut other = match self.hosted_workspace(&next, host, stream) {
                         Ok(other) => other,
                         Err(error) => break Err(error),
                     };
@@ -254,6 +259,32 @@ impl Program {
         };
         ready.put(workspace);
         ran
+    }
+
+    /// A workspace whose arena is the host's, where it wants to own it.
+    fn hosted_workspace(
+        &self,
+        ready: &Ready,
+        host: &mut dyn Host,
+        stream: Stream,
+    ) -> Result<Box<Workspace>> {
+        let bytes = ready.instance.arena_bytes;
+        let lent = if bytes == 0 { None } else { host.arena(bytes)? };
+        let Some(arena) = lent else {
+            return self.workspace(ready, stream);
+        };
+        // Nothing of a former call is left in it: whatever memory it worked in was the host's.
+        let mut workspace = match ready.take() {
+            Some(workspace) => workspace,
+            None => self.workspace_in(&ready.instance, None, stream),
+        };
+        workspace.stream = stream;
+        for (address, buffer) in workspace.addresses.iter_mut().zip(&ready.instance.buffers) {
+            if let Home::Arena { offset } = buffer.home {
+                *address = arena + offset as u64;
+            }
+        }
+        Ok(workspace)
     }
 
     /// Whether a step of the plan gives symbols their numbers.

@@ -76,8 +76,8 @@ struct Ready {
 /// What a call needs for itself.
 #[derive(Debug)]
 struct Workspace {
-    /// Holds the buffers of the arena.
-    _arena: Storage,
+    /// Holds the buffers of the arena; `None` where a host lends each call its memory.
+    arena: Option<Storage>,
     /// Address of each buffer; those of inputs and outputs change with each call.
     addresses: Vec<u64>,
     words: Vec<u64>,
@@ -618,12 +618,15 @@ impl Program {
     }
 
     fn workspace(&self, ready: &Ready, stream: Stream) -> Result<Box<Workspace>> {
-        if let Some(mut workspace) = ready.take() {
-            if workspace.stream != stream {
+        let empty = ready.instance.arena_bytes == 0;
+        if let Some(mut workspace) = ready.take()
+            && (workspace.arena.is_some() || empty)
+        {
+            if workspace.stream != stream && !empty {
                 // Another queue may still be working in this arena.
                 self.device.synchronize()?;
-                workspace.stream = stream;
             }
+            workspace.stream = stream;
             return Ok(workspace);
         }
         self.new_workspace(&ready.instance, stream)
@@ -631,12 +634,23 @@ impl Program {
 
     fn new_workspace(&self, instance: &Instance, stream: Stream) -> Result<Box<Workspace>> {
         let arena = self.device.allocate(instance.arena_bytes)?;
+        Ok(self.workspace_in(instance, Some(arena), stream))
+    }
+
+    /// A workspace over that arena.
+    fn workspace_in(
+        &self,
+        instance: &Instance,
+        arena: Option<Storage>,
+        stream: Stream,
+    ) -> Box<Workspace> {
+        let start = arena.as_ref().map_or(NOWHERE, Storage::address);
         let addresses = instance
             .buffers
             .iter()
             .zip(&self.constants)
             .map(|(buffer, constant)| match buffer.home {
-                Home::Arena { offset } => arena.address() + offset as u64,
+                Home::Arena { offset } => start + offset as u64,
                 Home::Constant => constant.as_ref().map_or(0, |storage| storage.address()),
                 Home::Input(_)
                 | Home::Output(_)
@@ -645,15 +659,15 @@ impl Program {
                 | Home::Within { .. } => 0,
             });
         let addresses = addresses.collect();
-        Ok(Box::new(Workspace {
-            _arena: arena,
+        Box::new(Workspace {
+            arena,
             addresses,
             words: instance.words.clone(),
             stream,
             fresh: vec![None; instance.buffers.len()],
             replay: Replay::Unused,
             kept: instance.buffers.iter().map(|_| [None, None]).collect(),
-        }))
+        })
     }
 
     fn output(

@@ -1,0 +1,30 @@
+"""Where memory is."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _native
+
+
+def memory_summary(device: torch.device | str | int | None = None) -> str:
+    """Where the bytes of a device are, as a table for people: how many it has, how many are free, in use by us, and kept for reuse. Without a device: of the GPU that is
+    current, or of the CPU where there is none.
+
+    On a GPU intermediates and results of compiled graphs lie in torch's memory, whose figures follow; ours are constants.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if place.type != "cuda":
+        return _native.memory_summary(str(place))
+    if place.index is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    lines = [_native.memory_summary(str(place))]
+    figures = {
+        "torch's, in use": torch.cuda.memory_allocated(place),
+        "  most in use": torch.cuda.max_memory_allocated(place),
+        "  kept for reuse": torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place),
+    }
+    lines += [f"  {what:<17}{count / (1 << 20):>11.1f} MiB" for what, count in figures.items()]
+    return "\n".join(lines)

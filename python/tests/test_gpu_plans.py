@@ -1,0 +1,224 @@
+"""Graphs of CUDA tensors on a machine without a GPU: traced with fake tensors, compiled for an H200, run on the device that computes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import oxyfuel
+import pytest
+import torch
+from oxyfuel import _native
+from oxyfuel.describe import describe, device_of
+from oxyfuel.options import Options
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+GPU = torch.device("cuda:0")
+H200 = "sm_90a"
+
+
+def traced(f: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
+    """The function as a graph of ATen whose results are a list. Inputs are taken for tensors of a GPU, but for those without dims."""
+    with FakeTensorMode():
+        fake = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=GPU if x.dim() else "cpu") for x in inputs]
+        return make_fx(lambda *args: list(f(*args)), decomposition_table=oxyfuel.decompositions.table(False))(*fake)
+
+
+def planned(gm: torch.fx.GraphModule, **options: Any) -> Any:
+    said = describe(gm, "inference")
+    assert said.device == "cuda:0"
+    settings = Options(target=H200, **options).native([], 1, "null")
+    return _native.compile(said.text, settings, said.objects)
+
+
+def explained(graph: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """The kernels, and what torch runs."""
+    said = json.loads(graph.explain())
+    assert said["device"]["id"] == "null:0" and said["interpreted"] == 0
+    return said["kernels"], [call["target"] for call in said["externals"]]
+
+
+def test_pointwise_work_reductions_and_norms_are_kernels() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.layer_norm(x, x.shape[-1:], w)
+        return torch.softmax(y, -1), y.sum(0), F.rms_norm(x.relu(), x.shape[-1:])
+
+    graph = planned(traced(f, torch.randn(64, 256), torch.randn(256)))
+    kernels, calls = explained(graph)
+    assert kernels and not calls
+    results = graph([torch.randn(64, 256), torch.randn(256)])
+    assert [tuple(result.shape) for result in results] == [(64, 256), (256,), (64, 256)]
+
+
+def test_products_convolutions_and_attention_are_torch_s() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, image: torch.Tensor, filters: torch.Tensor) -> Any:
+        return torch.relu(x @ w) + 1, torch.sigmoid(F.conv2d(image * 2, filters))
+
+    shapes = (8, 16), (16, 4), (1, 3, 9, 9), (5, 3, 3, 3)
+    inputs = [torch.randn(shape) for shape in shapes]
+    graph = planned(traced(f, *inputs))
+    kernels, calls = explained(graph)
+    assert sorted(calls) == ["aten.convolution.default", "aten.mm.default"] and len(kernels) == 3
+    # The host's calls are made, whatever kernels do.
+    assert [tuple(result.shape) for result in graph(list(inputs))] == [(8, 4), (1, 5, 7, 7)]
+
+
+def test_what_lies_between_kernels_is_memory_of_the_host() -> None:
+    """A sum over everything is read by everything: nothing can be one kernel."""
+    x = torch.randn(1000, 1000)
+    graph = planned(traced(lambda x: ((x / x.sum()).exp().sum(-1, keepdim=True) * x,), x))
+    said = json.loads(graph.explain())
+    assert said["memory"]["arena"] not in (0, "0")
+    asked: list[tuple[Any, ...]] = []
+
+    class See(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append((str(func), kwargs.get("dtype"), args[0]))
+            return func(*args, **(kwargs or {}))
+
+    with See():
+        graph([x])
+    assert [(name, dtype) for name, dtype, _ in asked] == [("aten.empty_strided.default", torch.uint8), ("aten.empty_strided.default", torch.float32)]
+    assert asked[0][2] == [int(said["memory"]["arena"])] and asked[1][2] == [1000, 1000]
+
+
+def test_numbers_of_the_cpu_are_brought_over_once() -> None:
+    def f(x: torch.Tensor, number: torch.Tensor) -> Any:
+        return x * number, torch.where(x > 0, number, x), number + 1
+
+    graph = planned(traced(f, torch.randn(4, 5), torch.tensor(2.0)))
+    kernels, calls = explained(graph)
+    # What is on the CPU stays there: its own operators are torch's.
+    assert len(kernels) == 1 and sorted(calls) == ["aten._to_copy.default", "aten.add.Tensor"]
+
+
+def test_a_constant_of_the_cpu_among_tensors_of_a_gpu() -> None:
+    kernels, calls = explained(planned(traced(lambda x: (torch.where(x > 0, x, torch.tensor(7.0)),), torch.randn(3, 4))))
+    assert len(kernels) == 1 and set(calls) <= {"aten._to_copy.default", "aten.clone.default", "aten.lift_fresh_copy.default"}
+
+
+def test_the_seed_is_drawn_where_the_tensors_are() -> None:
+    graph = traced(lambda x: (F.dropout(x, 0.5),), torch.randn(100, 4))
+    said = json.loads(describe(graph, "inference").text)
+    assert all(item["type"]["device"] == "cuda:0" for node in said["nodes"] for item in node["results"] if item["kind"] == "tensor")
+    kernels, calls = explained(planned(graph))
+    assert kernels and calls == ["aten.randint.low"]
+
+
+def test_a_joint_graph_keeps_a_seed_of_the_gpu() -> None:
+    text = json.loads(describe(traced(lambda x: (torch.rand_like(x) * x,), torch.randn(8, 8)), "joint").text)
+    text["outputs"] = [text["outputs"][0], text["outputs"][0]]
+    edits = json.loads(_native.rewrite_joint(json.dumps(text), 1, True))
+    seeds = [node for node in edits["new"] if node["target"] == "oxyfuel.seed.default"]
+    assert not seeds or seeds[0]["kwargs"] == {"device": {"device": "cuda:0"}}
+
+
+def test_the_gpu_that_holds_most_is_the_graph_s() -> None:
+    with FakeTensorMode():
+        a, b = torch.empty(3, device="cuda:0"), torch.empty(3, device="cuda:1")
+        gm = make_fx(lambda a, b: [a + 1, (b + 1) * 2])(a, b)
+    assert device_of(gm) == torch.device("cuda:1")
+    said = json.loads(describe(gm, "inference").text)
+    assert [item["kind"] for item in said["inputs"]] == ["object", "tensor"]
+
+
+def test_what_the_target_has_no_code_for_is_torch_s() -> None:
+    """A count over several dims inside of a kernel: a failed compile names the operators behind it, and the rest is compiled without them."""
+    count = lambda x, y: ((torch.arange(12, device=x.device).view(3, 4) * 2 + x).exp(), torch.softmax(y.sin(), -1))  # noqa: E731
+    kernels, calls = explained(planned(traced(count, torch.randn(3, 4), torch.randn(7, 9))))
+    assert any("sin" in kernel["ops"] for kernel in kernels) and "aten.exp.default" in calls
+
+
+def test_a_target_that_is_none_is_named() -> None:
+    said = describe(traced(lambda x: (x + 1,), torch.randn(3)), "inference")
+    with pytest.raises(oxyfuel.OxyfuelError) as raised:
+        _native.compile(said.text, Options(target="no such").native([], 1, "null"), said.objects)
+    assert raised.value.code == "E0402"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_driver_it_says_so() -> None:
+    gm = traced(lambda x: (x + 1,), torch.randn(3))
+    said = describe(gm, "inference")
+    with pytest.raises(oxyfuel.OxyfuelError) as raised:
+        _native.compile(said.text, Options().native([], 1, said.device), said.objects)
+    assert raised.value.code in ("E0701", "E0702")
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises(oxyfuel.OxyfuelError) as raised:
+        _native.fingerprint(Options().native([], 1, "tpu:0"))
+    assert raised.value.code == "E0702" and "tpu:0" in raised.value.message
+
+
+def test_models_of_every_kind_have_plans() -> None:
+    """Whole layers: nothing of them runs in an interpreter, and torch runs what it has libraries for."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    parameters = dict(layer.named_parameters())
+
+    def f(x: torch.Tensor, *values: torch.Tensor) -> Any:
+        return (torch.func.functional_call(layer, dict(zip(parameters, values, strict=True)), (x, x.new_zeros(6, 6))),)
+
+    gm = traced(f, torch.randn(2, 6, 32), *(p.detach() for p in parameters.values()))
+    kernels, calls = explained(planned(gm))
+    assert kernels
+    assert all("mm" in call or "attention" in call or call == "aten._to_copy.default" for call in calls), calls
+
+
+def test_memory_has_a_summary() -> None:
+    text = oxyfuel.memory_summary("cpu")
+    assert text.startswith("cpu (") and "in use by us" in text and "kept for reuse" in text
+    if not torch.cuda.is_available():
+        assert oxyfuel.memory_summary().startswith("cpu (")
+        with pytest.raises((oxyfuel.OxyfuelError, RuntimeError)):
+            oxyfuel.memory_summary("cuda:0")
+
+
+def test_the_state_of_a_generator_is_wherever_attention_left_it() -> None:
+    """Tracing says that it is on the GPU; on a GPU it is on the CPU unless a graph is recorded."""
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 16, 8, device=GPU, dtype=torch.bfloat16)
+
+        def forward(q: torch.Tensor) -> Any:
+            return list(torch.ops.aten._scaled_dot_product_efficient_attention.default(q, q, q, None, True, 0.1))
+
+        gm = make_fx(forward)(q)
+        said = json.loads(describe(gm, "forward").text)
+        assert [item["kind"] for item in said["nodes"][0]["results"]] == ["tensor", "tensor", "object", "object"]
+        out, scale, seed, offset = forward(q)
+
+        def backward(q: torch.Tensor, out: torch.Tensor, scale: torch.Tensor, seed: torch.Tensor, offset: torch.Tensor) -> Any:
+            back = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+            return list(back(out, q, q, q, None, out, scale, seed, offset, 0.1, [True, True, True, False])[:3])
+
+        gm = make_fx(backward)(q, out, scale, seed, offset)
+    assert [item["kind"] for item in json.loads(describe(gm, "backward").text)["inputs"]] == ["tensor", "tensor", "tensor", "object", "object"]
+
+
+def test_what_stands_in_the_way_of_a_recording_is_known_before() -> None:
+    from oxyfuel.compiled import _facts
+
+    def facts(f: Any, *inputs: torch.Tensor, role: str = "inference", mode: str = "reduce-overhead", steps: int = 9) -> Any:
+        gm = traced(f, *inputs)
+        return _facts(gm, describe(gm, role), steps, Options(mode=mode), role)
+
+    x = torch.randn(3, 4)
+    plain = lambda x: (x.exp(),)  # noqa: E731
+    assert facts(plain, x, mode="default") is None and facts(plain, x, mode="max-autotune").obstacle is None
+    assert facts(plain, x).device == "cuda:0"
+    assert "training" in facts(plain, x, role="backward").obstacle
+    assert "steps" in facts(plain, x, steps=2).obstacle
+    assert "GPU alone" in facts(lambda x, n: (x * n,), x, torch.tensor(2.0)).obstacle
+    assert "GPU alone" in facts(lambda x: (x.cpu(),), x).obstacle
+    assert facts(lambda x, y: (x.add_(y) * 2,), x, x).written == (0,)
+
+
+def test_a_graph_that_is_not_recorded_is_called_as_it_is() -> None:
+    from oxyfuel.recorded import Facts, Recorder
+
+    given: list[Any] = []
+    recorder = Recorder(lambda inputs: given.extend(inputs) or (1,), Facts("cuda:0", (), (), "for a reason"))
+    assert recorder([5, 6]) == (1,) and given == [5, 6] and recorder.replayed == 0
