@@ -2,15 +2,15 @@
 
     prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "outputs": n, "has": ["run eager", ...]}
     run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor, library or door
-    into MODE WARM TIMED        the same with preallocated outputs
+    into MODE WARM TIMED        the same with preallocated outputs; of a workload that is an update, over the inputs that it updates
     copy BYTES WARM TIMED       a copy between two tensors that moves so many bytes
     compare NUMBER FILE         our output of that number against eager's -> {"ok": true, "error": ...}
     door                        the torch door's outputs against eager's -> {"ok": true, "error": ...}
     about                       -> {"torch": version, "threads": n}
     quit
 
-The mode `library` is torch's own kernel of the whole workload, where it has one: `NAME_library` of `torch_workloads`. It works in place, so it stands
-beside new and beside given outputs. The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
+The mode `library` is torch's own kernel of the whole workload, where it has one: `NAME_library` of `torch_workloads`. It works in place; for new outputs it
+works on copies of the inputs that it changes. The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
 
 Inputs are those of `bench/definitions`, made from a seed bit for bit as `oxyfuel` makes them (crates/cli/src/fill.rs).
 """
@@ -98,12 +98,17 @@ class Engine:
         given = getattr(torch_workloads, definition["torch"] + "_out", None)
         library = getattr(torch_workloads, definition["torch"] + "_library", None)
 
+        names = [spec["name"] for spec in definition["inputs"]]
+        updated = [names.index(name) for name in definition.get("updates", [])]
+
         def into(outs, *inputs):
             for out, result in zip(outs, listed(eager(*inputs)), strict=True):
                 out.copy_(result)
 
         self.expected = listed(eager(*self.inputs))
-        self.outs = [torch.empty_like(tensor) for tensor in self.expected]
+        # An update is written over inputs of its own, which are not those that results are computed from anew.
+        self.state = [settled(tensor) for tensor in self.inputs] if updated else self.inputs
+        self.outs = [self.state[number] for number in updated] or [torch.empty_like(tensor) for tensor in self.expected]
         self.unordered = definition.get("unordered", [])
         self.functions = {("run", "eager"): eager}
         first = {}
@@ -122,17 +127,31 @@ class Engine:
             self.filled(given, "eager")
             self.functions["into", "eager"] = given
         if library:
-            step = library([tensor.clone() for tensor in self.inputs], self.agree_all)
-            self.functions["run", "library"] = lambda *inputs: step()
-            self.functions["into", "library"] = lambda outs, *inputs: step()
+
+            def anew(*inputs):
+                tensors = [tensor.clone() if number in updated else tensor for number, tensor in enumerate(inputs)]
+                library(*tensors)
+                return [tensors[number] for number in updated]
+
+            def in_place(outs, *inputs):
+                library(*inputs)
+
+            self.agree_all(anew(*self.inputs), "torch's own kernel")
+            self.filled(in_place, "torch's own kernel")
+            self.functions["run", "library"] = anew
+            self.functions["into", "library"] = in_place
         has = [" ".join(words) for words in self.functions]
         return {"inductor_s": first["inductor"], "outputs": len(self.expected), "has": has}
 
     def filled(self, function, mode):
         """Runs a function with given outputs, and fails unless they hold the results then."""
-        for out in self.outs:
-            out.zero_()
-        function(self.outs, *self.inputs)
+        if self.state is self.inputs:
+            for out in self.outs:
+                out.zero_()
+        else:
+            for own, tensor in zip(self.state, self.inputs, strict=True):
+                own.copy_(tensor)
+        function(self.outs, *self.state)
         self.agree_all(self.outs, f"{mode} with given outputs")
 
     def agree_all(self, tensors, who):
@@ -149,7 +168,7 @@ class Engine:
         return self.time(target.copy_, (source,), warm, timed)
 
     def turn(self, verb, mode, warm, timed):
-        args = (self.outs, *self.inputs) if verb == "into" else self.inputs
+        args = (self.outs, *self.state) if verb == "into" else self.inputs
         return self.time(self.functions[verb, mode], args, warm, timed)
 
     def time(self, function, args, warm, timed):

@@ -52,6 +52,9 @@ pub struct Definition {
     body: Vec<String>,
     /// The sizes of each result, by name.
     outputs: Vec<Vec<String>>,
+    /// For each result the input that it is the new contents of, where the workload is an update: results are written there where they are not to be new.
+    #[serde(default)]
+    updates: Vec<String>,
     /// Results of integers whose order along the last dim is open: they are compared as sets.
     #[serde(default)]
     unordered: Vec<usize>,
@@ -172,6 +175,15 @@ impl Workload {
             definition: definition.clone(),
             instance,
         })
+    }
+
+    /// For each result the number of the input that it is the new contents of; of most workloads none is.
+    pub fn updates(&self) -> Result<Vec<usize>> {
+        let number = |name: &String| {
+            let found = self.inputs.iter().position(|input| input.name == *name);
+            found.ok_or_else(|| err!(UnknownName, "{} updates `{name}`, no input", self.name))
+        };
+        self.definition.updates.iter().map(number).collect()
     }
 
     /// Bytes that must move: every input read once, every result written once; of a table that is only looked up, what is taken from it.
@@ -374,6 +386,8 @@ mod tests {
                 w.name
             );
             assert!(w.bound == Bound::Bytes || w.flops() > 0, "{}", w.name);
+            let updated = w.updates().unwrap();
+            assert!(updated.is_empty() || updated.len() == w.graph.outputs.len());
             for name in w.instance.sample.keys() {
                 assert!(w.instance.params.contains_key(name), "{}: {name}", w.name);
             }

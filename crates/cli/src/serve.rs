@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `prepare WORKLOAD` | `{"compile_ms": …, "kernels": …, "bytes": …, "loops": …}`; inputs made, compiled, checked, run once |
 //! | `run WARM TIMED` | `{"ns": […]}`: that many calls not timed, then that many timed |
-//! | `into WARM TIMED` | the same with given outputs |
+//! | `into WARM TIMED` | the same with given outputs; of a workload that is an update, over the inputs that it updates |
 //! | `copy WARM TIMED` | the same for a compiled copy that moves as many bytes as the workload reads and writes |
 //! | `arithmetic WARM TIMED` | the same for a loop of multiply-adds without memory; the workload has `loops` times as many operations |
 //! | `output NUMBER FILE` | `{"saved": 1}`: that output as `.npy` |
@@ -25,7 +25,7 @@ use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::tensor::Tensor;
 use serde_json::{Value, json};
 
-use crate::bench::ready;
+use crate::bench::{ready, to_device};
 use crate::check::Expected;
 use crate::define::workload;
 use crate::limit::Loop;
@@ -50,6 +50,8 @@ struct Engine {
 /// A workload as a compiled function with its arguments.
 struct Prepared {
     workload: Timed,
+    /// The workload as a function that writes its results over its inputs, if it is an update.
+    update: Option<Timed>,
     /// Moves as many bytes.
     copy: Timed,
 }
@@ -75,6 +77,28 @@ impl Timed {
             outputs,
         })
     }
+}
+
+/// The function that computes a graph and writes each result over an input, on inputs of its own.
+fn update_of(
+    graph: &oxyfuel_graph::Graph,
+    updated: Vec<usize>,
+    inputs: &[oxyfuel::Tensor],
+    options: &Options,
+) -> Result<Timed> {
+    let step = oxyfuel::compile_graph(graph.clone(), options.clone())?;
+    let update = move |tensors: &[oxyfuel::Tensor]| {
+        let results = step.call(&tensors.iter().collect::<Vec<_>>())?;
+        for (&at, result) in updated.iter().zip(&results) {
+            tensors[at].clone().copy_(result)?;
+        }
+        Ok(Vec::new())
+    };
+    Ok(Timed {
+        function: oxyfuel::compile(update, options.clone())?,
+        inputs: inputs.to_vec(),
+        outputs: Vec::new(),
+    })
 }
 
 /// A copy that reads half of the bytes and writes the other half.
@@ -144,6 +168,21 @@ impl Engine {
         Expected::of(&w, &ready.host_inputs)?.check("the compiled graph", &outputs)?;
         // What is timed is the call that a Rust program makes, guards and all; the driver compares its output with its own.
         let inputs: Vec<oxyfuel::Tensor> = ready.inputs.iter().cloned().map(Into::into).collect();
+        let updated = w.updates()?;
+        let update = if updated.is_empty() {
+            None
+        } else {
+            let own = ready.host_inputs.iter();
+            let own: Vec<Tensor> = own
+                .map(|host| to_device(host, &self.device))
+                .collect::<Result<_>>()?;
+            let tensors: Vec<oxyfuel::Tensor> = own.iter().cloned().map(Into::into).collect();
+            let update = update_of(&w.graph, updated.clone(), &tensors, &self.options)?;
+            update.function.call(&tensors.iter().collect::<Vec<_>>())?;
+            let new: Vec<Tensor> = updated.iter().map(|&at| own[at].clone()).collect();
+            Expected::of(&w, &ready.host_inputs)?.check("the update in place", &new)?;
+            Some(update)
+        };
         let workload = Timed::new(w.graph.clone(), inputs, &self.options)?;
         let bytes = w.bytes().0 + w.bytes().1;
         let answer = json!({
@@ -158,7 +197,11 @@ impl Engine {
                 .and_then(|all| Some(ready.executable.operations()? / (all.flops / 2.0))),
         });
         let copy = copy_of(bytes, &self.options)?;
-        self.ready = Some(Prepared { workload, copy });
+        self.ready = Some(Prepared {
+            workload,
+            update,
+            copy,
+        });
         Ok(answer)
     }
 
@@ -175,9 +218,10 @@ impl Engine {
     fn run(&mut self, what: &str, warm: usize, times: usize) -> Result<Value> {
         let device = self.device.clone();
         let ready = self.ready.as_mut().ok_or_else(unprepared)?;
-        let (timed_one, into) = match what {
-            "copy" => (&mut ready.copy, true),
-            what => (&mut ready.workload, what == "into"),
+        let (timed_one, into) = match (what, &mut ready.update) {
+            ("copy", _) => (&mut ready.copy, true),
+            ("into", Some(update)) => (update, false),
+            (what, _) => (&mut ready.workload, what == "into"),
         };
         let inputs: Vec<&oxyfuel::Tensor> = timed_one.inputs.iter().collect();
         let call = || {
