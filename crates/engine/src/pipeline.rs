@@ -11,7 +11,7 @@ use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
     attention, borders, concatenations, decompose_but, lookups, recurrences, simplify,
-    simplify_each,
+    simplify_each, views,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -101,6 +101,7 @@ fn scheduled(
     let graph = record.step("recurrences", || verified(recurrences(&decomposed)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
+    let graph = record.step("views", || verified(views(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 
     let graph = record.step("concatenations", || verified(concatenations(graph)?))?;

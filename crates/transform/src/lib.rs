@@ -9,6 +9,7 @@
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
+//! | `views.rs` | views of products behind the elementwise work on them |
 //!
 //! A pass takes a graph and returns a graph; the pipeline verifies what comes out.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod decompose;
 mod lookups;
 mod recurrences;
 mod simplify;
+mod views;
 
 pub use attention::attention;
 pub use borders::borders;
@@ -28,3 +30,4 @@ pub use decompose::{decompose, decompose_but};
 pub use lookups::lookups;
 pub use recurrences::recurrences;
 pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};
+pub use views::views;
