@@ -6,7 +6,7 @@
 //!   for each chunk of the depth:
 //!     its part of a is copied into panels             [band][rows][chunk]      second-level cache
 //!     for each of the columns' panels:
-//!       its part of b is copied into a panel          [chunk][cols]            first-level cache
+//!       its part of b is copied into a panel          [chunk][cols]            second-level cache, rows asked for ahead
 //!       for each panel of a: rows x cols sums                                  registers, between chunks second-level cache
 //! ```
 //!
@@ -169,10 +169,13 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers.
     let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (cols * size);
     let uncut = deepest(target.l2_bytes / 16);
-    // Memory that runs along the depth is read in runs of a chunk: the longer, the better it is fetched ahead.
-    let along = product.b.strides[0] == 1;
-    let panel = target.l1_bytes / if along { 1 } else { 2 };
-    let deepest = if k <= uncut { uncut } else { deepest(panel) }.max(16);
+    // The deeper a chunk, the fewer visits to the sums, and the longer the runs where memory runs along the depth. The panel is as large as the first-level cache: its rows are asked for ahead of time.
+    let deepest = if k <= uncut {
+        uncut
+    } else {
+        deepest(target.l1_bytes)
+    }
+    .max(16);
     let chunk = (ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4;
     let chunk = chunk.min(k);
     let blocking = Blocking {

@@ -12,6 +12,11 @@ use super::{Def, Select};
 use crate::emit::lane_bytes;
 use crate::mir::{A, Cond, Item, Mem, Op as X, Reg, Width};
 
+const LINE: i64 = 64;
+/// Panels from so many bytes on do not stay in the first-level cache, and are asked for so many rows ahead: a hundred cycles or so, where a row feeds a whole block of sums.
+const LARGE: i64 = 24 << 10;
+const AHEAD: i64 = 8;
+
 /// A product's accumulator in registers: rows of vectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
@@ -50,8 +55,10 @@ impl<'p> Select<'p, '_> {
     /// Rows and vectors of accumulators that the register file holds beside what feeds them.
     fn block_shape(&self, rows: i64, vectors: i64) -> (i64, i64) {
         let (wide, room) = if self.e.avx512() { (4, 28) } else { (2, 12) };
-        // Two vectors a row where they suffice: the more rows, the more often each vector of `b` is used.
-        let across = if vectors >= 4 && rows < 7 {
+        // Two vectors a row where they suffice: the more rows, the more often each vector of `b` is used. One row or two take more, so that sums do not wait for themselves.
+        let across = if rows <= 2 && vectors >= 2 * wide {
+            2 * wide
+        } else if vectors >= 4 && rows < 7 {
             wide.min(vectors)
         } else {
             vectors.min(2)
@@ -526,8 +533,15 @@ impl<'p> Select<'p, '_> {
             self.e.f.push(Item::Align);
             self.e.f.bind(head);
         }
+        let ahead = ahead(b, depth, vectors * lanes);
         for k in 0..unroll {
             self.one_step(a, b, block, &left, &right, k)?;
+            if let Some(row) = ahead {
+                for place in &right.places {
+                    let there = place.plus((row * (k + AHEAD)) as i32);
+                    self.e.f.inst(X::PrefetchT0, Width::X, &[there.into()]);
+                }
+            }
         }
         self.advance(&mut left, unroll);
         self.advance(&mut right, unroll);
@@ -764,6 +778,15 @@ pub struct Walk {
     /// From one block of the depth to the next, and the elements of a block, where it has blocks.
     block: Option<Stride>,
     inner: Option<i64>,
+}
+
+/// Bytes of a row of a dense panel that the first-level cache does not hold beside the other operand: its rows are asked for ahead of time.
+fn ahead(b: &Operand, depth: i64, cols: i64) -> Option<i64> {
+    let row = cols * b.dtype.size() as i64;
+    let [(_, Stride::Bytes(step))] = b.depth[..] else {
+        return None;
+    };
+    (step == row && row % LINE == 0 && depth * row >= LARGE).then_some(row)
 }
 
 /// Whether rows of vectors can hold sums of this type.
