@@ -113,6 +113,10 @@ def attention_fused(q, k, v):
     return F.scaled_dot_product_attention(q, k, v)
 
 
+def attention_grouped(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, scale=0.125, enable_gqa=k.shape[1] != q.shape[1])
+
+
 def attention_causal(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 

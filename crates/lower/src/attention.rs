@@ -23,6 +23,7 @@ use oxyfuel_plan::{OperandHome, TargetDesc};
 use oxyfuel_schedule::Placements;
 
 use crate::build::{checked, constant};
+use crate::decode::{MOST_QUERIES, decode};
 use crate::map::{Spread, vector};
 use crate::nest::Nest;
 use crate::packed::{lay_out, matrix_layout, zeros};
@@ -33,53 +34,61 @@ use crate::tile::ceil_div;
 const CHUNK: i64 = 256;
 /// Elements between rows of scores beyond a chunk, so that rows do not share cache sets.
 const APART: i64 = 16;
-/// Below so many queries a block is mostly empty.
+/// Below so many queries a block is mostly empty: they are decoding steps.
 const LEAST_ROWS: i64 = 4;
 
 /// Whether a node is attention of a kind and size that this kernel is for.
 pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
-    let Op::Sdpa { .. } = node.op else {
+    let Op::Sdpa { causal, .. } = node.op else {
         return false;
     };
     let fixed = |value: ValueId| {
         let shape = &graph.values[value].ty.shape;
         shape.iter().all(|n| n.as_const().is_some_and(|n| n > 0))
     };
-    let q = &graph.values[node.inputs[0]].ty;
+    let [q, k] = [0, 1].map(|i| &graph.values[node.inputs[i]].ty);
+    let number = |n: &Expr| n.as_const().unwrap_or(0);
+    let (rows, depth) = (number(&q.shape[2]), number(&q.shape[3]));
+    let sized = if rows < LEAST_ROWS {
+        let queries = rows * number(&q.shape[1]) / number(&k.shape[1]).max(1);
+        !causal && depth > 1 && queries <= MOST_QUERIES
+    } else {
+        true
+    };
     let dtype = matches!(q.dtype, DType::F32 | DType::BF16 | DType::F16);
     !target.is_simt()
         && target.vector_bytes > 0
         && dtype
         && graph.symbols.is_empty()
         && node.inputs.iter().all(|&value| fixed(value))
-        && q.shape[2].as_const().is_some_and(|rows| rows >= LEAST_ROWS)
+        && sized
 }
 
 /// A tensor of 4 dims in memory.
-struct Place {
-    buffer: usize,
-    base: i64,
-    strides: [i64; 4],
+pub struct Place {
+    pub buffer: usize,
+    pub base: i64,
+    pub strides: [i64; 4],
 }
 
 /// What is computed, in numbers.
 pub struct Attention {
-    batch: i64,
-    heads: i64,
-    groups: i64,
-    rows: i64,
-    keys: i64,
-    depth: i64,
-    width: i64,
-    q: Place,
-    k: Place,
-    v: Place,
-    mask: Option<(Place, bool)>,
-    out: Place,
-    sums: Place,
-    dtype: DType,
-    causal: bool,
-    scale: f64,
+    pub batch: i64,
+    pub heads: i64,
+    pub groups: i64,
+    pub rows: i64,
+    pub keys: i64,
+    pub depth: i64,
+    pub width: i64,
+    pub q: Place,
+    pub k: Place,
+    pub v: Place,
+    pub mask: Option<(Place, bool)>,
+    pub out: Place,
+    pub sums: Place,
+    pub dtype: DType,
+    pub causal: bool,
+    pub scale: f64,
 }
 
 impl Attention {
@@ -207,6 +216,9 @@ pub fn attention(
     a: &Attention,
     target: &TargetDesc,
 ) -> Result<Program> {
+    if a.rows < LEAST_ROWS {
+        return decode(nest, params_of, a, target);
+    }
     let blocking = blocking(a.dtype, target);
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -582,13 +594,13 @@ struct At {
     rows_left: Option<Tile>,
 }
 
-fn div(x: &Tile, by: i64) -> Tile {
+pub fn div(x: &Tile, by: i64) -> Tile {
     if by == 1 {
         return x.clone();
     }
     x.binary(BinaryOp::Div, by)
 }
 
-fn rem(x: &Tile, by: i64) -> Tile {
+pub fn rem(x: &Tile, by: i64) -> Tile {
     x.binary(BinaryOp::Rem, by)
 }

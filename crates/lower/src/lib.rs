@@ -13,7 +13,7 @@
 //! | `sort.rs` | positions in order |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
-//! | `attention.rs` | attention with a running softmax, block by block |
+//! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel |
@@ -27,6 +27,7 @@ mod blocked;
 mod build;
 mod chunk;
 mod codes;
+mod decode;
 mod direct;
 mod flat;
 

@@ -204,7 +204,7 @@ fn turned(
 }
 
 /// Parts of at most `most` elements, as equal as can be: first element and length.
-fn parts(len: i64, most: i64) -> Vec<(i64, i64)> {
+pub fn parts(len: i64, most: i64) -> Vec<(i64, i64)> {
     let count = ceil_div(len, most);
     let bound = |i: i64| len * i / count;
     (0..count)

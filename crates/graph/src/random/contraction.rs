@@ -207,8 +207,11 @@ fn attention(
     let groups = 1 + choices.below(2) as i64;
     let heads = groups * (1 + choices.below(3) as i64);
     let (rows, keys) = match limits.large {
-        // Keys pass in chunks.
-        true if choices.below(4) == 3 => (size(choices, 12, &[]), Expr::from(257)),
+        // Keys pass in chunks, and for few queries in parts.
+        true if choices.below(4) == 3 => {
+            let keys = choices.pick(&[257, 530]);
+            (size(choices, 12, &[]), Expr::from(keys))
+        }
         true => (size(choices, 40, symbols), size(choices, 70, &[])),
         false => (size(choices, 9, symbols), size(choices, 12, symbols)),
     };

@@ -13,6 +13,8 @@ use crate::mir::{A, Cond, Item, Mem, Op as X, Reg, Width};
 
 /// Vectors of the depth between two jumps.
 const UNROLL: i64 = 2;
+/// Up to so many vectors of the depth are taken at once.
+const SHORT: i64 = 8;
 
 /// The sums of a block, a vector each, and the two sides that are multiplied.
 struct Dots {
@@ -66,6 +68,11 @@ impl Select<'_, '_> {
         let size = lane_bytes(dtype);
         let lanes = i64::from(self.e.full_lanes(size));
         let vectors = depth / lanes;
+        let short = vectors <= SHORT && depth % lanes == 0;
+        if short {
+            self.short_dots(&dots, vectors)?;
+        }
+        let (depth, vectors) = if short { (0, 0) } else { (depth, vectors) };
         let times = vectors / UNROLL;
         let count = (times > 1).then(|| self.e.imm(times));
         let head = self.e.f.label();
@@ -103,6 +110,32 @@ impl Select<'_, '_> {
         }
         let strides = vec![cols, 1];
         self.defs.insert(result, Def::Saved { offset, strides });
+        Ok(())
+    }
+
+    /// A depth of a few vectors: one column after the other, so that memory is read in order where columns follow each other. Rows come from the first-level cache.
+    fn short_dots(&mut self, dots: &Dots, vectors: i64) -> Result<()> {
+        let multiply = if lane_bytes(dots.dtype) == 8 {
+            X::FmaddPd
+        } else {
+            X::FmaddPs
+        };
+        let width = self.e.level.width();
+        let cols = dots.right.places.len();
+        for (j, place) in dots.right.places.iter().enumerate() {
+            for at in 0..vectors {
+                let v = self.dot_load(dots, *place, dots.parts[1], at, None)?;
+                for (i, row) in dots.left.places.iter().enumerate() {
+                    let row = self.dot_load(dots, *row, dots.parts[0], at, None)?;
+                    let sum = dots.sums[i * cols + j];
+                    self.e.f.inst(
+                        multiply,
+                        width,
+                        &[sum.into(), v.into(), row.into(), sum.into()],
+                    );
+                }
+            }
+        }
         Ok(())
     }
 
