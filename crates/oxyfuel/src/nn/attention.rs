@@ -1,9 +1,9 @@
 //! Attention with several heads.
 
-use super::{Linear, Module, uniform};
+use super::{KvCache, Linear, Module, uniform};
 use crate::Tensors;
 use crate::tensor::Tensor;
-use oxyfuel_base::{DType, err};
+use oxyfuel_base::{DType, Result, err};
 
 /// Scaled dot products of queries with keys, as weights of values; the batch comes first: `[batch, length, width]`. Parameters have the names of PyTorch's `MultiheadAttention`.
 #[derive(Clone, Debug, Tensors)]
@@ -69,6 +69,31 @@ impl MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
+    /// Attention of new positions to themselves and to all before them, whose keys and values are in a cache, where those of the new ones are put first.
+    ///
+    /// `positions` (i64, `[length of x]`) says where the rows of `x` stand. `reach` is how many positions of the cache are looked at, at least the last one's: it is compiled in, so that a few of them (multiples of 128, say) read little
+    /// more than they must.
+    #[track_caller]
+    pub fn attend_cached(
+        &self,
+        x: &Tensor,
+        cache: &KvCache,
+        positions: &Tensor,
+        reach: i64,
+    ) -> Result<Tensor> {
+        let [q, k, v] = [0, 1, 2].map(|part| self.projected(x, part));
+        cache.put(&k, &v, positions)?;
+        let keys = cache.keys.narrow(2, 0, reach);
+        let values = cache.values.narrow(2, 0, reach);
+        let place = Tensor::arange(0, reach, 1, DType::I64);
+        let seen = place.le(&positions.unsqueeze(-1));
+        let seen = seen.unsqueeze(0).unsqueeze(0);
+        let made = q.scaled_dot_product_attention(&keys, &values, Some(&seen), false, None);
+        Ok(self
+            .out_proj
+            .forward(&made.transpose(1, 2).flatten_dims(2, 3)))
+    }
+
     /// The queries, keys or values of each head, `[batch, heads, length, width]`.
     #[track_caller]
     fn projected(&self, x: &Tensor, part: usize) -> Tensor {

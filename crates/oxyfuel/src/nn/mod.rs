@@ -20,6 +20,7 @@
 //! Weights come from and go to safetensors files by [`load`] and [`save`]; names and shapes are those of PyTorch's layers, so that a checkpoint of a model with the same names of fields fits.
 
 mod attention;
+mod cache;
 mod conv;
 mod layers;
 mod norm;
@@ -27,6 +28,7 @@ mod pool;
 mod weights;
 
 pub use attention::MultiHeadAttention;
+pub use cache::KvCache;
 pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use layers::{Activation, Dropout, Embedding, Flatten, Linear, Sequential};
 pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
