@@ -167,9 +167,9 @@ impl Gpt {
                 block
                     .attn
                     .attend_cached(&block.ln_1.forward(&x), cache, positions, reach)?;
-            x = x + seen;
+            x = &x + seen;
             let wide = block.c_fc.forward(&block.ln_2.forward(&x)).gelu_tanh();
-            x = x + block.c_proj.forward(&wide);
+            x = &x + block.c_proj.forward(&wide);
         }
         let last = self.ln_f.forward(&x.select(1, -1));
         // As GPT-2 does: the table of tokens is the last weight, too.

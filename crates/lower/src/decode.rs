@@ -502,7 +502,7 @@ impl Writer<'_> {
                 .strides([1, a.out.strides[3]]);
             k.store(window, acc.cast(a.dtype));
         }
-        let window = self.mems[a.sums.buffer].at(&here(&a.sums)).shape([1, 1]);
+        let window = self.mems[a.sums.buffer].at(here(&a.sums)).shape([1, 1]);
         k.store(window, best + sum.unary(UnaryOp::Log));
     }
 }
