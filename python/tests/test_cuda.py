@@ -75,6 +75,12 @@ def test_index_scatter_scan_sort_and_joins() -> None:
     same(lambda x: torch.arange(7, device="cuda") * torch.full((7,), 3, device="cuda") + x[0, :7].long(), x)
 
 
+def test_many_inputs_and_many_results() -> None:
+    tensors = [rand(64) for _ in range(150)]
+    same(lambda *x: sum(x[1:], x[0]) * 2, *tensors)
+    same(lambda *x: [t * 2 + 1 for t in x], *tensors)
+
+
 def test_products_are_torch_s_and_what_is_around_them_is_ours() -> None:
     x, w, b = rand(64, 128), rand(96, 128), rand(96)
     f = lambda x, w, b: F.gelu(F.linear(x * 2, w, b)) + 1  # noqa: E731

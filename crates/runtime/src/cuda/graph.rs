@@ -13,7 +13,7 @@ use super::abi::{
     node_kind,
 };
 use super::context::Context;
-use super::module::MAX_PARAMS;
+use super::module::Params;
 use super::stream::OwnStream;
 use crate::device::{Replayed, Stream};
 use oxyfuel_base::{Code, Result, ensure, err};
@@ -207,23 +207,14 @@ impl Replay {
     pub fn set_words(&mut self, kernel: usize, words: &[u64]) -> Result<()> {
         let node = self.kernels.get(kernel).copied();
         let node = node.ok_or_else(|| err!(Internal, "no recorded launch {kernel}"))?;
-        ensure!(
-            words.len() <= MAX_PARAMS,
-            TooLarge,
-            "{} kernel parameters",
-            words.len()
-        );
-        let mut params: [*mut c_void; MAX_PARAMS] = [std::ptr::null_mut(); MAX_PARAMS];
-        for (param, word) in params.iter_mut().zip(words) {
-            *param = std::ptr::from_ref(word).cast_mut().cast();
-        }
+        let mut params = Params::of(words);
         let entered = self.recorded.context.enter()?;
         let driver = entered.driver();
         let mut node_params = KernelNode::NOTHING;
         // SAFETY: the node is a kernel's and belongs to this graph; the driver copies the arguments before it returns.
         unsafe {
             driver.node_kernel(node, &mut node_params)?;
-            node_params.params = params.as_mut_ptr();
+            node_params.params = params.slice().as_mut_ptr();
             node_params.extra = std::ptr::null_mut();
             driver.node_set_kernel(self.raw, node, &node_params)
         }

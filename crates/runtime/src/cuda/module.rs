@@ -302,16 +302,46 @@ impl CudaKernel {
     }
 }
 
-/// Parameters and tensor maps that a launch holds without asking for memory.
-pub(super) const MAX_PARAMS: usize = 64;
+/// The most tensor maps of a launch.
 const MAX_MAPS: usize = 8;
+
+/// Where the words of a launch are, one pointer a parameter, as the driver wants them. Few of them are held without asking for memory.
+pub(super) struct Params {
+    few: [*mut c_void; Self::FEW],
+    many: Vec<*mut c_void>,
+}
+
+impl Params {
+    const FEW: usize = 64;
+
+    pub fn of(words: &[u64]) -> Self {
+        let place = |word| std::ptr::from_ref::<u64>(word).cast_mut().cast();
+        let mut few = [std::ptr::null_mut(); Self::FEW];
+        let mut many = Vec::new();
+        if words.len() <= Self::FEW {
+            for (param, word) in few.iter_mut().zip(words) {
+                *param = place(word);
+            }
+        } else {
+            many.extend(words.iter().map(place));
+        }
+        Self { few, many }
+    }
+
+    pub fn slice(&mut self) -> &mut [*mut c_void] {
+        if self.many.is_empty() {
+            &mut self.few
+        } else {
+            &mut self.many
+        }
+    }
+}
 
 impl LoadedKernel for CudaKernel {
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let entered = self.module.context.enter()?;
         let driver = entered.driver();
         let count = launch.words.len();
-        ensure!(count <= MAX_PARAMS, TooLarge, "{count} kernel parameters");
         ensure!(
             launch.maps.len() <= MAX_MAPS,
             TooLarge,
@@ -319,10 +349,8 @@ impl LoadedKernel for CudaKernel {
             launch.maps.len()
         );
         let mut maps = [TensorMap([0; 16]); MAX_MAPS];
-        let mut params: [*mut c_void; MAX_PARAMS] = [std::ptr::null_mut(); MAX_PARAMS];
-        for (param, word) in params.iter_mut().zip(launch.words) {
-            *param = std::ptr::from_ref(word).cast_mut().cast();
-        }
+        let mut params = Params::of(launch.words);
+        let params = params.slice();
         for (map, shape) in maps.iter_mut().zip(launch.maps) {
             let address = launch.words.get(shape.buffer_param);
             let address =

@@ -1,6 +1,7 @@
 //! The device above a driver of our own ([`super::fake`]): what is asked of the driver, and what is left behind.
 
 use super::fake::{Fake, entered};
+use super::module::Params;
 use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
 use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
 use crate::execute::Program;
@@ -163,6 +164,40 @@ fn streams_events_pinned_memory_and_pools_go_as_they_came() {
     drop((pool, stream, from, to));
     drop(block);
     drop(gpu);
+    nothing_left(&fake);
+}
+
+#[test]
+fn a_launch_has_as_many_parameters_as_it_has_words() {
+    for count in [0, 1, 64, 65, 500] {
+        let words: Vec<u64> = (0..count).map(|word| word * 3).collect();
+        let mut params = Params::of(&words);
+        let params = params.slice();
+        assert!(params.len() >= words.len());
+        for (param, word) in params.iter().zip(&words) {
+            // SAFETY: the pointer is that of a word of the vector.
+            assert_eq!(unsafe { param.cast::<u64>().read() }, *word);
+        }
+    }
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernel = gpu.load_ptx(&module("a")).unwrap();
+    let (words, kinds) = (vec![7; 300], vec![ArgKind::Index; 300]);
+    let grid = Grid {
+        extents: [1, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words: &words,
+        kinds: &kinds,
+        grids: &[grid],
+        maps: &[],
+        stream: Stream::default(),
+    };
+    // SAFETY: nothing is computed.
+    unsafe { kernel.launch(&launch) }.unwrap();
+    assert_eq!(launched(&fake), [7]);
+    drop((kernel, gpu));
     nothing_left(&fake);
 }
 
