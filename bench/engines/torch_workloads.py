@@ -121,6 +121,26 @@ def attention_causal(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def convolution_same(x, w, b):
+    return F.relu(F.conv2d(x, w, b, padding=w.shape[-1] // 2))
+
+
+def convolution_halved(x, w, b):
+    return F.relu(F.conv2d(x, w, b, stride=2, padding=w.shape[-1] // 2))
+
+
+def convolution_patches(x, w, b):
+    return F.relu(F.conv2d(x, w, b, stride=w.shape[-1]))
+
+
+def convolution_depthwise(x, w, b):
+    return F.relu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=x.shape[1]))
+
+
+def convolution_depthwise_halved(x, w, b):
+    return F.relu(F.conv2d(x, w, b, stride=2, padding=w.shape[-1] // 2, groups=x.shape[1]))
+
+
 def group_gemm(*ab):
     g = len(ab) // 2
     return [ab[i] @ ab[g + i].t() for i in range(g)]

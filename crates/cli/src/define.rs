@@ -29,6 +29,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../../../bench/definitions/products.json"),
     ),
     (
+        "convolutions.json",
+        include_str!("../../../bench/definitions/convolutions.json"),
+    ),
+    (
         "indexer.json",
         include_str!("../../../bench/definitions/indexer.json"),
     ),
@@ -226,6 +230,11 @@ impl Workload {
             .map(|node| match &node.op {
                 Op::Mm | Op::Bmm => product(node, 0),
                 Op::Addmm { .. } => product(node, 1),
+                Op::Convolution { .. } => {
+                    let weight = &self.graph.ty(node.inputs[1]).shape;
+                    let window: u64 = weight[1..].iter().cloned().map(number).product();
+                    2 * number(self.graph.ty(node.out()).numel()) * window
+                }
                 // Each query meets each key twice: in the score and in the sum of values.
                 Op::Sdpa { .. } => {
                     let rows = self.graph.ty(node.out()).shape[..3].iter().cloned();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
-use oxyfuel_lower::{Lowered, Rounding, has_attention, lower_group};
+use oxyfuel_lower::{Lowered, Rounding, has_kernel, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
@@ -93,7 +93,7 @@ fn scheduled(
     let graph = &*written;
 
     let decomposed = record.step("decompose", || {
-        let stays = |node: &Node| has_attention(graph, node, &target.desc);
+        let stays = |node: &Node| has_kernel(graph, node, &target.desc);
         verified(decompose_but(graph, &stays)?)
     })?;
     record.reached(Stage::Decomposed, || &decomposed);

@@ -137,6 +137,7 @@ impl Painter<'_> {
         let kind = match group.kind {
             GroupKind::Loops => "loops".to_owned(),
             GroupKind::Contraction(node) => format!("contraction {:?}", at(node)),
+            GroupKind::Convolution(node) => format!("convolution {:?}", at(node)),
             GroupKind::Attention(node) => format!("attention {:?}", at(node)),
             GroupKind::Writes(node) => format!("writes {:?}", at(node)),
             GroupKind::External(node) => format!("external {node:?}"),

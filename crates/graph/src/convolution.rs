@@ -1,4 +1,4 @@
-//! Convolutions as windows and a product.
+//! Convolutions: the op, its geometry, and what stands for it where there is no kernel of its own, windows and a product.
 //!
 //! ```text
 //!   x [n, g, c, size..] ──windows──▶ [g, c, kernel.., n, out..] ──┐
@@ -10,8 +10,9 @@
 //! a transposed convolution of the result's, that of the weight the product of the result's gradient with the windows.
 
 use crate::builder::Builder;
-use crate::ir::ValueId;
-use crate::op::{Binary, Compare, Op};
+use crate::ir::{TensorType, ValueId};
+use crate::op::{Accepts, Binary, Compare, Op};
+use crate::rules::accepts;
 use oxyfuel_base::{DType, Expr, Result, Scalar, ensure, err};
 
 /// How a kernel moves: one number a dim, or one for all of them.
@@ -74,12 +75,40 @@ impl Builder {
         how: &Convolution,
     ) -> Result<ValueId> {
         let (x, single) = self.batched(x, weight)?;
-        let axes = self.axes(x, weight, how)?;
-        let channels = self.channels(x, weight, how.groups, Direction::Forward)?;
+        let (of_x, of_weight) = (self.ty(x), self.ty(weight));
+        axes(of_x, of_weight, how)?;
+        let outputs = channels(of_x, of_weight, how.groups, Direction::Forward)?.outputs;
+        let dims = of_x.rank() - 2;
+        if !accepts(Accepts::Float, of_x.dtype) {
+            let y = self.composed_convolution(x, weight, how)?;
+            return self.finished(y, bias, outputs, single);
+        }
+        let numbers = |what: &str, given: &[i64]| -> Result<Vec<usize>> {
+            let all = spread(what, given, dims, 0)?;
+            Ok(all.into_iter().filter_map(|n| n.try_into().ok()).collect())
+        };
+        let op = Op::Convolution {
+            stride: numbers("stride", &how.stride)?,
+            padding: numbers("padding", &how.padding)?,
+            dilation: numbers("dilation", &how.dilation)?,
+            groups: usize::try_from(how.groups).unwrap_or(1),
+        };
+        let y = self.emit(op, &[x, weight])?;
+        self.finished(y, bias, outputs, single)
+    }
+
+    /// The op as windows and a product, for machines and sizes without a kernel of its own.
+    pub fn composed_convolution(
+        &mut self,
+        x: ValueId,
+        weight: ValueId,
+        how: &Convolution,
+    ) -> Result<ValueId> {
+        let axes = axes(self.ty(x), self.ty(weight), how)?;
+        let channels = channels(self.ty(x), self.ty(weight), how.groups, Direction::Forward)?;
         let windows = self.windows(x, &axes, how.groups, Direction::Forward)?;
         let factor = self.rows(weight, how.groups, channels.outputs)?;
-        let y = self.product(factor, windows, x, &axes, channels.outputs)?;
-        self.finished(y, bias, channels.outputs, single)
+        self.product(factor, windows, x, &axes, channels.outputs)
     }
 
     /// The transposed convolution: `weight` is [c, out / groups, kernel..]; the result has `more` positions at the end of each dim than the least that fits.
@@ -95,7 +124,7 @@ impl Builder {
         let (x, single) = self.batched(x, weight)?;
         let dims = self.ty(x).rank() - 2;
         let more = spread("output_padding", more, dims, 0)?;
-        let mut axes = self.plain_axes(x, weight, how)?;
+        let mut axes = plain_axes(self.ty(x), self.ty(weight), how)?;
         for (axis, more) in axes.iter_mut().zip(more) {
             ensure!(
                 more < axis.stride.max(axis.dilation),
@@ -108,7 +137,12 @@ impl Builder {
             axis.out = (axis.size.clone() - 1) * axis.stride + reach;
             nonempty(axis)?;
         }
-        let channels = self.channels(x, weight, how.groups, Direction::Transposed)?;
+        let channels = channels(
+            self.ty(x),
+            self.ty(weight),
+            how.groups,
+            Direction::Transposed,
+        )?;
         let y = self.transposed(x, weight, &axes, how.groups, channels.outputs)?;
         self.finished(y, bias, channels.outputs, single)
     }
@@ -122,8 +156,8 @@ impl Builder {
         weight: ValueId,
         how: &Convolution,
     ) -> Result<Gradients> {
-        let axes = self.axes(x, weight, how)?;
-        let channels = self.channels(x, weight, how.groups, Direction::Forward)?;
+        let axes = axes(self.ty(x), self.ty(weight), how)?;
+        let channels = channels(self.ty(x), self.ty(weight), how.groups, Direction::Forward)?;
         let mut expected = vec![self.ty(x).shape[0].clone(), channels.outputs.into()];
         expected.extend(axes.iter().map(|a| a.out.clone()));
         ensure!(
@@ -194,78 +228,6 @@ impl Builder {
             "a convolution of {a} with a weight of {b}"
         );
         Ok((x, false))
-    }
-
-    fn plain_axes(&self, x: ValueId, weight: ValueId, how: &Convolution) -> Result<Vec<Axis>> {
-        let (x, weight) = (&self.ty(x).shape, &self.ty(weight).shape);
-        ensure!(
-            x.len() > 2 && x.len() == weight.len(),
-            RankMismatch,
-            "a convolution of {} with a weight of {}: both have a dim for channels, one for the batch or the outputs, and at least one more",
-            text(x),
-            text(weight)
-        );
-        let dims = x.len() - 2;
-        let stride = spread("stride", &how.stride, dims, 1)?;
-        let padding = spread("padding", &how.padding, dims, 0)?;
-        let dilation = spread("dilation", &how.dilation, dims, 1)?;
-        let axis = |d: usize| {
-            ensure!(
-                !x[d + 2].is_const(0),
-                ShapeMismatch,
-                "a convolution of nothing: {}",
-                text(x)
-            );
-            Ok(Axis {
-                size: x[d + 2].clone(),
-                out: Expr::ZERO,
-                kernel: known("a kernel size", &weight[d + 2])?,
-                stride: stride[d],
-                padding: padding[d],
-                dilation: dilation[d],
-            })
-        };
-        (0..dims).map(axis).collect()
-    }
-
-    fn axes(&self, x: ValueId, weight: ValueId, how: &Convolution) -> Result<Vec<Axis>> {
-        let mut axes = self.plain_axes(x, weight, how)?;
-        for axis in &mut axes {
-            let room = axis.size.clone() + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1;
-            axis.out = room.floordiv(axis.stride) + 1;
-            nonempty(axis)?;
-        }
-        Ok(axes)
-    }
-
-    fn channels(
-        &self,
-        x: ValueId,
-        weight: ValueId,
-        groups: i64,
-        direction: Direction,
-    ) -> Result<Channels> {
-        let (x, weight) = (&self.ty(x).shape, &self.ty(weight).shape);
-        ensure!(
-            (1..=LARGEST).contains(&groups),
-            InvalidArgument,
-            "a convolution in {groups} groups"
-        );
-        let inputs = known("a number of channels", &x[1])?;
-        let first = known("a number of channels", &weight[0])?;
-        let second = known("a number of channels", &weight[1])?;
-        let (read, outputs) = match direction {
-            Direction::Forward => (second * groups, first),
-            Direction::Transposed => (first, second * groups),
-        };
-        ensure!(
-            inputs == read && first % groups == 0,
-            ShapeMismatch,
-            "a tensor {} and a weight {} do not go together in {groups} groups: {inputs} channels are given, {read} are read",
-            text(x),
-            text(weight)
-        );
-        Ok(Channels { inputs, outputs })
     }
 
     /// [groups, channels of one times kernel positions, n times output positions].
@@ -439,6 +401,119 @@ impl Builder {
         }
         if single { self.squeeze(y, 0) } else { Ok(y) }
     }
+}
+
+/// The type of a convolution's result.
+pub(crate) fn result(x: &TensorType, weight: &TensorType, how: &Convolution) -> Result<TensorType> {
+    let axes = axes(x, weight, how)?;
+    let each = [&how.stride, &how.padding, &how.dilation];
+    ensure!(
+        axes.len() <= 3 && each.iter().all(|numbers| numbers.len() == axes.len()),
+        InvalidArgument,
+        "a convolution over {} dims takes one number for each, of one to three",
+        axes.len()
+    );
+    let outputs = channels(x, weight, how.groups, Direction::Forward)?.outputs;
+    let mut shape = vec![x.shape[0].clone(), outputs.into()];
+    shape.extend(axes.into_iter().map(|axis| axis.out));
+    Ok(TensorType::new(x.dtype, shape, x.device))
+}
+
+impl Convolution {
+    /// The numbers of [`Op::Convolution`]; `None` for another op.
+    pub fn of(op: &Op) -> Option<Self> {
+        let Op::Convolution {
+            stride,
+            padding,
+            dilation,
+            groups,
+        } = op
+        else {
+            return None;
+        };
+        let numbers = |list: &[usize]| -> Vec<i64> {
+            let number = |&n: &usize| i64::try_from(n).unwrap_or(i64::MAX);
+            list.iter().map(number).collect()
+        };
+        Some(Self {
+            stride: numbers(stride),
+            padding: numbers(padding),
+            dilation: numbers(dilation),
+            groups: i64::try_from(*groups).unwrap_or(i64::MAX),
+        })
+    }
+}
+
+fn plain_axes(x: &TensorType, weight: &TensorType, how: &Convolution) -> Result<Vec<Axis>> {
+    let (x, weight) = (&x.shape, &weight.shape);
+    ensure!(
+        x.len() > 2 && x.len() == weight.len(),
+        RankMismatch,
+        "a convolution of {} with a weight of {}: both have a dim for channels, one for the batch or the outputs, and at least one more",
+        text(x),
+        text(weight)
+    );
+    let dims = x.len() - 2;
+    let stride = spread("stride", &how.stride, dims, 1)?;
+    let padding = spread("padding", &how.padding, dims, 0)?;
+    let dilation = spread("dilation", &how.dilation, dims, 1)?;
+    let axis = |d: usize| {
+        ensure!(
+            !x[d + 2].is_const(0),
+            ShapeMismatch,
+            "a convolution of nothing: {}",
+            text(x)
+        );
+        Ok(Axis {
+            size: x[d + 2].clone(),
+            out: Expr::ZERO,
+            kernel: known("a kernel size", &weight[d + 2])?,
+            stride: stride[d],
+            padding: padding[d],
+            dilation: dilation[d],
+        })
+    };
+    (0..dims).map(axis).collect()
+}
+
+/// Every dim that the kernel moves along, with the size of the result.
+fn axes(x: &TensorType, weight: &TensorType, how: &Convolution) -> Result<Vec<Axis>> {
+    let mut axes = plain_axes(x, weight, how)?;
+    for axis in &mut axes {
+        let room = axis.size.clone() + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1;
+        axis.out = room.floordiv(axis.stride) + 1;
+        nonempty(axis)?;
+    }
+    Ok(axes)
+}
+
+fn channels(
+    x: &TensorType,
+    weight: &TensorType,
+    groups: i64,
+    direction: Direction,
+) -> Result<Channels> {
+    let (x, weight) = (&x.shape, &weight.shape);
+    ensure!(
+        (1..=LARGEST).contains(&groups),
+        InvalidArgument,
+        "a convolution in {groups} groups"
+    );
+    let inputs = known("a number of channels", &x[1])?;
+    let first = known("a number of channels", &weight[0])?;
+    let second = known("a number of channels", &weight[1])?;
+    let (read, outputs) = match direction {
+        Direction::Forward => (second * groups, first),
+        Direction::Transposed => (first, second * groups),
+    };
+    ensure!(
+        inputs == read && first % groups == 0,
+        ShapeMismatch,
+        "a tensor {} and a weight {} do not go together in {groups} groups: {inputs} channels are given, {read} are read",
+        text(x),
+        text(weight)
+    );
+    Ok(Channels { inputs, outputs })
 }
 
 struct Channels {

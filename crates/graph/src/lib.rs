@@ -11,7 +11,7 @@
 //! | [`text`], [`parse`](mod@parse) | readable text and back |
 //! | [`interp`] | the interpreter: what every operator means |
 //! | [`bind`](mod@bind) | values of symbols from actual shapes |
-//! | [`convolution`] | convolutions, composed |
+//! | [`convolution`] | convolutions, their geometry, and as windows and a product |
 //! | [`overwrite`] | values that take over the memory of an input |
 //! | [`place`] | a view as an offset and strides over a root value |
 //! | [`product`] | sums of products and attention, composed |

@@ -38,6 +38,8 @@ pub enum Category {
     Matmul,
     /// Softmax of a product, times another: matrices that are never whole in memory.
     Attention,
+    /// A kernel moved over a tensor: a product with windows that are never whole in memory.
+    Convolution,
     /// A known composition with a name of its own (softmax, layer norm, variance).
     Composite,
     /// The whole of a tensor, with some of it replaced.
@@ -485,6 +487,9 @@ ops! {
         "Attention: softmax(q k^T scale + mask) v of q [b, h, s, d], k [b, g, l, d] and v [b, g, l, e], where h/g heads of q share one of k and v; rounded once. A mask is [b, h, s, l] \
          with sizes of 1 repeated: of bool it says where to look, of q's dtype it is added; `causal` looks no further than its own position. lse [b, h, s], at least f32, \
          is log(sum(exp(scores))). A row that may look nowhere is 0, its lse -inf.";
+    Convolution "convolution" { stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize } Convolution ["x", "weight"] -> ["out"] Float Rule Pure
+        "Sums over windows of x [n, c, size..] weighted by weight [o, c/groups, kernel..], rounded once: kernel position k at output position p reads p stride + k dilation - padding, zero outside of x. \
+         Output channels in `groups` groups read a group of input channels each. One to three numbers for stride, padding and dilation: one a dimension.";
     Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
         "Position (i64) of the first largest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";
     Argmin "argmin" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure

@@ -153,6 +153,7 @@ pub fn stands_alone(op: &Op) -> bool {
         | Category::Pointwise
         | Category::Reduction
         | Category::Matmul
+        | Category::Convolution
         | Category::Update
         | Category::Composite
         | Category::External => false,
@@ -172,6 +173,7 @@ fn is_elementwise(op: &Op) -> bool {
         | Category::View
         | Category::Reduction
         | Category::Matmul
+        | Category::Convolution
         | Category::Composite
         | Category::External => false,
     }

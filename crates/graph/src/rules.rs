@@ -6,6 +6,7 @@
 //! Two symbolic sizes are equal here when their canonical forms are; sizes that merely might be equal are refused. Bounds (of a slice,
 //! of a gather's index shape) are refused only when they are certainly broken, because a symbol's value may satisfy them.
 
+use crate::convolution::Convolution;
 use crate::ir::{ConstId, Constant, Device, TensorType};
 use crate::op::{Accepts, Gives, Op, Reduce};
 use oxyfuel_base::{Arena, Code, DType, Error, Expr, ExternalResult, Ranges, Result};
@@ -445,6 +446,11 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             causal: _,
             scale: _,
         } => attention(op, operands),
+        Op::Convolution { .. } => {
+            accept(op, operands)?;
+            let how = Convolution::of(op).unwrap_or_default();
+            one(crate::convolution::result(operands[0], operands[1], &how)?)
+        }
         Op::Var {
             dims,
             correction: _,

@@ -331,7 +331,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Cumprod { .. }
         | Op::LinearScan { .. }
         | Op::Copy => {}
-        Op::Addmm { .. } => {}
+        Op::Addmm { .. } | Op::Convolution { .. } => {}
     }
     Ok(())
 }

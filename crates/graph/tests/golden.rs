@@ -3,6 +3,7 @@
 
 use oxyfuel_base::{DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::builder::result_type;
+use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{
     Binary, Builder, Compare, Device, HostTensor, Meet, OpInfo, Operand, Reduce, Scatter, Unary,
     ValueId, run,
@@ -36,9 +37,11 @@ fn tolerance(op: &str, dtype: DType) -> Tolerance {
         "erfc" => Tolerance::Ulps(8.0),
         // Eager's gelu cancels for negative numbers, ours does not.
         "gelu" | "gelu:tanh" | "sum" | "mean" | "prod" | "cumsum" | "cumprod" | "linear_scan"
-        | "var" | "sdpa" | "_softmax" | "_log_softmax" | "layer_norm" | "native_layer_norm"
-        | "mm" | "bmm" | "addmm" | "matmul" | "linear" | "scatter:sum" | "scatter:prod"
-        | "scatter_reduce" | "index_reduce" | "embedding_backward" => Tolerance::Sum,
+        | "var" | "sdpa" | "convolution" | "_softmax" | "_log_softmax" | "layer_norm"
+        | "native_layer_norm" | "mm" | "bmm" | "addmm" | "matmul" | "linear" | "scatter:sum"
+        | "scatter:prod" | "scatter_reduce" | "index_reduce" | "embedding_backward" => {
+            Tolerance::Sum
+        }
         _ => Tolerance::Exact,
     }
 }
@@ -302,6 +305,15 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
             let operands = [value(0)?, value(1)?, value(2)?];
             b.sdpa(operands, optional(3), causal.unwrap(), scale.unwrap())
                 .map(Vec::from)
+        }
+        "convolution" => {
+            let how = Convolution {
+                stride: vec![int("stride")],
+                padding: vec![int("padding")],
+                dilation: vec![int("dilation")],
+                groups: int("groups"),
+            };
+            one(b.convolution(value(0)?, value(1)?, None, &how))
         }
         "view" => one(b.view(value(0)?, &exprs("shape"))),
         "permute" => one(b.permute(value(0)?, &ints("dims"))),

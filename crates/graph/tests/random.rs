@@ -130,7 +130,7 @@ fn random_programs_use_the_whole_vocabulary() {
         for node in graph.nodes.values() {
             seen.insert((node.op.name(), node.op.info().fixed));
             match node.op.category() {
-                Category::Matmul | Category::Attention => {
+                Category::Matmul | Category::Attention | Category::Convolution => {
                     products.insert((node.op.name(), graph.ty(node.inputs[0]).dtype));
                 }
                 Category::Pointwise
@@ -154,10 +154,10 @@ fn random_programs_use_the_whole_vocabulary() {
     assert!(missing.is_empty(), "never seen: {missing:?}");
     let made: Vec<_> = seen.iter().filter(|(name, _)| never(name)).collect();
     assert!(made.is_empty(), "seen after all: {made:?}");
-    for name in ["mm", "bmm", "addmm", "sdpa"] {
+    for name in ["mm", "bmm", "addmm", "sdpa", "convolution"] {
         let types = PRODUCTS
             .iter()
-            .filter(|dtype| name != "sdpa" || dtype.is_float());
+            .filter(|dtype| !["sdpa", "convolution"].contains(&name) || dtype.is_float());
         let missing: Vec<_> = types.filter(|&&t| !products.contains(&(name, t))).collect();
         assert!(missing.is_empty(), "no {name} of {missing:?}");
     }

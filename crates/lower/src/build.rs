@@ -24,7 +24,9 @@ pub struct Work {
 pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> Result<Work> {
     let mut builder = Builder::new(graph, schedule, group, name)?;
     let nests = match group.kind {
-        GroupKind::Loops | GroupKind::Contraction(_) => vec![builder.loops()?],
+        GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Convolution(_) => {
+            vec![builder.loops()?]
+        }
         GroupKind::Attention(_) => vec![builder.empty()?],
         GroupKind::Writes(node) if graph.nodes[node].op.category() == Category::Scan => {
             vec![builder.scan(&graph.nodes[node])?]
@@ -268,7 +270,7 @@ impl<'a> Builder<'a> {
             Op::Full { .. } | Op::ScalarTensor { .. } | Op::Arange { .. } => {
                 self.source(nest, node, &map)
             }
-            Op::Mm | Op::Bmm => {
+            Op::Mm | Op::Bmm | Op::Convolution { .. } => {
                 let acc = nest.push(NestOp::Given, accumulator(out))?;
                 Writer { nest }.cast(acc, out)
             }

@@ -13,6 +13,7 @@
 //! | `sort.rs` | positions in order |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
+//! | `convolution` | convolutions as products with windows that are never whole in memory |
 //! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
@@ -27,6 +28,7 @@ mod blocked;
 mod build;
 mod chunk;
 mod codes;
+mod convolution;
 mod decode;
 mod direct;
 mod flat;
@@ -51,7 +53,7 @@ mod warps;
 mod wide;
 
 use oxyfuel_base::{Expr, Result};
-use oxyfuel_graph::{Graph, ValueId};
+use oxyfuel_graph::{Graph, Node, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase};
@@ -61,7 +63,6 @@ use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
 
-pub use crate::attention::applies as has_attention;
 pub use crate::wide::Rounding;
 
 /// What a kernel's parameter stands for, in order.
@@ -75,6 +76,11 @@ pub enum Argument {
     Size(Expr),
     /// A tensor map over an earlier buffer parameter.
     TensorMap,
+}
+
+/// Whether a machine has a kernel of its own for a composite node, as it stands.
+pub fn has_kernel(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
+    attention::applies(graph, node, target) || convolution::applies(graph, node, target)
 }
 
 /// A group as programs of both forms.
@@ -131,6 +137,17 @@ pub fn lower_group(
             let program = attention::attention(nest, params, &a, target)?;
             let mapped = expanded(program.clone(), target)?;
             depth = a.work();
+            (program, mapped, Vec::new())
+        }
+        GroupKind::Convolution(node) => {
+            let node = &graph.nodes[node];
+            let conv =
+                convolution::Convolution::read(graph, &schedule.memory, node, &work.buffers)?;
+            let nest = &work.nests[0];
+            let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
+            let program = convolution::convolution(nest, params, &conv, target)?;
+            let mapped = expanded(program.clone(), target)?;
+            depth = conv.work();
             (program, mapped, Vec::new())
         }
         GroupKind::Loops | GroupKind::Writes(_) | GroupKind::External(_) => {

@@ -450,6 +450,15 @@ impl Nest {
             && (&self.dims[outer] * &self.dims[inner]).check().is_ok()
     }
 
+    /// Makes dims `outer` and `outer + 1` one, if every window walks them as one.
+    pub fn merged(&mut self, outer: usize) -> bool {
+        let can = self.can_merge(outer);
+        if can {
+            self.merge(outer);
+        }
+        can
+    }
+
     fn merge(&mut self, outer: usize) {
         self.dims[outer] = &self.dims[outer] * &self.dims[outer + 1];
         let inner_strides =

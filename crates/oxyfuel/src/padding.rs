@@ -291,6 +291,13 @@ impl Check<'_> {
             Op::Argsort { dim, .. } if !over(&[*dim]) => none,
             Op::Gather { dim } | Op::IndexSelect { dim } if !over(&[*dim]) => none,
             Op::Embedding if !over(&[0]) => none,
+            // Images do not mix.
+            Op::Convolution { .. }
+                if !over(&(1..rank).collect::<Vec<_>>())
+                    && self.padded(node.inputs[1]).is_empty() =>
+            {
+                none
+            }
             Op::Cat { dim } if !self.is_padded_at(node.outputs[0], *dim) => none,
             Op::SliceScatter { dim, .. } if !over(&[*dim]) => none,
             Op::Copy => {

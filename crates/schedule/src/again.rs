@@ -164,7 +164,10 @@ impl<'a> Search<'a> {
     fn chosen(&self, operations: Operations) -> BTreeMap<usize, BTreeSet<NodeId>> {
         let mut chosen: BTreeMap<usize, BTreeSet<NodeId>> = BTreeMap::new();
         for (number, group) in self.schedule.groups.iter().enumerate() {
-            let product = matches!(group.kind, GroupKind::Contraction(_));
+            let product = matches!(
+                group.kind,
+                GroupKind::Contraction(_) | GroupKind::Convolution(_)
+            );
             let kind = group.kind == GroupKind::Loops || (product && self.thrifty);
             if !kind || group.scanned.is_some() {
                 continue;

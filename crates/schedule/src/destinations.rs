@@ -197,6 +197,7 @@ pub(crate) fn writes_anywhere(node: &Node) -> bool {
         Category::Pointwise
         | Category::Reduction
         | Category::Matmul
+        | Category::Convolution
         | Category::Indexing
         | Category::Scan => node.outputs.len() == 1,
         Category::Update => matches!(node.op, Op::Copy),

@@ -180,6 +180,9 @@ impl<'a> Fuser<'a> {
             Category::Matmul => {
                 self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
             }
+            Category::Convolution => {
+                self.start(id, node, GroupKind::Convolution(id), self.shape(node.out()))
+            }
             Category::Attention => {
                 self.start(id, node, GroupKind::Attention(id), self.shape(node.out()))
             }
@@ -362,7 +365,7 @@ impl<'a> Fuser<'a> {
                 None => grown.push((j, shape[j].clone())),
             }
         }
-        if let GroupKind::Contraction(_) = draft.kind {
+        if let GroupKind::Contraction(_) | GroupKind::Convolution(_) = draft.kind {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
             return (grown.is_empty() && whole).then_some((map, grown));
         }
@@ -702,9 +705,10 @@ impl<'a> Fuser<'a> {
                     GroupKind::External(node) | GroupKind::Attention(node) => {
                         self.graph.nodes[node].outputs.clone()
                     }
-                    GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
-                        outputs[g].iter().copied().collect()
-                    }
+                    GroupKind::Loops
+                    | GroupKind::Contraction(_)
+                    | GroupKind::Convolution(_)
+                    | GroupKind::Writes(_) => outputs[g].iter().copied().collect(),
                 },
                 alternatives: Vec::new(),
             };
@@ -820,7 +824,7 @@ fn made_again(user: &Op, operand: usize, source: &Op) -> bool {
 /// Whether an op looks its operand up by computed positions, or through tiles of its own, so that the operand must be in memory.
 pub(crate) fn reads_memory(op: &Op, operand: usize) -> bool {
     match op.category() {
-        Category::Matmul | Category::Attention => true,
+        Category::Matmul | Category::Attention | Category::Convolution => true,
         Category::Indexing => matches!(op, Op::Cat { .. }) || operand == 0,
         Category::Update => !matches!(op, Op::Copy),
         Category::Scan => !matches!(op, Op::LinearScan { .. }),

@@ -68,6 +68,8 @@ pub enum GroupKind {
     Loops,
     /// A matrix product (the node) with elementwise work on its result.
     Contraction(NodeId),
+    /// A convolution (the node) with elementwise work on its result.
+    Convolution(NodeId),
     /// Attention (the node): its own kernel, with nothing around it.
     Attention(NodeId),
     /// Values copied into parts of one result (concatenation, a write into a slice).

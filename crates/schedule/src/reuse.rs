@@ -122,7 +122,10 @@ impl<'a> Search<'a> {
                     hosted.extend(group.inputs.iter().chain(&group.outputs).copied());
                 }
                 GroupKind::Attention(_) => {}
-                GroupKind::Loops | GroupKind::Contraction(_) | GroupKind::Writes(_) => {
+                GroupKind::Loops
+                | GroupKind::Contraction(_)
+                | GroupKind::Convolution(_)
+                | GroupKind::Writes(_) => {
                     let nodes = group.nodes.iter().map(|&id| &graph.nodes[id]);
                     let free = nodes.filter(|node| writes_anywhere(node) || is_update(&node.op));
                     made.extend(free.map(|node| node.out()));

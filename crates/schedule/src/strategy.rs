@@ -16,7 +16,9 @@ pub(crate) fn strategies(
 ) -> Vec<Strategy> {
     match group.kind {
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
-        GroupKind::Writes(_) | GroupKind::Attention(_) => vec![Strategy::Tiles],
+        GroupKind::Writes(_) | GroupKind::Attention(_) | GroupKind::Convolution(_) => {
+            vec![Strategy::Tiles]
+        }
         GroupKind::External(_) => vec![],
         GroupKind::Loops if group.reduced.is_empty() || group.scanned.is_some() => {
             vec![Strategy::Tiles]

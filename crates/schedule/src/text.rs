@@ -36,6 +36,7 @@ impl Shown<'_> {
         let kind = match group.kind {
             GroupKind::Loops => "loops",
             GroupKind::Contraction(_) => "contraction",
+            GroupKind::Convolution(_) => "convolution",
             GroupKind::Attention(_) => "attention",
             GroupKind::Writes(_) => "writes",
             GroupKind::External(_) => "external",

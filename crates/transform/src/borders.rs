@@ -119,6 +119,7 @@ fn lays_out(op: &Op) -> bool {
         | Category::Indexing
         | Category::Matmul
         | Category::Attention
+        | Category::Convolution
         | Category::Composite
         | Category::Update => true,
     }

@@ -223,7 +223,11 @@ impl<'a> Pass<'a> {
     fn is_stored(&self, value: ValueId) -> bool {
         let stored = |&id: &NodeId| match self.old.nodes[id].op.category() {
             Category::View => self.is_stored(self.old.nodes[id].out()),
-            Category::Matmul | Category::Attention | Category::External | Category::Sort => true,
+            Category::Matmul
+            | Category::Attention
+            | Category::Convolution
+            | Category::External
+            | Category::Sort => true,
             Category::Pointwise
             | Category::Reduction
             | Category::Scan

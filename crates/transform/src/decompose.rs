@@ -3,6 +3,7 @@
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
 use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{
     Binary, Builder, Compare, Graph, Node, Op, Rebuild, Reduce, Scatter, Unary, ValueId,
 };
@@ -56,6 +57,11 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
                 let b = &mut rebuild.builder;
                 b.composed_attention(operands, mask, *causal, scale)?
                     .to_vec()
+            }
+            Op::Convolution { .. } => {
+                let how = Convolution::of(&node.op).unwrap_or_default();
+                let b = &mut rebuild.builder;
+                vec![b.composed_convolution(inputs[0], inputs[1], &how)?]
             }
             Op::Var {
                 dims,

@@ -131,7 +131,10 @@ impl<'a> Lookup<'a> {
                 category => {
                     return matches!(
                         category,
-                        Category::Matmul | Category::Reduction | Category::External
+                        Category::Matmul
+                            | Category::Convolution
+                            | Category::Reduction
+                            | Category::External
                     );
                 }
             }

@@ -26,6 +26,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
             GroupKind::Writes(_)
             | GroupKind::Loops
             | GroupKind::Contraction(_)
+            | GroupKind::Convolution(_)
             | GroupKind::Attention(_)
             | GroupKind::External(_) => 0,
         };
@@ -55,6 +56,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, group: &Group) -> Cost {
         GroupKind::Writes(_)
         | GroupKind::Loops
         | GroupKind::Contraction(_)
+        | GroupKind::Convolution(_)
         | GroupKind::Attention(_)
         | GroupKind::External(_) => group.outputs.iter().map(size).sum(),
     };

@@ -109,6 +109,7 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
             product(graph, node.inputs[1], numel(node.out()))
                 + out(adds + u32::try_from(scaled).unwrap_or(0))
         }
+        Op::Convolution { .. } => node_products(graph, node),
         // Two products, and between them a softmax over the scores.
         Op::Sdpa { .. } => node_products(graph, node) + scores(graph, node) * i64::from(exp + 4),
         // Largest, difference, exponential, sum; then a quotient, or the sum's logarithm.
@@ -163,11 +164,20 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
             let width = |value: ValueId| graph.values[value].ty.shape[3].clone();
             return scores(graph, node) * (width(node.inputs[1]) + width(node.inputs[2])) * 2;
         }
+        Op::Convolution { .. } => {
+            return graph.values[node.out()].ty.numel() * window(graph, node) * 2;
+        }
         Op::Mm | Op::Bmm => node.inputs[0],
         Op::Addmm { .. } => node.inputs[1],
         _ => return Expr::ZERO,
     };
     product(graph, a, graph.values[node.out()].ty.numel())
+}
+
+/// What one element of a convolution's result is the sum of.
+fn window(graph: &Graph, node: &Node) -> Expr {
+    let weight = &graph.values[node.inputs[1]].ty.shape;
+    weight[1..].iter().cloned().product()
 }
 
 /// Pairs of a query and a key.

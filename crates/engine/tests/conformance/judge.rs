@@ -206,7 +206,11 @@ fn rounds(op: &Op) -> bool {
         Op::Argmax { .. } | Op::Argmin { .. } => false,
         op => matches!(
             op.info().category,
-            Category::Matmul | Category::Attention | Category::Composite | Category::Scan
+            Category::Matmul
+                | Category::Convolution
+                | Category::Attention
+                | Category::Composite
+                | Category::Scan
         ),
     }
 }

@@ -12,6 +12,7 @@
 //! **Integers** are computed without bound and wrapped to the dtype.
 
 mod attention;
+mod convolution;
 mod function;
 mod index;
 mod matmul;
@@ -23,6 +24,7 @@ mod value;
 
 use crate::HostTensor;
 use crate::bind::{Bindings, bind};
+use crate::convolution::Convolution;
 use crate::ir::{Graph, NodeId, TensorType};
 use crate::op::Op;
 use oxyfuel_base::{Code, Error, Id, Result, ensure};
@@ -184,6 +186,15 @@ fn apply(
             scale.as_f64(),
             types[1].dtype,
         )),
+        Op::Convolution { .. } => {
+            let how = Convolution::of(op).unwrap_or_default();
+            one(convolution::convolution(
+                operands[0],
+                operands[1],
+                &how,
+                shape,
+            ))
+        }
         Op::View { shape: _ } => one(Tensor {
             shape,
             ..x()?.clone()

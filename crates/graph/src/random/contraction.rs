@@ -162,7 +162,9 @@ fn window(
         _ => 5,
     };
     let groups = 1 + choices.below(3) as i64;
-    let [c, o] = [0; 2].map(|_| groups * (1 + choices.below(2) as i64));
+    // As many channels that a kernel has several blocks of them.
+    let channels = if limits.large { 20 } else { 2 };
+    let [c, o] = [0; 2].map(|_| groups * (1 + choices.below(channels) as i64));
     let is_transposed = choices.below(5) == 4;
     let mut how = Convolution {
         stride: vec![],

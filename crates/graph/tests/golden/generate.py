@@ -368,6 +368,14 @@ for dtype, causal in itertools.product((torch.float32, torch.bfloat16), (False, 
 flash = lambda q, k, v, mask: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=0.5)
 case("sdpa", flash, *[torch.randn(1, 2, 3, 4) for _ in range(3)], torch.randn(1, 2, 3, 3), causal=False, scale=0.5)
 
+for dtype in FLOATS:
+    for how in ({}, {"stride": 2, "padding": 1}, {"padding": 2, "dilation": 2}):
+        full = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | how
+        case("convolution", lambda x, w: F.conv2d(x, w, **full), torch.randn(2, 2, 5, 6).to(dtype), torch.randn(3, 2, 3, 3).to(dtype), **full)
+case("convolution", lambda x, w: F.conv1d(x, w, groups=2), torch.randn(1, 4, 6), torch.randn(2, 2, 3), stride=1, padding=0, dilation=1, groups=2)
+case("convolution", F.conv3d, torch.randn(1, 1, 3, 3, 3), torch.randn(2, 1, 2, 2, 2), stride=1, padding=0, dilation=1, groups=1)
+case("convolution", F.conv2d, torch.randn(1, 2, 3, 3), torch.randn(2, 3, 2, 2), stride=1, padding=0, dilation=1, groups=1)
+
 # Promotion, of dtypes and classes alone.
 KINDS = [("t", 1), ("t", 0)]
 for a, b in itertools.combinations_with_replacement(ALL, 2):

@@ -19,7 +19,14 @@ pub struct Workload {
 }
 
 /// Ops whose definitions are products.
-const PRODUCTS: &[&str] = &["= mm ", "= bmm ", "= addmm ", "= matmul ", "= sdpa "];
+const PRODUCTS: &[&str] = &[
+    "= mm ",
+    "= bmm ",
+    "= addmm ",
+    "= matmul ",
+    "= sdpa ",
+    "= convolution ",
+];
 
 /// The CPU workloads of the definitions, in order.
 pub fn workloads(filter: &str, proofs: bool) -> Result<Vec<Workload>, String> {
