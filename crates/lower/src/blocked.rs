@@ -218,7 +218,7 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
 }
 
 /// Into how many parts so many blocks may be cut.
-fn counts(blocks: i64) -> impl Iterator<Item = i64> {
+pub fn counts(blocks: i64) -> impl Iterator<Item = i64> {
     let mut next = Some(1);
     std::iter::from_fn(move || {
         let now = next?;

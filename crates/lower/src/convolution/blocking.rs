@@ -5,6 +5,7 @@ use oxyfuel_plan::TargetDesc;
 
 use super::lines::Lines;
 use super::shape::Convolution;
+use crate::blocked::counts;
 use crate::tile::ceil_div;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -195,13 +196,7 @@ fn cheapest(blocking: &Blocking, conv: &Convolution, target: &TargetDesc) -> Blo
 
 /// The sizes of equal parts that so many blocks can be cut into.
 fn parts(blocks: i64) -> impl Iterator<Item = i64> {
-    let mut next = Some(1);
-    std::iter::from_fn(move || {
-        let now = next?;
-        let size = ceil_div(blocks, now);
-        next = (size > 1).then(|| ceil_div(blocks, size - 1));
-        Some(size)
-    })
+    counts(blocks).map(move |count| ceil_div(blocks, count))
 }
 
 #[cfg(test)]
