@@ -5,7 +5,7 @@
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
 defaults of the process, `explain`, which says what became of a model, `recompiles`, which says what was compiled again, `trim`, which gives kept memory
-back, `memory_summary`, which says where memory is, and the errors.
+back, `memory_summary`, which says where memory is, `recordings`, which says what is launched as one on a GPU, `cuda_graph`, which records any callable, and the errors.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ from . import _torch as _torch  # checks torch's version before anything else of
 from . import config, logs
 from ._native import __version__, trim
 from .backend import backend
+from .captured import CudaGraph, cuda_graph
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import Explanation, GraphReport, explain
 from .memory import memory_summary
 from .options import Options
 from .recompiles import Recompile, recompiles
+from .recorded import Recording, recordings
 
 __all__ = [
+    "CudaGraph",
     "Explanation",
     "GraphReport",
     "Options",
     "OxyfuelError",
     "OxyfuelWarning",
     "Recompile",
+    "Recording",
     "__version__",
     "backend",
     "config",
+    "cuda_graph",
     "explain",
     "memory_summary",
     "recompiles",
+    "recordings",
     "trim",
 ]
 

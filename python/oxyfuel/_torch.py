@@ -61,9 +61,13 @@ from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
 from torch._prims_common import suggest_memory_format  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # noqa: E402, F401
+from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._sympy.numbers import int_oo  # noqa: E402
 
 log = logging.getLogger("oxyfuel")
+
+# Structures of containers to a list of what is in them, and back.
+flatten, unflatten = pytree.tree_flatten, pytree.tree_unflatten
 
 # Whether somebody records what runs.
 profiler_enabled = torch._C._autograd._profiler_enabled
@@ -307,6 +311,51 @@ copy_each = torch._foreach_copy_
 
 # Whether the tensors of a list that stand at these positions lie at these addresses: `(list, addresses, positions)`.
 same_places: Callable[[list[Any], list[int | None], list[int]], bool] = torch._C._tensors_data_ptrs_at_indices_equal
+
+
+# How many tensors and other owners a storage has, by its address (`storage._cdata`).
+storage_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def storage_of(value: torch.Tensor) -> Any:
+    return value.untyped_storage()
+
+
+def _wrapper() -> int:
+    """What a storage's own object of Python's adds to the count."""
+    value = torch.empty(1)
+    storage = value.untyped_storage()
+    return storage_count(storage._cdata) - 1
+
+
+WRAPPER = _wrapper()
+
+
+def clear_workspaces() -> None:
+    """Lets go of what cuBLAS works in; the next product asks for it again, from the memory that is then in use."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def abandon(graph: Any) -> None:
+    """Ends a recording in which something failed; that says more than what ending it says."""
+    try:
+        graph.capture_end()
+    except RuntimeError as error:
+        log.debug("a recording that had failed: %s", error)
+
+
+def pool_bytes(pool: tuple[int, int]) -> int:
+    """What a recording has taken from the GPU."""
+    try:
+        segments = torch.cuda.memory_snapshot(pool)
+    except TypeError:
+        segments = torch.cuda.memory_snapshot()
+    return sum(segment["total_size"] for segment in segments if tuple(segment.get("segment_pool_id", pool)) == tuple(pool))
+
+
+def version(value: torch.Tensor) -> int:
+    """Grows with every write; tensors of inference mode do not count."""
+    return 0 if value.is_inference() else int(value._version)
 
 
 def static_inputs() -> tuple[int, ...]:

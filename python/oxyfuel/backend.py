@@ -98,14 +98,14 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
         _torch.report_output_strides(_strides(gm))
         _torch.donate_nothing()
     seconds = time.perf_counter() - started
-    report(gm, role, seconds, None if cause else code.run, cause)
+    report(gm, role, seconds, None if cause else code.run, cause, code.recorder)
     log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds, extra={"compiling": seconds})
     return code
 
 
 def _is_final(error: Exception) -> bool:
-    """The graph as it is would not help: there is no memory, or more would be taken than the user allows."""
-    return isinstance(error, MemoryError) or (isinstance(error, OxyfuelError) and error.code == errors.MEMORY_LIMIT)
+    """The graph as it is would not help: there is no memory, more would be taken than the user allows, or it was to be recorded."""
+    return isinstance(error, MemoryError) or (isinstance(error, OxyfuelError) and error.code in (errors.MEMORY_LIMIT, errors.CAPTURE_BROKEN))
 
 
 def _strides(gm: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:

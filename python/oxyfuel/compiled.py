@@ -12,8 +12,8 @@ import torch
 
 from . import _native, _torch
 from .describe import Description, describe
-from .options import RECORDED, Options
-from .recorded import BESIDE, Facts, Recorder
+from .options import Options
+from .recorded import BESIDE, Facts, Recorder, not_recorded
 
 log = logging.getLogger("oxyfuel")
 
@@ -80,16 +80,29 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
 
 def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, options: Options, role: str) -> Facts | None:
     """What a recorder of calls has to know; none where calls are not to be recorded."""
-    if options.mode not in RECORDED or not description.device.startswith("cuda"):
+    if not options.recorded:
+        return None
+    required = options.cudagraphs == "require"
+    on_gpu = description.device.startswith("cuda")
+    if not on_gpu and not required:
         return None
     obstacle = None
-    if role != "inference":
-        obstacle = "it is a part of a training step"
+    if not on_gpu:
+        obstacle = "its tensors are not on a GPU"
     elif description.beside is not None:
         obstacle = f"{description.beside} is not done on the GPU alone"
-    elif steps < len(gm.graph.output_node().args[0]) + BESIDE:
+    elif not required and steps < len(gm.graph.output_node().args[0]) / 4 + BESIDE:
         obstacle = f"it has {steps} steps, which take less time than what a recording needs beside them"
-    return Facts(description.device, _torch.static_inputs(), description.written, obstacle)
+    if obstacle is not None and required:
+        raise not_recorded(role, obstacle)
+    static = _kept_for_it(gm) if role == "backward" else _torch.static_inputs()
+    return Facts(description.device, static, description.written, obstacle, max(steps, 1), required, options.cudagraph_memory_limit, role)
+
+
+def _kept_for_it(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """The inputs of a backward that the forward kept: all but the gradients of its results."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return tuple(i for i, node in enumerate(inputs) if not node.name.startswith("tangents"))
 
 
 def _nodes_of(gm: torch.fx.GraphModule, operators: tuple[str, ...]) -> list[str]:

@@ -24,9 +24,10 @@ import torch
 
 from . import _torch
 from .recompiles import Recompile, doors, noted, recompiles
+from .recorded import Recorder, Recording
 
 # Where compiles of this context are reported; none outside of `explain`.
-_reports: contextvars.ContextVar[list[tuple[GraphReport, float]] | None] = contextvars.ContextVar("oxyfuel_reports", default=None)
+_reports: contextvars.ContextVar[list[tuple[GraphReport, float, Recorder | None]] | None] = contextvars.ContextVar("oxyfuel_reports", default=None)
 
 # What a call of a compiled graph costs beside its kernels, in calls of an operator: guards and the wrappers around a graph.
 CALL = 2.0
@@ -90,6 +91,8 @@ class GraphReport:
     """Kernels, calls, memory, steps, the machine and a verdict as the compiler says them; none where the graph was not compiled."""
     cause: str | None = None
     """Why it was not compiled."""
+    recording: Recording | None = None
+    """Whether its calls are launched as one, and why not; none where the mode asks for no CUDA graphs."""
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -179,13 +182,15 @@ def explain(
         torch.compile(function, backend=door, dynamic=dynamic)(*args, **kwargs)
         seconds = time.perf_counter() - started
     # Asking is no part of the first call.
-    seconds -= sum(asked for _, asked in reports)
-    return Explanation([graph for graph, _ in reports], before + again, breaks, seconds)
+    seconds -= sum(asked for _, asked, _ in reports)
+    for graph, _, recorder in reports:
+        graph.recording = None if recorder is None else recorder.said()
+    return Explanation([graph for graph, _, _ in reports], before + again, breaks, seconds)
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[tuple[GraphReport, float]]]:
-    reports: list[tuple[GraphReport, float]] = []
+def _recorded() -> Iterator[list[tuple[GraphReport, float, Recorder | None]]]:
+    reports: list[tuple[GraphReport, float, Recorder | None]] = []
     token = _reports.set(reports)
     try:
         yield reports
@@ -193,7 +198,7 @@ def _recorded() -> Iterator[list[tuple[GraphReport, float]]]:
         _reports.reset(token)
 
 
-def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, cause: str | None) -> None:
+def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, cause: str | None, recorder: Recorder | None = None) -> None:
     """Called for every compile."""
     reports = _reports.get()
     if reports is None:
@@ -201,7 +206,7 @@ def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, caus
     started = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     said = None if graph is None else json.loads(graph.explain(_request(gm, role, calls, seconds)))
-    reports.append((GraphReport(role, seconds, len(calls), said, cause), time.perf_counter() - started))
+    reports.append((GraphReport(role, seconds, len(calls), said, cause), time.perf_counter() - started, recorder))
 
 
 def _request(gm: torch.fx.GraphModule, role: str, calls: list[torch.fx.Node], seconds: float) -> str:
@@ -295,6 +300,8 @@ def _describe(graph: GraphReport) -> list[str]:
         work = "" if call["flops"] is None else f"; {call['flops']:,} operations{_expected(call)}"
         lines.append(f"  torch runs {call['target']}{where}: {call['reason']}{work}")
     lines.append(f"  memory between kernels: {graph.said['memory']['arena']} bytes")
+    if graph.recording is not None:
+        lines.append(f"  {graph.recording}")
     if graph.verdict is not None:
         lines.append(f"  eager moves {graph.verdict['eager_bytes']:,} bytes through memory; compiled, it is {graph.verdict['compiled_bytes']:,}")
     steps = ", ".join(f"{step['name']} {1e3 * _seconds(step['time']):.1f}" for step in graph.said["steps"])

@@ -34,11 +34,18 @@ class Options:
     target: str = ""
     output_pool: bool = True
     memory_limit: int = 0
+    cudagraphs: str = "auto"
+    cudagraph_memory_limit: int = 0
     verify: bool = False
     disable: bool = False
     cache_dir: str | None = None
     trace_dir: str | None = None
     log: str = ""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether calls on a GPU are recorded."""
+        return self.cudagraphs == "require" or (self.cudagraphs == "auto" and self.mode in RECORDED)
 
     def native(self, external: list[str], threads: int, device: str = "cpu") -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's."""
@@ -117,6 +124,8 @@ KEYS: dict[str, Key] = {
     "target": Key(_text, "a target's name, such as avx2; empty for the best of this machine"),
     "output_pool": Key(_bool, "true (large outputs come from a pool that keeps their pages) or false"),
     "memory_limit": Key(_count, "the most bytes that a call may take for intermediates and results; 0 for no limit", "OXYFUEL_MEMORY_LIMIT"),
+    "cudagraphs": Key(_one_of("auto", "require", "off"), "auto (calls on a GPU are recorded where the mode says so), require (a call that cannot be is an error) or off"),
+    "cudagraph_memory_limit": Key(_count, "the most bytes that all recordings of a GPU may take; 0 for a quarter of its memory", "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT"),
     "verify": Key(_bool, "true (check every kernel against the interpreter) or false", "OXYFUEL_VERIFY"),
     "disable": Key(_bool, "true (run graphs as they are) or false", "OXYFUEL_DISABLE"),
     "cache_dir": Key(_path, "a directory for compiled plans, or None", "OXYFUEL_CACHE_DIR"),

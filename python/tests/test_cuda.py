@@ -264,9 +264,9 @@ def test_calls_are_recorded_with_torch_s_operators_in_them() -> None:
         # Nobody's result was written over by a later call.
         for got, want in results:
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-        assert seen.refused is None and seen.replayed >= 4, (seen.refused, seen.replayed)
+        assert seen.refused is None and seen.replayed >= 3, (seen.refused, seen.replayed)
         # The input alone is copied; parameters stay where they are.
-        assert len(seen._moves) == 1 and len(seen._fixed) == 6
+        assert seen.said().copied_inputs == 1, seen.said()
         # Parameters that change where they are are seen, and those that move are followed.
         layers[0].weight.mul_(2)
         x = rand(8, 64)
@@ -304,17 +304,157 @@ def test_recorded_calls_write_draw_and_change_their_sizes() -> None:
 
 def test_what_cannot_be_recorded_runs_step_by_step() -> None:
     fast = compiled(lambda x: (x.exp().sum(), x.cpu() * 2), options={"mode": "reduce-overhead"})
-    large = compiled(lambda x: (x @ x @ x @ x @ x) * 2, options={"mode": "reduce-overhead"})
     few = compiled(lambda x: x * 2 + 1, options={"mode": "reduce-overhead"})
     x = torch.eye(2000, device="cuda")
-    runs = (fast, "GPU alone"), (large, "large"), (few, "steps")
+    runs = (fast, "GPU alone"), (few, "steps")
     for run, word in runs:
         (seen,) = recorders(lambda: run(x))
         for _ in range(4):
             run(x)
         assert seen.replayed == 0 and word in seen.refused, seen.refused
     close(fast(x)[1], x.cpu() * 2)
-    close(large(x), x * 2)
+
+
+def test_large_results_and_inputs_that_stay_are_not_copied() -> None:
+    large = compiled(lambda x: (x @ x @ x @ x @ x) * 2, options={"mode": "reduce-overhead"})
+    x = torch.eye(2000, device="cuda")
+    (seen,) = recorders(lambda: large(x))
+    for number in range(5):
+        x.mul_(2)
+        close(large(x), torch.eye(2000, device="cuda") * 2.0 ** (5 * (number + 1) + 1))
+    said = seen.said()
+    assert said.replayed == 5 and said.copied_inputs == 0, said
+
+
+def trained(fast: Any, mine: nn.Module, theirs: nn.Module, *, turns: int = 6, accumulate: int = 1) -> None:
+    steps = [torch.optim.SGD(net.parameters(), lr=0.05) for net in (mine, theirs)]
+    for _ in range(turns):
+        for step in steps:
+            step.zero_grad()
+        for _ in range(accumulate):
+            x = rand(8, 64)
+            for run in (fast, theirs):
+                run(x).square().mean().backward()
+        torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(list(mine.buffers()), list(theirs.buffers()), rtol=1e-4, atol=1e-5)
+        for step in steps:
+            step.step()
+
+
+def layers() -> tuple[nn.Module, nn.Module]:
+    mine = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 8)).cuda()
+    return mine, copy.deepcopy(mine)
+
+
+def test_training_steps_are_recorded() -> None:
+    for accumulate in (1, 3):
+        torch._dynamo.reset()
+        mine, theirs = layers()
+        fast = compiled(mine, options={"cudagraphs": "require"})
+        seen = recorders(lambda: trained(fast, mine, theirs, accumulate=accumulate))
+        roles = {run.facts.role: run.said() for run in seen}
+        assert roles["forward"].replayed >= 5 and roles["backward"].replayed >= 4, roles
+        assert roles["forward"].copied_inputs <= 1 and roles["backward"].copied_inputs <= 1, roles
+
+
+def test_two_forwards_before_their_backwards() -> None:
+    mine, theirs = layers()
+    fast = compiled(mine, options={"mode": "reduce-overhead"})
+    for _ in range(6):
+        a, b = rand(8, 64), rand(8, 64)
+        for net, run in ((mine, fast), (theirs, theirs)):
+            net.zero_grad()
+            one, two = run(a), run(b)
+            one.square().sum().backward()
+            two.sum().backward()
+        torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], rtol=1e-3, atol=1e-3)
+
+
+def test_recorded_dropout_draws_what_it_draws_step_by_step() -> None:
+    found = []
+    for mode in ("default", "reduce-overhead"):
+        torch._dynamo.reset()
+        fast = compiled(lambda x: F.dropout(torch.softmax(x @ x, -1).cumsum(0) @ x, 0.5) @ x, options={"mode": mode})
+        x = torch.eye(64, device="cuda").requires_grad_()
+        torch.manual_seed(7)
+        drawn = []
+        for _ in range(5):
+            y = fast(x)
+            y.sum().backward()
+            drawn.append((y.detach().clone(), x.grad.clone()))
+            x.grad = None
+        found.append(drawn)
+    torch.testing.assert_close(found[0], found[1])
+    assert not torch.equal(found[1][3][0], found[1][4][0])
+
+
+def test_the_bytes_of_recordings_are_limited() -> None:
+    soft = lambda x: torch.softmax(x @ x.t() * 2, -1).sum(0) @ x @ x.t() * 2  # noqa: E731
+    sized = compiled(soft, options={"mode": "reduce-overhead", "cudagraph_memory_limit": 90 << 20}, dynamic=True)
+    with torch.no_grad():
+        (seen,) = recorders(lambda: sized(rand(4, 33)))
+        for rows in (3, 3, 3, 5, 5, 5, 7, 7, 7, 3, 3, 9, 9):
+            x = rand(rows, 33)
+            torch.testing.assert_close(sized(x), soft(x), rtol=1e-3, atol=1e-3)
+    said = seen.said()
+    assert said.replayed >= 6 and said.bytes <= 90 << 20 and said.recorded > said.instances, said
+
+
+def test_required_recordings_say_why_not() -> None:
+    fast = compiled(lambda x: x.exp().cpu() * 2, options={"cudagraphs": "require"})
+    try:
+        fast(rand(4))
+    except Exception as error:
+        assert "E0713" in str(error) and "GPU alone" in str(error)
+    else:
+        raise AssertionError("a graph with work on the CPU was taken")
+    sized = compiled(lambda x: torch.softmax(x * 2, -1), options={"cudagraphs": "require"}, dynamic=True)
+    x = rand(4, 8)
+    for _ in range(4):
+        close(sized(x), torch.softmax(x * 2, -1))
+    try:
+        sized(rand(5, 8))
+    except oxyfuel.OxyfuelError as error:
+        assert error.code == "E0713" and "sizes changed" in error.message
+    else:
+        raise AssertionError("other sizes were taken")
+
+
+def test_any_callable_is_recorded() -> None:
+    net, state = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)).cuda(), torch.zeros(4, 16, device="cuda")
+
+    @oxyfuel.cuda_graph
+    def step(x: torch.Tensor, state: torch.Tensor) -> Any:
+        state.add_(net(x))
+        return state * 2, x + 1
+
+    other = state.clone()
+    with torch.no_grad():
+        held = []
+        for _ in range(6):
+            x = rand(4, 16)
+            other += net(x)
+            held.append((step(x, state), (other * 2, x + 1)))
+        for got, want in held[:3]:
+            close(got, want)
+        (said,) = step.recordings()
+        assert said.replayed >= 4 and said.copied_inputs == 1, said
+    side = oxyfuel.cuda_graph(lambda x: x.sum().item() + x)
+    try:
+        for _ in range(3):
+            side(rand(3))
+    except oxyfuel.OxyfuelError as error:
+        assert error.code == "E0713", error
+    else:
+        raise AssertionError("a call that waits for the GPU was recorded")
+    # Nothing of what was recorded in vain is left.
+    close(rand(3) * 0 + 1, torch.ones(3, device="cuda"))
+    try:
+        oxyfuel.cuda_graph(torch.add)(rand(3), torch.ones(3))
+    except oxyfuel.OxyfuelError as error:
+        assert error.code == "E0103"
+    else:
+        raise AssertionError("a tensor of the CPU was taken")
 
 
 def test_modes_run() -> None:

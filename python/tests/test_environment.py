@@ -108,6 +108,13 @@ def memory_limit(folder: Path) -> None:
     assert said["error"] == "E0605"
 
 
+def cudagraph_memory_limit(folder: Path) -> None:
+    """What it does needs a GPU, or what stands for one in test_recorded.py: here, that it arrives."""
+    code = "import oxyfuel; print(oxyfuel.config.cudagraph_memory_limit)"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT": "12345"}, capture_output=True, text=True, cwd=folder)
+    assert done.stdout.split() == ["12345"], done.stderr
+
+
 VARIABLES: dict[str, Callable[[Path], None]] = {
     "OXYFUEL_VERIFY": verify,
     "OXYFUEL_TRACE": trace,
@@ -116,6 +123,7 @@ VARIABLES: dict[str, Callable[[Path], None]] = {
     "OXYFUEL_NUM_THREADS": num_threads,
     "OXYFUEL_DISABLE": disable,
     "OXYFUEL_MEMORY_LIMIT": memory_limit,
+    "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT": cudagraph_memory_limit,
 }
 
 

@@ -201,19 +201,26 @@ def test_the_state_of_a_generator_is_wherever_attention_left_it() -> None:
 def test_what_stands_in_the_way_of_a_recording_is_known_before() -> None:
     from oxyfuel.compiled import _facts
 
-    def facts(f: Any, *inputs: torch.Tensor, role: str = "inference", mode: str = "reduce-overhead", steps: int = 9) -> Any:
+    def facts(f: Any, *inputs: torch.Tensor, role: str = "inference", mode: str = "reduce-overhead", steps: int = 9, **options: Any) -> Any:
         gm = traced(f, *inputs)
-        return _facts(gm, describe(gm, role), steps, Options(mode=mode), role)
+        return _facts(gm, describe(gm, role), steps, Options(mode=mode, **options), role)
 
     x = torch.randn(3, 4)
     plain = lambda x: (x.exp(),)  # noqa: E731
     assert facts(plain, x, mode="default") is None and facts(plain, x, mode="max-autotune").obstacle is None
     assert facts(plain, x).device == "cuda:0"
-    assert "training" in facts(plain, x, role="backward").obstacle
+    # Both graphs of a training step are recorded; what a forward kept for its backward stays where it is.
+    assert facts(plain, x, role="forward").obstacle is None and facts(plain, x, role="backward").static == (0,)
+    assert facts(lambda tangents_1, y: (tangents_1 * y,), x, x, role="backward").static in ((1,), (0, 1))
     assert "steps" in facts(plain, x, steps=2).obstacle
     assert "GPU alone" in facts(lambda x, n: (x * n,), x, torch.tensor(2.0)).obstacle
     assert "GPU alone" in facts(lambda x: (x.cpu(),), x).obstacle
     assert facts(lambda x, y: (x.add_(y) * 2,), x, x).written == (0,)
+    assert facts(plain, x, cudagraphs="off") is None and facts(plain, x, mode="default", cudagraphs="require", steps=1).required
+    assert facts(plain, x, cudagraph_memory_limit=77).limit == 77
+    with pytest.raises(oxyfuel.OxyfuelError) as raised:
+        facts(lambda x: (x.cpu(),), x, cudagraphs="require")
+    assert raised.value.code == "E0713" and "GPU alone" in raised.value.message
 
 
 def test_a_graph_that_is_not_recorded_is_called_as_it_is() -> None:

@@ -17,8 +17,10 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   tar xf oxyfuel-gpu.tar
   oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python, and torch for its door
   oxyfuel-gpu/gpu-bench [FILTER] [--quick] [--json FILE]    speed beside torch: needs torch too
+  python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
+                                                            whole models in the torch door beside eager and Inductor
 
-Both close with 'N passed, N failed'.
+All close with 'N passed, N failed'.
 ";
 
 const NAME: &str = "oxyfuel-gpu";
@@ -33,6 +35,13 @@ const COPIED: &[(&str, &str, bool)] = &[
         false,
     ),
     ("bench/definitions", "definitions", false),
+    ("bench/models.json", "models.json", false),
+    (
+        "bench/engines/torch_models.py",
+        "torch/torch_models.py",
+        false,
+    ),
+    ("bench/engines/gpu_models.py", "torch/gpu_models.py", false),
     ("tests/gpu/torch-tests.py", "torch/torch-tests.py", false),
     ("python/tests/test_cuda.py", "torch/test_cuda.py", false),
     ("python/tests/agree.py", "torch/agree.py", false),
@@ -253,6 +262,7 @@ mod tests {
         }
         let has = |name: &str| entries.iter().any(|e| e.name == name);
         assert!(has("gpu-test") && has("gpu-bench") && has("cases/graph/add.txt"));
+        assert!(has("models.json") && has("torch/torch_models.py") && has("torch/gpu_models.py"));
         assert!(has("torch/torch-tests.py") && has("torch/test_cuda.py") && has("torch/agree.py"));
         let names: Vec<&str> = BUILT.iter().map(|(.., name)| *name).collect();
         for script in entries.iter().filter(|e| e.program) {

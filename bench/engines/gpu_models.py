@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Whole models on a GPU through the torch door: usage: gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
+
+The models of `models.json` that are meant for a GPU, in eager, in Inductor and in ours, each of the compilers in `default` and in `reduce-overhead`, in turns in one process. A round gives every engine a
+few calls between events of the device (device time) and between two looks at the clock with the device idle before and after (wall time). A ratio is the median over rounds of the peer's time over ours in
+the same mode and the same round, with the 2.5 % and 97.5 % points of that median by resampling. First calls are cold and timed one after another; `capture` is that of a backend that does nothing.
+Results are compared with eager's. --training measures steps (forward, backward, gradients to none) instead of inference. --quick takes few rounds. Closes with 'N passed, N failed': a row passes when its
+results are right.
+"""
+
+import gc
+import glob
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODES = ("default", "reduce-overhead")
+ROUNDS, CALLS, WARM = 20, 5, 3
+# Largest error by norm against eager, by bytes of an element.
+BOUND = {2: 3e-2, 4: 2e-3}
+
+
+def interval(ratios):
+    """Median and the middle 95 % of medians of resamples."""
+    source = random.Random(1)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return [statistics.median(ratios), medians[25], medians[974]]
+
+
+def result(torch, out):
+    """The tensor that the models return first."""
+    if isinstance(out, torch.Tensor):
+        return out
+    return out[0] if isinstance(out, (tuple, list)) else next(iter(out.values()))
+
+
+class Peer:
+    """One engine: a call, and what its first one took."""
+
+    def __init__(self, torch, module, inputs, options, training):
+        self.torch, self.module, self.inputs, self.training = torch, module, inputs, training
+        self.run = module if options is None else torch.compile(module, dynamic=False, **options)
+        self.mark = options is not None and options.get("backend") == "inductor" and options.get("mode") == "reduce-overhead"
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        self()
+        torch.cuda.synchronize()
+        self.first_s = time.perf_counter() - start
+
+    def __call__(self):
+        torch = self.torch
+        if self.mark:
+            torch.compiler.cudagraph_mark_step_begin()
+        if not self.training:
+            with torch.no_grad():
+                return result(torch, self.run(*self.inputs))
+        self.module.zero_grad(set_to_none=True)
+        out = result(torch, self.run(*self.inputs))
+        out.float().square().mean().backward()
+        return out
+
+    def seen(self):
+        """What is compared: the result, and in training the gradients that are largest."""
+        out = [self().detach().clone()]
+        if self.training:
+            grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+            out += [grad.detach().clone() for grad in sorted(grads, key=lambda grad: -grad.numel())[:4]]
+        return out
+
+    def round(self, calls):
+        """Microseconds of a call by events, and by the clock."""
+        torch = self.torch
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        begin.record()
+        for _ in range(calls):
+            self()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) * 1e3 / calls, (time.perf_counter() - start) * 1e6 / calls
+
+
+def nothing(graph, inputs):
+    """Dynamo and AOTAutograd, and then the graph as it is."""
+    from torch._dynamo.backends.common import aot_autograd
+    from functorch.compile import make_boxed_func
+
+    return aot_autograd(fw_compiler=lambda gm, _: make_boxed_func(gm.forward))(graph, inputs)
+
+
+def measure(torch, name, quick, training):
+    import oxyfuel
+    import torch_models
+
+    module, inputs = torch_models.build(name, "cuda")
+    if training:
+        module.train()
+        for part in module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if hasattr(getattr(module, "config", None), key):
+                setattr(module.config, key, 0.0)
+    peers = {"eager": Peer(torch, module, inputs, None, training)}
+    want = peers["eager"].seen()
+    first = {"capture": Peer(torch, module, inputs, {"backend": nothing}, training).first_s}
+    errors, right = {}, True
+    for backend in ("oxyfuel", "inductor"):
+        for mode in MODES:
+            key = f"{backend} {mode}"
+            options = {"backend": backend, "options": {"mode": mode}} if backend == "oxyfuel" else {"backend": "inductor", "mode": mode}
+            peer = Peer(torch, module, inputs, options, training)
+            for _ in range(WARM):
+                peer()
+            norms = [((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item() for a, b in zip(peer.seen(), want)]
+            errors[key], first[key] = max(norms), peer.first_s
+            right &= backend != "oxyfuel" or max(norms) <= BOUND[want[0].element_size()] * (4 if training else 1)
+            peers[key] = peer
+    rounds, calls = (6, 3) if quick else (ROUNDS, CALLS)
+    times = {key: [] for key in peers}
+    for _ in range(rounds):
+        for key, peer in peers.items():
+            times[key].append(peer.round(calls))
+    medians = {key: [statistics.median(t[i] for t in rounds_) for i in (0, 1)] for key, rounds_ in times.items()}
+    ratios = {}
+    for mode in MODES:
+        for other in ("eager", f"inductor {mode}"):
+            for place, what in enumerate(("device", "wall")):
+                pairs = [a[place] / b[place] for a, b in zip(times[other], times[f"oxyfuel {mode}"])]
+                ratios[f"{other} / oxyfuel {mode}, {what}"] = interval(pairs)
+    said = [str(graph) for graph in oxyfuel.recordings()]
+    return {"name": name, "training": training, "us": medians, "ratios": ratios, "first_s": first, "errors": errors, "right": right, "recordings": said, "rounds": rounds, "calls_a_round": calls}
+
+
+def show(row):
+    what = " training" if row["training"] else ""
+    print(f"{row['name']}{what}: {'right' if row['right'] else 'WRONG'}")
+    for key, (device, wall) in row["us"].items():
+        first = f", first call {row['first_s'][key]:.2f} s, error {row['errors'][key]:.1e}" if key in row["errors"] else ""
+        print(f"  {key}: {device:.1f} us of the device, {wall:.1f} us{first}")
+    print(f"  first call of a backend that does nothing: {row['first_s']['capture']:.2f} s")
+    for key, (middle, low, high) in row["ratios"].items():
+        print(f"  {key}: {middle:.3f} [{low:.3f}, {high:.3f}]")
+    for line in row["recordings"]:
+        print(f"  {line}", flush=True)
+
+
+def main():
+    args, target = sys.argv[1:], None
+    if "--json" in args:
+        at = args.index("--json")
+        target = args[at + 1]
+        del args[at : at + 2]
+    words, flags = [a for a in args if not a.startswith("--")], {a for a in args if a.startswith("--")}
+    if flags - {"--quick", "--training"} or len(words) > 1:
+        print(__doc__)
+        return 2
+    wheels = glob.glob(os.path.join(HERE, "*.whl"))
+    folder = tempfile.TemporaryDirectory()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder.name)
+    sys.path[:0] = [folder.name, HERE]
+    # First calls are cold.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder.name, "inductor")
+    os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+    import torch
+    import torch_models
+    from torch._dynamo import config
+
+    config.cache_size_limit = 64
+    names = [name for name in torch_models.GPU_MODELS if not words or words[0] in name]
+    rows, passed, failed = [], 0, 0
+    head = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver()}
+    for name in names:
+        try:
+            rows.append(measure(torch, name, "--quick" in flags, "--training" in flags))
+            show(rows[-1])
+            passed, failed = passed + rows[-1]["right"], failed + (not rows[-1]["right"])
+        except Exception as failure:
+            print(f"{name}: FAIL {type(failure).__name__}: {str(failure)[:800]}", flush=True)
+            failed += 1
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+        if target:
+            with open(target, "w") as file:
+                json.dump({**head, "rows": rows}, file, indent=1)
+    print(head)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+def driver():
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
