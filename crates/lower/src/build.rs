@@ -445,9 +445,9 @@ impl<'a> Builder<'a> {
             Op::Full { value, .. } => Writer { nest }.constant(dtype, *value),
             Op::ScalarTensor { value, .. } => Writer { nest }.size(&checked(value)?, dtype),
             Op::Arange { start, step, .. } => {
+                let dims = map.first().copied().flatten();
                 let walk = Walk {
-                    dim: map.first().copied().flatten(),
-                    stride: Expr::ONE,
+                    dims: dims.map(|dim| (dim, Expr::ONE)).into_iter().collect(),
                     offset: Expr::ZERO,
                 };
                 arange(nest, (*start, *step), walk, dtype)
@@ -456,7 +456,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A source outside the group, made again where it is read. A view of an arange keeps its only dim somewhere in the strides.
+    /// A source outside the group, made again where it is read. A view of an arange counts along every dim that moves in its memory.
     fn repeat_source(
         &mut self,
         nest: &mut Nest,
@@ -479,23 +479,16 @@ impl<'a> Builder<'a> {
             Ok(Expr::constant(distance / apart.max(1)))
         };
         let mut walk = Walk {
-            dim: None,
-            stride: Expr::ONE,
+            dims: Vec::new(),
             offset: steps(&place.offset)?,
         };
-        let mut moving = 0;
         for (d, stride) in place.strides.iter().enumerate() {
-            if !ty.shape[d].is_const(1) && !stride.is_const(0) {
-                moving += 1;
-                walk.dim = map[d];
-                walk.stride = steps(stride)?;
+            if let Some(dim) = map[d]
+                && !ty.shape[d].is_const(1)
+                && !stride.is_const(0)
+            {
+                walk.dims.push((dim, steps(stride)?));
             }
-        }
-        if moving > 1 {
-            return Err(Error::new(
-                Code::NoLowering,
-                "an arange reshaped to several dims inside a kernel",
-            ));
         }
         arange(nest, (*start, *step), walk, ty.dtype)
     }
@@ -535,6 +528,7 @@ impl<'a> Builder<'a> {
         let order = NestOp::Order {
             operand,
             descending,
+            wanted: self.wanted(node.out(), dim),
         };
         let value = nest.push(order, DType::I64)?;
         nest.stores.push(NestStore {
@@ -542,6 +536,20 @@ impl<'a> Builder<'a> {
             window: into,
         });
         Ok(nest)
+    }
+
+    /// How many places along a dim anybody reads, where those are all slices from its beginning.
+    fn wanted(&self, value: ValueId, along: usize) -> Option<i64> {
+        if self.graph.outputs.iter().any(|out| out.value == value) {
+            return None;
+        }
+        let users = self.graph.nodes.values();
+        let users = users.filter(|node| node.inputs.contains(&value));
+        let ends = users.map(|node| match &node.op {
+            Op::Slice { dim, end, .. } if *dim == along => end.as_const(),
+            _ => None,
+        });
+        ends.collect::<Option<Vec<i64>>>()?.into_iter().max()
     }
 
     /// A nest over an operand that an op walks along one dim: the element that was read, and where the result goes.
@@ -613,14 +621,7 @@ impl<'a> Builder<'a> {
             let mut into = self.window(&nest, &place, &map, &self.graph.values[out].ty.shape)?;
             into.base = checked(&(&into.base + at * &place.strides[dim]))?;
             into.strides[dim] = checked(&(&place.strides[dim] * step))?;
-            let dtype = self.graph.values[operand].ty.dtype;
-            let value = match self.filled_with(operand) {
-                Some(number) => Writer { nest: &mut nest }.constant(dtype, number)?,
-                None => {
-                    let source = self.window(&nest, self.memory.of(operand), &map, &shape)?;
-                    nest.push(NestOp::Load(source), dtype)?
-                }
-            };
+            let value = self.part(&mut nest, operand, &map)?;
             nest.stores.push(NestStore {
                 value,
                 window: into,
@@ -643,18 +644,24 @@ impl<'a> Builder<'a> {
             && self.memory.root(operand) == self.memory.root(node.out())
     }
 
-    /// The number that a value is made of, where no memory holds it.
-    fn filled_with(&self, value: ValueId) -> Option<Scalar> {
+    /// What is copied or put somewhere: made here, where no memory holds it.
+    fn part(&mut self, nest: &mut Nest, value: ValueId, map: &DimMap) -> Result<Node> {
         let root = self.placements.root(value);
-        match self.graph.nodes[self.schedule.producer(root)?].op {
-            Op::Full { value, .. } if !self.roots.contains(&root) => Some(value),
-            _ => None,
+        let source = self.schedule.producer(root).map(|n| &self.graph.nodes[n]);
+        if let Some(node) = source
+            && node.op.category() == Category::Source
+            && !self.roots.contains(&root)
+        {
+            return self.repeat_source(nest, node, value, map);
         }
+        let ty = &self.graph.values[value].ty;
+        let window = self.window(nest, self.memory.of(value), map, &ty.shape)?;
+        nest.push(NestOp::Load(window), ty.dtype)
     }
 
     /// Elements written where an index says: whole slices, in any order, or each where its own index says, in order along `dim`.
     fn scatter(
-        &self,
+        &mut self,
         node: &GraphNode,
         dim: usize,
         op: Option<Scatter>,
@@ -669,18 +676,13 @@ impl<'a> Builder<'a> {
         let mut nest = Nest::new(format!("{}_put", self.name), extents, &self.known);
         nest.buffers = self.buffers.clone();
         let map: DimMap = (0..shape.len()).map(Some).collect();
-        let load = |nest: &mut Nest, value: ValueId, map: &DimMap| {
-            let ty = &self.graph.values[value].ty;
-            let window = self.window(nest, self.memory.of(value), map, &ty.shape)?;
-            nest.push(NestOp::Load(window), ty.dtype)
-        };
         let index_map = match op {
             None => vec![Some(dim)],
             Some(_) => map.clone(),
         };
-        let number = load(&mut nest, index, &index_map)?;
+        let number = self.part(&mut nest, index, &index_map)?;
         let number = Writer { nest: &mut nest }.cast(number, DType::I64)?;
-        let brought = load(&mut nest, src, &map)?;
+        let brought = self.part(&mut nest, src, &map)?;
         let out = &self.graph.values[node.out()].ty;
         let meets = op.and_then(|op| match op {
             Scatter::Set => None,
@@ -714,10 +716,9 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Which positions of an arange are read: `stride * c + offset` along a domain dim, or `offset` alone.
+/// Which positions of an arange are read: `offset`, and `stride * c` for each domain dim with its stride.
 struct Walk {
-    dim: Option<usize>,
-    stride: Expr,
+    dims: Vec<(usize, Expr)>,
     offset: Expr,
 }
 
@@ -728,22 +729,33 @@ fn arange(
     walk: Walk,
     dtype: DType,
 ) -> Result<Node> {
-    let position = |nest: &mut Nest, scale: Expr, offset: Expr| {
-        let (scale, offset) = (checked(&scale)?, checked(&offset)?);
-        match walk.dim {
-            Some(dim) => {
-                let op = NestOp::Coordinate { dim, scale, offset };
-                nest.push(op, DType::I64)
-            }
+    // `by` times the position, and `start`.
+    let position = |nest: &mut Nest, by: i64, start: i64| {
+        let mut offset = checked(&(&walk.offset * by + start))?;
+        let mut sum: Option<Node> = None;
+        for (dim, stride) in &walk.dims {
+            let op = NestOp::Coordinate {
+                dim: *dim,
+                scale: checked(&(stride * by))?,
+                offset: std::mem::take(&mut offset),
+            };
+            let along = nest.push(op, DType::I64)?;
+            sum = Some(match sum {
+                Some(sum) => nest.push(NestOp::Binary(BinaryOp::Add, sum, along), DType::I64)?,
+                None => along,
+            });
+        }
+        match sum {
+            Some(sum) => Ok(sum),
             None => Writer { nest }.size(&offset, DType::I64),
         }
     };
     if let (Scalar::I(start), Scalar::I(step)) = (start, step) {
-        let c = position(nest, &walk.stride * step, &walk.offset * step + start)?;
+        let c = position(nest, step, start)?;
         return Writer { nest }.cast(c, dtype);
     }
     // Rounded once: computed in f64.
-    let c = position(nest, walk.stride.clone(), walk.offset.clone())?;
+    let c = position(nest, 1, 0)?;
     let mut w = Writer { nest };
     let i = w.cast(c, DType::F64)?;
     let (start, step) = (

@@ -10,7 +10,7 @@
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `scan.rs` | running sums, products and recurrences |
-//! | `sort.rs` | positions in order |
+//! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
@@ -42,6 +42,7 @@ mod rare;
 mod rows;
 mod scan;
 mod scatter;
+mod select;
 mod separate;
 mod size;
 mod sort;
@@ -260,14 +261,24 @@ fn loops(
     target: &TargetDesc,
     name: &str,
 ) -> Result<(Program, Program, Vec<Expr>)> {
-    let k = KernelBuilder::new(name);
-    let params = parameters(&k, nests);
     let mut parts = Vec::new();
     for nest in nests {
         let mut nest = nest.clone();
         nest.collapse();
         parts.extend(separate::separate(nest)?);
     }
+    if let [nest] = parts.as_slice()
+        && target.is_simt()
+        && let Some(sort) = sort::along(nest)
+        && let Some((program, params)) =
+            select::select(nest, |k| parameters(k, nests), sort, target)?
+    {
+        let mapped = expanded(program.clone(), target)?;
+        let sizes = params.sizes.of_parameters(&mapped);
+        return Ok((program, mapped, sizes));
+    }
+    let k = KernelBuilder::new(name);
+    let params = parameters(&k, nests);
     for nest in &parts {
         if let Some(sort) = sort::along(nest) {
             sort::emit_sort(&k, &params, nest, sort, target);

@@ -98,10 +98,11 @@ pub enum NestOp {
         factor: Node,
         term: Node,
     },
-    /// Positions (i64) that put the reduced dim, of which there is one, in order.
+    /// Positions (i64) that put the reduced dim, of which there is one, in order. Nobody reads the places behind those that are `wanted`.
     Order {
         operand: Node,
         descending: bool,
+        wanted: Option<i64>,
     },
 }
 
@@ -158,9 +159,11 @@ impl NestOp {
             Self::Order {
                 operand,
                 descending,
+                wanted,
             } => Self::Order {
                 operand: new(*operand),
                 descending: *descending,
+                wanted: *wanted,
             },
         }
     }

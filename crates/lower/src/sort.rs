@@ -7,7 +7,7 @@
 //!   long rows    keys ─▶ count every digit ─▶ for each digit, lowest first: places from the counts, (key, position) moved there
 //! ```
 //!
-//! Both keep equal elements as they stand.
+//! Both keep equal elements as they stand. On a GPU, rows of known length have a block of threads each ([`crate::select`]).
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
@@ -43,6 +43,7 @@ pub fn emit_sort(
     let NestOp::Order {
         operand,
         descending,
+        ..
     } = nest.values[node].op
     else {
         return;
@@ -76,16 +77,17 @@ pub fn emit_sort(
     });
 }
 
-struct Sort<'a> {
-    params: &'a Params,
-    nest: &'a Nest,
-    along: usize,
-    node: Node,
-    operand: Node,
-    descending: bool,
-    lanes: i64,
+/// What is sorted, and how.
+pub struct Sort<'a> {
+    pub params: &'a Params,
+    pub nest: &'a Nest,
+    pub along: usize,
+    pub node: Node,
+    pub operand: Node,
+    pub descending: bool,
+    pub lanes: i64,
     /// Counts that are cleared at a time.
-    cleared: i64,
+    pub cleared: i64,
 }
 
 /// Memory of long rows: keys and positions twice, since a digit's pass reads one copy and writes the other, and the counts of every digit.
@@ -122,7 +124,7 @@ impl Sort<'_> {
         self.nest.values[self.operand].dtype
     }
 
-    fn key_dtype(&self) -> DType {
+    pub fn key_dtype(&self) -> DType {
         match self.dtype() {
             DType::U32 => DType::I64,
             dtype if dtype.bits() == 64 => DType::I64,
@@ -176,7 +178,7 @@ impl Sort<'_> {
     }
 
     /// The elements from `at` on.
-    fn keys(&self, frame: &Frame<'_>, at: &Tile, block: i64) -> Tile {
+    pub fn keys(&self, frame: &Frame<'_>, at: &Tile, block: i64) -> Tile {
         let mut inner = frame.at_chunk(self.along, at, block);
         for node in 0..self.node {
             inner.value(node);
@@ -190,8 +192,13 @@ impl Sort<'_> {
 
     /// Writes where an element of the input stood into its place of the result.
     fn put(&self, frame: &Frame<'_>, place: &Tile, position: &Tile) {
-        let mut inner = frame.at_chunk(self.along, place, 1);
-        inner.give(self.node, position.cast(DType::I64));
+        let inner = frame.at_chunk(self.along, place, 1);
+        self.put_tile(inner, position.cast(DType::I64));
+    }
+
+    /// Writes what stands at the places of a frame.
+    pub fn put_tile(&self, mut inner: Frame<'_>, positions: Tile) {
+        inner.give(self.node, positions);
         for node in self.node + 1..self.nest.values.len() {
             inner.value(node);
         }
@@ -292,7 +299,8 @@ impl Sort<'_> {
     }
 }
 
-fn scalar(tile: Tile) -> Tile {
+/// A tile of one element as a number.
+pub fn scalar(tile: Tile) -> Tile {
     if tile.shape().is_empty() {
         tile
     } else {

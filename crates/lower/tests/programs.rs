@@ -358,3 +358,75 @@ fn batched_products_of_views() {
         1e-4,
     );
 }
+
+/// Rows in order on a GPU: in shared memory, in a workspace, and only so many places of long rows, with many equal elements among the integers.
+#[test]
+fn rows_in_order_on_a_gpu() {
+    let little = TargetDesc {
+        shared_bytes: 24 << 10,
+        ..gpu()
+    };
+    let whole = |dtype: &str, n: i64, descending: bool| {
+        format!(
+            "graph @f(%x: {dtype}[3, {n}] cpu) {{\n  %y: i64[3, {n}] = argsort %x, dim=1, descending={descending}\n  return %y\n}}"
+        )
+    };
+    for (dtype, n) in [
+        ("f32", 2),
+        ("i32", 37),
+        ("bf16", 300),
+        ("i64", 129),
+        ("f32", 4097),
+    ] {
+        agree(&whole(dtype, n, n % 2 == 0), &gpu(), 0.0);
+    }
+    agree(&whole("f32", 3000, true), &little, 0.0);
+    let first = |dtype: &str, n: i64, wanted: i64, descending: bool| {
+        format!(
+            "graph @f(%x: {dtype}[2, {n}] cpu) {{
+  %o: i64[2, {n}] = argsort %x, dim=1, descending={descending}
+  %s: i64[2, {wanted}] = slice %o, dim=1, start=0, end={wanted}, step=1
+  %y: i64[2, {wanted}] = neg %s
+  return %y
+}}"
+        )
+    };
+    for (dtype, n, wanted) in [
+        ("f32", 5000, 100),
+        ("i32", 4096, 1024),
+        ("f64", 700, 1),
+        ("u8", 6001, 33),
+        ("f32", 33000, 5),
+    ] {
+        agree(&first(dtype, n, wanted, n % 2 == 0), &gpu(), 0.0);
+    }
+}
+
+/// Numbers and positions that are added, copied or put somewhere, in any shape.
+#[test]
+fn sources_in_any_shape() {
+    everywhere(
+        "graph @f(%x: f32[3, 4] cpu) {
+  %a: i64[12] = arange start=3, step=2
+  %v: i64[3, 4] = view %a
+  %t: i64[4, 3] = permute %v, dims=[1, 0]
+  %c: i64[4, 6] = cat %t, %t, dim=1
+  %f: f32[3, 4] = _to_copy %v
+  %s: f32[3, 4] = add %f, %x
+  return %c, %s
+}",
+        0.0,
+    );
+    everywhere(
+        "graph @f(%x: f32[7, 700] cpu) {
+  %o: f32[7, 4] = full value=1.5
+  %w: f32[7, 700] = slice_scatter %x, %o, dim=1, start=8, end=12, step=1
+  %p: f32[300] = arange start=0.5, step=0.25
+  %n: i64[300] = arange start=900, step=-3
+  %z: f32[1000] = full value=0.0
+  %y: f32[1000] = index_put %z, %p, %n, dim=0
+  return %w, %y
+}",
+        0.0,
+    );
+}
