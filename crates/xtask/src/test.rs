@@ -2,6 +2,7 @@
 
 use crate::args::Args;
 use crate::tally::{Runner, Tally};
+use crate::venv::Tools;
 use crate::{Outcome, cross, deny, deps, disk, links, lint, process, venv, workspace};
 use std::process::Command;
 use std::time::Instant;
@@ -25,8 +26,10 @@ const FULL_RUN: &str = "OXYFUEL_FULL_TEST";
 
 type Step = (&'static str, fn() -> Outcome);
 
+/// Before anything takes room.
+const ROOM: &[Step] = &[("disk", disk::check)];
+
 const CHECKS: &[Step] = &[
-    ("disk", disk::check),
     ("fmt", || lint::format(true)),
     ("deps", deps::check),
     ("deny", deny::check),
@@ -39,8 +42,8 @@ pub fn run(args: &[String]) -> Outcome {
     let args = Args::parse(args, &["--only-tests"])?;
     let with_checks = !args.has("--only-tests") && args.after_dashes.is_empty();
     let (start, mut tally) = (Instant::now(), Tally::default());
-    let outcome = checks(if with_checks { CHECKS } else { &[] })
-        .and_then(|()| tests(&args.after_dashes, &mut tally));
+    let outcome =
+        prepared(with_checks).and_then(|tools| tests(&tools, &args.after_dashes, &mut tally));
     if outcome.is_err() && tally.failed == 0 {
         // A check, or the build itself: the closing line must not read like a success.
         tally.failed = 1;
@@ -53,6 +56,19 @@ pub fn run(args: &[String]) -> Outcome {
     outcome.map_err(|_| crate::ALREADY_SAID.to_owned())
 }
 
+/// The environment of the tests, and all checks done. Fetching it leaves the cores to the checks.
+fn prepared(with_checks: bool) -> Result<Tools, String> {
+    let chosen = |steps: &'static [Step]| if with_checks { steps } else { &[] };
+    checks(chosen(ROOM))?;
+    std::thread::scope(|scope| {
+        let tools = scope.spawn(|| timed("venv", venv::ensure));
+        let checked = checks(chosen(CHECKS));
+        let tools = tools.join();
+        checked?;
+        tools.map_err(|_| "making the Python environment has panicked".to_owned())?
+    })
+}
+
 fn checks(steps: &[Step]) -> Outcome {
     for (name, step) in steps {
         timed(name, *step)?;
@@ -60,8 +76,7 @@ fn checks(steps: &[Step]) -> Outcome {
     Ok(())
 }
 
-fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
-    let tools = timed("venv", venv::ensure)?;
+fn tests(tools: &Tools, arguments: &[String], tally: &mut Tally) -> Outcome {
     let nextest = process::find_program("cargo-nextest").is_some();
     let (runner, mut main) = if nextest {
         let args = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
@@ -112,7 +127,7 @@ fn tests(arguments: &[String], tally: &mut Tally) -> Outcome {
             (false, 0) => return Err("the Python tests could not be run".to_owned()),
             (false, n) => failed.push(format!("{n} of the Python tests failed")),
         }
-        timed("install", || venv::install_fresh(&tools))?;
+        timed("install", || venv::install_fresh(tools))?;
     }
     // A filter skips on purpose; in a full run a skipped test is one that nobody runs.
     if arguments.is_empty() && tally.ignored > 0 {
