@@ -298,10 +298,10 @@ mod tests {
     fn display_shows_place_and_help() {
         let e = Error::new(Code::ShapeMismatch, "2 and 3")
             .help("use 2")
-            .at(Location::new("a.oxy", 3, 7));
+            .at(Location::new("a.graph", 3, 7));
         assert_eq!(
             e.to_string(),
-            "error[E0101]: 2 and 3\n  --> a.oxy:3:7\n  help: use 2"
+            "error[E0101]: 2 and 3\n  --> a.graph:3:7\n  help: use 2"
         );
         assert_eq!(e.fault(), Fault::User);
         assert_eq!(

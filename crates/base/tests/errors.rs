@@ -79,7 +79,7 @@ fn documentation_is_generated() {
         "# Errors\n\n\
          Generated from the table in `crates/base/src/error.rs`; rewrite it with `BLESS=1 cargo test -p oxyfuel-base`.\n\n\
          Every error shows its code, what happened and, where there is one, the place and a way out:\n\n\
-         ```text\nerror[E0101]: cannot broadcast [2, 3] with [4]\n  --> model.oxy:3:7\n  help: the last dims must be equal or 1\n```\n\n\
+         ```text\nerror[E0101]: cannot broadcast [2, 3] with [4]\n  --> model.graph:3:7\n  help: the last dims must be equal or 1\n```\n\n\
          A code never changes its meaning. The last column says whose fault it is: yours (the program, text or option \
          is wrong), ours (a bug, please report it) or the machine's.\n",
     );

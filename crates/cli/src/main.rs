@@ -69,7 +69,7 @@ pub struct Common {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Source {
-    /// A graph as text; `-` reads standard input
+    /// A graph as text (`-` reads standard input), or a saved function (.oxy)
     pub file: Option<std::path::PathBuf>,
     /// A workload of the definitions
     #[arg(long, value_name = "NAME")]

@@ -20,6 +20,7 @@ use crate::{Common, Source, env, show};
 
 Examples:
   oxyfuel run my.graph --input x.npy --input w.npy --save out
+  oxyfuel run model.oxy --input x.npy
   oxyfuel run --workload softmax --seed 7"
 )]
 pub struct RunArgs {
@@ -46,8 +47,8 @@ const SHOWN: usize = 8;
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let options = env::options(&args.common)?;
-    let graph = show::graph(&args.source)?;
-    let host = inputs(args, &graph)?;
+    let (graph, captured) = show::function(&args.source)?;
+    let host = inputs(args, &graph, &captured)?;
     let target = Target::host(&options)?;
     check_supported(&target)?;
     let device = target.device(&options)?;
@@ -119,28 +120,29 @@ pub fn check_supported(target: &Target) -> Result<()> {
     .help("`oxyfuel targets` lists what it can"))
 }
 
-fn inputs(args: &RunArgs, graph: &Graph) -> Result<Vec<HostTensor>> {
-    if args.input.len() > graph.inputs.len() {
+/// One for each input of the graph; the last ones are what it captured.
+fn inputs(args: &RunArgs, graph: &Graph, captured: &[oxyfuel::Tensor]) -> Result<Vec<HostTensor>> {
+    let arguments = graph.inputs.len() - captured.len();
+    if args.input.len() > arguments {
         return Err(err!(
             ArityMismatch,
-            "{} files for {} inputs",
-            args.input.len(),
-            graph.inputs.len()
+            "{} files for {arguments} inputs",
+            args.input.len()
         ));
     }
+    let of = |tensor: &oxyfuel::Tensor| {
+        HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes()?)
+    };
     let drawn = Draw::new(&args.source, args.seed)?;
     let mut all = Vec::new();
-    for (number, &value) in graph.inputs.iter().enumerate() {
-        let Some(path) = args.input.get(number) else {
-            all.push(drawn.input(graph, number, &|_| None)?);
-            continue;
-        };
-        let array = read_npy_as(path, graph.ty(value).dtype)?;
-        all.push(HostTensor::new(
-            array.dtype(),
-            array.shape(),
-            array.to_bytes()?,
-        )?);
+    for (number, &value) in graph.inputs[..arguments].iter().enumerate() {
+        all.push(match args.input.get(number) {
+            Some(path) => of(&read_npy_as(path, graph.ty(value).dtype)?)?,
+            None => drawn.input(graph, number, &|_| None)?,
+        });
+    }
+    for tensor in captured {
+        all.push(of(tensor)?);
     }
     let shapes: Vec<&[i64]> = all.iter().map(|t| t.shape.as_slice()).collect();
     oxyfuel_graph::bind(graph, &shapes)?;

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use clap::Args;
+use oxyfuel::io::SavedFunction;
 use oxyfuel_base::{Result, Symbol, err};
 use oxyfuel_engine::cost::operators;
 use oxyfuel_engine::explain::best_times;
@@ -152,9 +153,15 @@ pub fn log_compile(compiled: &Compiled, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// The graph that a command is about.
 pub fn graph(source: &Source) -> Result<Graph> {
+    function(source).map(|(graph, _)| graph)
+}
+
+/// The graph, and the tensors that a file has for its last inputs.
+pub fn function(source: &Source) -> Result<(Graph, Vec<oxyfuel::Tensor>)> {
     if let Some(name) = &source.workload {
-        return Ok(workload(name)?.graph);
+        return Ok((workload(name)?.graph, Vec::new()));
     }
     let Some(path) = &source.file else {
         return Err(err!(
@@ -162,6 +169,10 @@ pub fn graph(source: &Source) -> Result<Graph> {
             "neither a file nor a workload was named"
         ));
     };
+    if path.extension().is_some_and(|extension| extension == "oxy") {
+        let saved = SavedFunction::read(path)?;
+        return Ok((saved.graph().clone(), saved.tensors().to_vec()));
+    }
     let mut text = String::new();
     if path.as_os_str() == "-" {
         let read = std::io::stdin().read_to_string(&mut text);
@@ -171,5 +182,5 @@ pub fn graph(source: &Source) -> Result<Graph> {
     }
     let graph = parse(&path.display().to_string(), &text)?;
     oxyfuel_graph::verify(&graph).map_err(|error| error.context(path.display()))?;
-    Ok(graph)
+    Ok((graph, Vec::new()))
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use oxyfuel::{Options, Tensor};
 use serde_json::Value;
 
 const GRAPH: &str = "graph @f(%x: f32[2, 3] cpu, %b: f32[3] cpu) {
@@ -333,6 +334,33 @@ fn run_takes_and_gives_arrays() {
         &["run", &graph, "--input", "x", "--target", "sm_90a"],
         "E0506",
     );
+}
+
+#[test]
+fn saved_functions_are_run_with_what_they_captured() -> oxyfuel::Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let b = Tensor::from_slice(&[1.0f32, -20.0, 3.0], &[3]);
+    let f = oxyfuel::compile(move |x: &Tensor| (x + &b).relu(), Options::default())?;
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
+    let (file, input) = (path("f.oxy"), path("x.npy"));
+    f.save(&file, &[&x])?;
+    oxyfuel::io::write_npy(&input, &x)?;
+    let outputs = data(&["run", &file, "--input", &input, "--json"]);
+    let numbers = outputs[0]["first"].as_array().unwrap().iter();
+    let numbers: Vec<f32> = numbers
+        .map(|n| n.as_str().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(numbers, [2.0, 0.0, 6.0, 5.0, 0.0, 9.0]);
+    assert!(good(&["explain", &file]).contains("relu"));
+    // What was captured is in the file, and nobody's to give.
+    refused(
+        &["run", &file, "--input", &input, "--input", &input],
+        "E0108",
+    );
+    std::fs::write(&file, GRAPH).unwrap();
+    refused(&["run", &file], "E0508");
+    Ok(())
 }
 
 #[test]

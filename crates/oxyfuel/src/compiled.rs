@@ -8,6 +8,7 @@ use crate::core::{Core, Request, Returned, Source, short_name};
 use crate::donate::Argument;
 use crate::explain::Explanation;
 use crate::function::Function;
+use crate::io::SavedFunction;
 use crate::tensor::{State, Tensor, located};
 use crate::trace;
 use oxyfuel_base::{Error, Result, err};
@@ -16,6 +17,7 @@ use oxyfuel_runtime::execute::StepTime;
 use oxyfuel_runtime::tensor as rt;
 use std::fmt;
 use std::panic::Location;
+use std::path::Path;
 
 /// A user's function, whatever its arguments and results.
 type Traceable = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -97,14 +99,20 @@ pub fn compile<A, F: Function<A>>(function: F, options: Options) -> Result<Compi
 #[track_caller]
 pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
     let caller = Location::caller();
-    oxyfuel_graph::verify(&graph).map_err(|error| located(error, caller))?;
-    if graph.outputs.iter().any(|output| output.alias.is_some()) {
-        let error = err!(InvalidArgument, "@{} writes to an input", graph.name)
-            .help("return the new contents instead, and copy them with copy_ after the call");
-        return Err(located(error, caller));
-    }
-    let (name, arity) = (graph.name.clone(), graph.inputs.len());
-    let symbolic = (!graph.symbols.is_empty()).then(|| graph.clone());
+    compile_with(graph, Vec::new(), options).map_err(|error| located(error, caller))
+}
+
+/// Makes a function of a graph whose last inputs are these tensors.
+pub(crate) fn compile_with(
+    graph: Graph,
+    tensors: Vec<rt::Tensor>,
+    options: Options,
+) -> Result<Compiled> {
+    oxyfuel_graph::verify(&graph)?;
+    check_unwritten(&graph)?;
+    let (name, arity) = (graph.name.clone(), graph.inputs.len() - tensors.len());
+    let symbolic = (!graph.symbols.is_empty()).then(|| (graph.clone(), tensors.clone()));
+    let captured: Vec<Tensor> = tensors.into_iter().map(Tensor::from).collect();
     let mut compiled = compile(
         move |tensors: &[Tensor]| match graph.symbols.first() {
             Some(symbol) => Err(err!(
@@ -114,13 +122,22 @@ pub fn compile_graph(graph: Graph, options: Options) -> Result<Compiled> {
                 symbol.symbol
             )
             .help("call it outside of the function, or give it the sizes as numbers")),
-            None => trace::splice(&graph, tensors),
+            None => trace::splice(&graph, &[tensors, &captured].concat()),
         },
         options,
     )?;
     compiled.arity = Some(arity);
     compiled.core.symbolic = symbolic;
     Ok(compiled.named(name))
+}
+
+/// A graph as a function takes no memory but its own for its results.
+pub(crate) fn check_unwritten(graph: &Graph) -> Result<()> {
+    match graph.outputs.iter().any(|output| output.alias.is_some()) {
+        true => Err(err!(InvalidArgument, "@{} writes to an input", graph.name)
+            .help("return the new contents instead, and copy them with copy_ after the call")),
+        false => Ok(()),
+    }
 }
 
 /// Reads a graph from text, as `docs/graph.md` describes it; `name` stands for the text in messages.
@@ -260,6 +277,38 @@ impl Compiled {
         let captured = capture().map_err(|error| located(error, caller))?;
         let tensors = captured.tensors.into_iter().map(Tensor::from).collect();
         Ok((captured.graph, tensors))
+    }
+
+    /// Writes the function for arguments like these into a file, with the tensors that it captured; [`load`](crate::load) reads it, on any machine.
+    ///
+    /// Sizes are those of the arguments, or symbols where they have changed between earlier calls. A function that writes to its arguments or reads tensors on its way is an error.
+    ///
+    /// ```
+    /// use oxyfuel::{DType, Options, Tensor};
+    /// # fn main() -> oxyfuel::Result<()> {
+    /// let w = Tensor::randn(&[8, 3], DType::F32, 1);
+    /// let f = oxyfuel::compile(move |x: &Tensor| x.matmul(&w).relu(), Options::default())?;
+    /// let x = Tensor::randn(&[4, 8], DType::F32, 0);
+    /// # let folder = std::env::temp_dir().join(format!("oxyfuel-save-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// # let file = folder.join("model.oxy");
+    /// f.save(&file, &[&x])?; // "model.oxy"
+    /// let g = oxyfuel::load(&file, Options::default())?;
+    /// assert_eq!(g.call_one(&[&x])?.to_vec::<f32>()?, f.call_one(&[&x])?.to_vec::<f32>()?);
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>, inputs: &[&Tensor]) -> Result<()> {
+        let caller = Location::caller();
+        let save = || {
+            let tensors = concrete(inputs, caller)?;
+            let captured = self.core.capture_general(&self.request(&tensors)?)?;
+            let tensors = captured.tensors.into_iter().map(Tensor::from).collect();
+            SavedFunction::new(captured.graph, tensors)?.write(path.as_ref())
+        };
+        save().map_err(|error| located(error, caller))
     }
 
     /// Every variant: why it was compiled, what its steps took, its kernels, its memory, and what it should gain. Its `Display` is for people.

@@ -78,8 +78,8 @@ pub(crate) struct Request<'a> {
 /// The variants of one function. Calls may run at once on several threads.
 pub(crate) struct Core {
     pub name: String,
-    /// A graph of symbolic sizes: one variant a device serves them all.
-    pub symbolic: Option<Graph>,
+    /// A graph of symbolic sizes and what it reads beside its arguments: one variant a device serves them all.
+    pub symbolic: Option<(Graph, Vec<rt::Tensor>)>,
     pub compilers: Arc<Compilers>,
     pub buckets: Buckets,
     variants: RwLock<Variants>,
@@ -546,11 +546,11 @@ impl Core {
         all_results: bool,
     ) -> Result<Outcome> {
         match &self.symbolic {
-            Some(graph) => Ok(Outcome::Whole(Captured {
+            Some((graph, tensors)) => Ok(Outcome::Whole(Captured {
                 graph: graph.clone(),
                 results: (0..graph.outputs.len()).map(Out::Planned).collect(),
                 template: None,
-                tensors: Vec::new(),
+                tensors: tensors.clone(),
                 sizes: Vec::new(),
             })),
             None => {
@@ -572,6 +572,32 @@ impl Core {
                 Err(err!(Internal, "a capture of known sizes that is no graph"))
             }
         }
+    }
+
+    /// The same with symbols for the sizes that have changed between calls, where the function can be captured so and arguments tell them all.
+    pub fn capture_general(&self, request: &Request<'_>) -> Result<Captured> {
+        let fits = |variant: &&Arc<Variant>| {
+            let pattern = variant.pattern.as_ref();
+            variant.constants == request.constants
+                && pattern.is_some_and(|pattern| pattern.admits(request.inputs))
+        };
+        let variant = {
+            let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+            variants.symbolic.iter().rev().find(fits).cloned()
+        };
+        if let Some(pattern) = variant.as_ref().and_then(|v| v.pattern.as_ref()) {
+            let borders = Borders {
+                all_results: true,
+                ..pattern.borders(request)
+            };
+            let captured = trace::capture(&self.name, request, borders, None)?;
+            if let Outcome::Whole(captured) = captured
+                && captured.sizes.is_empty()
+            {
+                return Ok(captured);
+            }
+        }
+        self.capture(request)
     }
 
     fn compiler(&self, inputs: &[&rt::Tensor], captured: &[rt::Tensor]) -> Result<Arc<Compiler>> {

@@ -94,6 +94,7 @@ pub use function::{Function, Outputs};
 pub use half::{bf16, f16};
 pub use inplace::disable;
 pub use interpolate::{Interpolation, SampleMode, SamplePadding};
+pub use io::load;
 pub use jit::{Jit, Returns, Signature, jit};
 pub use loss::{ClassLoss, Reduction};
 pub use machine::{Device, MemorySummary};

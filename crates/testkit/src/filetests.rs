@@ -186,13 +186,10 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     for path in entries {
         if path.is_dir() {
             list(&path, files)?;
-        } else if path.extension().is_some_and(|e| e == "txt" || e == "oxy") {
+        } else if path.extension().is_some_and(|e| e == "txt") {
             files.push(path);
         } else if path.file_name().is_none_or(|n| n != "README.md") {
-            return Err(format!(
-                "{}: a filetest ends in .txt or .oxy",
-                path.display()
-            ));
+            return Err(format!("{}: a filetest ends in .txt", path.display()));
         }
     }
     Ok(())

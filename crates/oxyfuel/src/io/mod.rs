@@ -1,11 +1,13 @@
-//! Tensors in files: safetensors for weights, `.npy` for single arrays.
+//! Tensors in files: safetensors for weights, `.npy` for single arrays; and functions, `.oxy`.
 //!
 //! Files are data from anywhere: every length is checked before it is believed, and whatever is wrong is an error with a code. A file is written beside its place and then
 //! moved there, so that nobody reads half of one.
 
+mod function;
 mod npy;
 mod safetensors;
 
+pub use function::{SavedFunction, load};
 pub use npy::{read_npy, read_npy_as, write_npy};
 pub use safetensors::{read_safetensors, write_safetensors};
 

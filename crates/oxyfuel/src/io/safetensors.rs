@@ -32,13 +32,24 @@ const DTYPES: &[(&str, DType)] = &[
 /// A header longer than this is no header.
 const MAX_HEADER: u64 = 100 << 20;
 
+/// Where a header has what is no tensor: text under names.
+const METADATA: &str = "__metadata__";
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub tensors: BTreeMap<String, Tensor>,
+    /// What stands there beside them.
+    pub metadata: BTreeMap<String, String>,
+}
+
 /// Reads all tensors of a file.
 pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
     let path = path.as_ref();
-    parse(path, &read(path)?)
+    Ok(parse(path, &read(path)?)?.tensors)
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Contents> {
     let (length, rest) = bytes
         .split_first_chunk::<8>()
         .ok_or_else(|| malformed(path, "shorter than the length of a header"))?;
@@ -51,10 +62,12 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
         .ok_or_else(|| malformed(path, "cut short inside of its header"))?;
     let header: Map<String, Value> = serde_json::from_slice(header)
         .map_err(|error| malformed(path, format!("its header is no JSON object: {error}")))?;
-    let mut out = BTreeMap::new();
+    let mut out = Contents::default();
     let mut ranges = Vec::new();
     for (name, entry) in header {
-        if name == "__metadata__" {
+        if name == METADATA {
+            out.metadata = serde_json::from_value(entry)
+                .map_err(|error| malformed(path, format!("its metadata is no text: {error}")))?;
             continue;
         }
         let bad = |what: &str| malformed(path, format!("tensor `{name}`: {what}"));
@@ -83,7 +96,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
             elements.ok_or_else(|| bad("its elements lie beyond the end of the file"))?;
         ranges.push((*begin, *end));
         let made = tensor(path, elements, *dtype, &shape);
-        out.insert(
+        out.tensors.insert(
             name.clone(),
             made.map_err(|error| error.context(format!("tensor `{name}`")))?,
         );
@@ -107,8 +120,18 @@ pub fn write_safetensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<()> {
-    let path = path.as_ref();
+    write(path.as_ref(), &bytes_of(tensors, &BTreeMap::new())?)
+}
+
+/// The bytes of a file.
+pub(crate) fn bytes_of<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>> {
     let (mut header, mut data) = (Map::new(), Vec::new());
+    if !metadata.is_empty() {
+        header.insert(METADATA.to_owned(), json!(metadata));
+    }
     for (name, tensor) in tensors {
         let bytes = tensor
             .to_bytes()
@@ -126,7 +149,7 @@ pub fn write_safetensors<'a>(
         data.extend(bytes);
         let entry =
             json!({"dtype": dtype, "shape": tensor.shape(), "data_offsets": [begin, data.len()]});
-        if name == "__metadata__" || header.insert(name.to_owned(), entry).is_some() {
+        if name == METADATA || header.insert(name.to_owned(), entry).is_some() {
             return Err(err!(
                 DuplicateName,
                 "tensor `{name}`: a name that is taken already"
@@ -140,5 +163,5 @@ pub fn write_safetensors<'a>(
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header);
     bytes.extend(data);
-    write(path, &bytes)
+    Ok(bytes)
 }

@@ -80,7 +80,7 @@ fn cases_pass_in_depth_and_with_arguments() {
             "a.txt",
             "; test: double\n; a remark\n\n1\n2\n\n; expect\n2\n4\n",
         ),
-        ("deep/b.oxy", "; test: double by=3\n1\n; expect\n3\n"),
+        ("deep/b.txt", "; test: double by=3\n1\n; expect\n3\n"),
         ("README.md", "words"),
     ]);
     assert_eq!(
@@ -219,7 +219,7 @@ fn folders_that_would_pass_by_mistake_fail() {
     assert!(
         Folder::new(&[("a.text", "x")])
             .failure()
-            .contains("ends in .txt or .oxy")
+            .contains("ends in .txt")
     );
     let report = run_dir(Path::new("/no/such/folder"), &Settings::default(), double);
     assert!(report.failures[0].contains("cannot be read"));
