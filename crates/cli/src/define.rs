@@ -242,6 +242,13 @@ impl Workload {
                     let widths = number(k[3].clone()) + number(v[3].clone());
                     2 * rows.map(number).product::<u64>() * number(k[2].clone()) * widths
                 }
+                // The score again, the change of a weight, and three sums.
+                Op::SdpaBackward { .. } => {
+                    let rows = self.graph.ty(node.inputs[0]).shape[..3].iter().cloned();
+                    let [k, v] = [2, 3].map(|i| &self.graph.ty(node.inputs[i]).shape);
+                    let widths = 3 * number(k[3].clone()) + 2 * number(v[3].clone());
+                    2 * rows.map(number).product::<u64>() * number(k[2].clone()) * widths
+                }
                 _ => 0,
             })
             .sum()

@@ -487,6 +487,9 @@ ops! {
         "Attention: softmax(q k^T scale + mask) v of q [b, h, s, d], k [b, g, l, d] and v [b, g, l, e], where h/g heads of q share one of k and v; rounded once. A mask is [b, h, s, l] \
          with sizes of 1 repeated: of bool it says where to look, of q's dtype it is added; `causal` looks no further than its own position. lse [b, h, s], at least f32, \
          is log(sum(exp(scores))). A row that may look nowhere is 0, its lse -inf.";
+    SdpaBackward "sdpa_backward" { causal: bool, scale: Scalar } Attention ["grad", "q", "k", "v", "out", "lse", "mask?"] -> ["dq", "dk", "dv"] Float Rule Pure
+        "Gradients of `sdpa` for q, k and v, from that of its result and what it gave: weights are p = exp(scores - lse), then dv = p^T grad and, with ds = p (grad v^T - sum(grad out)) scale, dq = ds k \
+         and dk = ds^T q, summed over the heads that share a k and v; each rounded once. Rows that may look nowhere give nothing.";
     Convolution "convolution" { stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize } Convolution ["x", "weight"] -> ["out"] Float Rule Pure
         "Sums over windows of x [n, c, size..] weighted by weight [o, c/groups, kernel..], rounded once: kernel position k at output position p reads p stride + k dilation - padding, zero outside of x. \
          Output channels in `groups` groups read a group of input channels each. One to three numbers for stride, padding and dilation: one a dimension.";

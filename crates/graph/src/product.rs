@@ -253,7 +253,7 @@ impl Builder {
     }
 
     /// A mask with 4 dims, of bool or of this dtype.
-    fn mask_of_four(&mut self, mask: ValueId, dtype: DType) -> Result<ValueId> {
+    pub fn mask_of_four(&mut self, mask: ValueId, dtype: DType) -> Result<ValueId> {
         let ty = self.ty(mask).clone();
         let mask = match ty.dtype {
             DType::Bool => mask,
@@ -307,20 +307,7 @@ impl Builder {
                 self.div(q, root)?
             }
         };
-        let columns = self.transpose(k, -2, -1)?;
-        let mut scores = self.matmul(q, columns)?;
-        if let Some(mask) = mask {
-            scores = if self.ty(mask).dtype.is_bool() {
-                self.where_(mask, scores, f64::NEG_INFINITY)?
-            } else {
-                let mask = self.cast(mask, wide)?;
-                self.add(scores, mask)?
-            };
-        }
-        if causal {
-            let looks = self.lower_triangle(scores)?;
-            scores = self.where_(looks, scores, f64::NEG_INFINITY)?;
-        }
+        let scores = self.scores(q, k, mask, causal)?;
         let shape = self.ty(scores).shape.clone();
         if shape[shape.len() - 1] == Expr::ZERO {
             let rows = shape[..shape.len() - 1].to_vec();
@@ -345,6 +332,109 @@ impl Builder {
         let rows = shape[..shape.len() - 1].to_vec();
         let sums = self.view(sums, &rows)?;
         Ok([self.cast(y, ty.dtype)?, sums])
+    }
+
+    /// Queries against keys, as far as they may look.
+    fn scores(
+        &mut self,
+        q: ValueId,
+        k: ValueId,
+        mask: Option<ValueId>,
+        causal: bool,
+    ) -> Result<ValueId> {
+        let columns = self.transpose(k, -2, -1)?;
+        let mut scores = self.matmul(q, columns)?;
+        if let Some(mask) = mask {
+            scores = if self.ty(mask).dtype.is_bool() {
+                self.where_(mask, scores, f64::NEG_INFINITY)?
+            } else {
+                let mask = self.cast(mask, self.ty(scores).dtype)?;
+                self.add(scores, mask)?
+            };
+        }
+        if causal {
+            let looks = self.lower_triangle(scores)?;
+            scores = self.where_(looks, scores, f64::NEG_INFINITY)?;
+        }
+        Ok(scores)
+    }
+
+    /// The op itself: gradients of q, k and v from that of the result, and what [`Self::sdpa`] gave.
+    #[track_caller]
+    pub fn sdpa_backward(
+        &mut self,
+        grad: ValueId,
+        [q, k, v]: [ValueId; 3],
+        [out, lse]: [ValueId; 2],
+        mask: Option<ValueId>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<[ValueId; 3]> {
+        let scale = Scalar::F(scale);
+        let operands: Vec<ValueId> = [grad, q, k, v, out, lse].into_iter().chain(mask).collect();
+        let made = self.node(Op::SdpaBackward { causal, scale }, &operands)?;
+        Ok([made[0], made[1], made[2]])
+    }
+
+    /// The gradients as products, for machines and sizes without a kernel of their own. Operands of four dims, as the op has them.
+    pub fn composed_attention_backward(
+        &mut self,
+        grad: ValueId,
+        operands: [ValueId; 3],
+        [out, lse]: [ValueId; 2],
+        mask: Option<ValueId>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<[ValueId; 3]> {
+        let types = operands.map(|x| self.ty(x).clone());
+        let wide = self.ty(lse).dtype;
+        let mut widened = Vec::with_capacity(5);
+        for value in [grad, operands[0], operands[1], operands[2], out] {
+            widened.push(self.cast(value, wide)?);
+        }
+        let [grad, q, k, v, out] = [0, 1, 2, 3, 4].map(|i| widened[i]);
+        let k = self.shared_heads(k, &types[0].shape)?;
+        let v = self.shared_heads(v, &types[0].shape)?;
+        let scaled = self.mul(q, scale)?;
+        let scores = self.scores(scaled, k, mask, causal)?;
+        let lse = self.unsqueeze(lse, -1)?;
+        let centred = self.sub(scores, lse)?;
+        let mut weights = self.exp(centred)?;
+        if mask.is_some() {
+            let blind = self.eq(lse, f64::NEG_INFINITY)?;
+            weights = self.where_(blind, 0.0, weights)?;
+        }
+        let whole = self.mul(grad, out)?;
+        let whole = self.sum(whole, &[-1], true)?;
+        let columns = self.transpose(v, -2, -1)?;
+        let change = self.matmul(grad, columns)?;
+        let change = self.sub(change, whole)?;
+        let change = self.mul(weights, change)?;
+        let change = self.mul(change, scale)?;
+        let dq = self.matmul(change, k)?;
+        let mut made = vec![self.cast(dq, types[0].dtype)?];
+        for ((left, right), ty) in [(change, q), (weights, grad)].into_iter().zip(&types[1..]) {
+            let left = self.transpose(left, -2, -1)?;
+            let sums = self.matmul(left, right)?;
+            let sums = self.summed_heads(sums, &ty.shape)?;
+            made.push(self.cast(sums, ty.dtype)?);
+        }
+        Ok([made[0], made[1], made[2]])
+    }
+
+    /// What each head of queries has, summed over those that share a head of keys.
+    fn summed_heads(&mut self, x: ValueId, shape: &[Expr]) -> Result<ValueId> {
+        let heads = self.ty(x).shape[1].clone();
+        let (Some(all), Some(groups)) = (heads.as_const(), shape[1].as_const()) else {
+            return Ok(x);
+        };
+        if all == groups || groups == 0 {
+            return Ok(x);
+        }
+        let [batch, group, keys, width] = [0, 1, 2, 3].map(|d| shape[d].clone());
+        let apart = [batch, group, Expr::constant(all / groups), keys, width];
+        let apart = self.view(x, &apart)?;
+        self.sum(apart, &[2], false)
     }
 
     /// Keys or values whose heads are repeated until there is one for each of the query's.

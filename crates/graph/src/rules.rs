@@ -446,6 +446,10 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             causal: _,
             scale: _,
         } => attention(op, operands),
+        Op::SdpaBackward {
+            causal: _,
+            scale: _,
+        } => attention_backward(op, operands),
         Op::Convolution { .. } => {
             accept(op, operands)?;
             let how = Convolution::of(op).unwrap_or_default();
@@ -541,6 +545,33 @@ fn attention(op: &Op, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
     let out = [&q.shape[..3], &v.shape[3..]].concat();
     let sums = TensorType::new(wide(q.dtype), q.shape[..3].to_vec(), q.device);
     Ok(vec![TensorType::new(q.dtype, out, q.device), sums])
+}
+
+/// What the forward reads and gives has to fit together as it does there.
+fn attention_backward(op: &Op, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+    let [grad, q, k, v, out, lse] = [0, 1, 2, 3, 4, 5].map(|i| operands[i]);
+    accept(op, &operands[..5])?;
+    let forward: Vec<&TensorType> = [q, k, v]
+        .into_iter()
+        .chain(operands.get(6).copied())
+        .collect();
+    let given = attention(op, &forward)?;
+    for (name, ty, want) in [
+        ("grad", grad, &given[0]),
+        ("out", out, &given[0]),
+        ("lse", lse, &given[1]),
+    ] {
+        if ty.shape != want.shape {
+            let (have, want) = (shape_text(&ty.shape), shape_text(&want.shape));
+            return Err(fail(
+                Code::ShapeMismatch,
+                op,
+                format!("{name} is {have}, not {want}"),
+            ));
+        }
+    }
+    expect_dtype(op, "lse", lse, &[given[1].dtype])?;
+    Ok(vec![q.clone(), k.clone(), v.clone()])
 }
 
 /// The shape after a reduction over `dims`.

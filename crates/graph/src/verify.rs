@@ -274,6 +274,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         }
         Op::NativeLayerNorm { eps: number, .. }
         | Op::Sdpa { scale: number, .. }
+        | Op::SdpaBackward { scale: number, .. }
         | Op::Var {
             correction: number, ..
         } => {

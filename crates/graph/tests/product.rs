@@ -197,3 +197,80 @@ fn attention() {
             .contains("E0109")
     );
 }
+
+/// The slope of `sum(grad * attention)` along each element of each operand, by differences in f64, against the op and against its composition.
+#[test]
+fn gradients_of_attention() {
+    let (grad, q) = (numbers64(&[1, 4, 3, 2], 4), numbers64(&[1, 4, 3, 3], 1));
+    let (k, v) = (numbers64(&[1, 2, 5, 3], 2), numbers64(&[1, 2, 5, 2], 3));
+    let flags: Vec<f64> = (0..15).map(|n| f64::from(u8::from(n % 4 != 1))).collect();
+    let flags = HostTensor::from_f64(DType::Bool, &[1, 1, 3, 5], &flags).unwrap();
+    let added = numbers64(&[1, 4, 1, 5], 5);
+    for (mask, causal) in [
+        (None, false),
+        (None, true),
+        (Some(flags), false),
+        (Some(added), false),
+    ] {
+        let mut inputs = vec![grad.clone(), q.clone(), k.clone(), v.clone()];
+        inputs.extend(mask);
+        let forward = |inputs: &[HostTensor]| {
+            let y = evaluate(inputs, |b, x| {
+                let y = b.sdpa([x[1], x[2], x[3]], x.get(4).copied(), causal, 0.3)?[0];
+                let y = b.mul(y, x[0])?;
+                b.sum(y, &[0, 1, 2, 3], false)
+            });
+            y.unwrap().to_f64()[0]
+        };
+        for operand in 0..3 {
+            let gradient = |composed: bool| {
+                evaluate(&inputs, |b, x| {
+                    let (qkv, mask) = ([x[1], x[2], x[3]], x.get(4).copied());
+                    let given = b.sdpa(qkv, mask, causal, 0.3)?;
+                    let made = match composed {
+                        true => {
+                            b.composed_attention_backward(x[0], qkv, given, mask, causal, 0.3)?
+                        }
+                        false => b.sdpa_backward(x[0], qkv, given, mask, causal, 0.3)?,
+                    };
+                    Ok(made[operand])
+                })
+                .unwrap()
+                .to_f64()
+            };
+            let (op, composed) = (gradient(false), gradient(true));
+            for at in 0..op.len() {
+                let moved = |by: f64| {
+                    let mut inputs = inputs.clone();
+                    let mut values = inputs[operand + 1].to_f64();
+                    values[at] += by;
+                    let shape = inputs[operand + 1].shape.clone();
+                    inputs[operand + 1] =
+                        HostTensor::from_f64(DType::F64, &shape, &values).unwrap();
+                    forward(&inputs)
+                };
+                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                let near = |x: f64| (x - slope).abs() < 1e-6;
+                assert!(
+                    near(op[at]),
+                    "operand {operand}, {at}: {} and {slope}",
+                    op[at]
+                );
+                assert!(
+                    near(composed[at]),
+                    "operand {operand}, {at}: {} and {slope}",
+                    composed[at]
+                );
+            }
+        }
+    }
+}
+
+fn numbers64(shape: &[i64], seed: i64) -> HostTensor {
+    let values: Vec<f64> = numbers(shape, seed)
+        .to_f64()
+        .iter()
+        .map(|x| x / 4.0)
+        .collect();
+    HostTensor::from_f64(DType::F64, shape, &values).unwrap()
+}

@@ -37,28 +37,27 @@ const APART: i64 = 16;
 /// Below so many queries a block is mostly empty: they are decoding steps.
 const LEAST_ROWS: i64 = 4;
 
-/// Whether a node is attention of a kind and size that this kernel is for.
+/// Whether a node is attention, or its gradients, of a kind and size that has a kernel.
 pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
-    let Op::Sdpa { causal, .. } = node.op else {
-        return false;
-    };
     let fixed = |value: ValueId| {
         let shape = &graph.values[value].ty.shape;
         shape.iter().all(|n| n.as_const().is_some_and(|n| n > 0))
     };
-    let [q, k] = [0, 1].map(|i| &graph.values[node.inputs[i]].ty);
     let number = |n: &Expr| n.as_const().unwrap_or(0);
-    let (rows, depth) = (number(&q.shape[2]), number(&q.shape[3]));
-    let sized = if rows < LEAST_ROWS {
-        let queries = rows * number(&q.shape[1]) / number(&k.shape[1]).max(1);
-        !causal && depth > 1 && queries <= MOST_QUERIES
-    } else {
-        true
+    let sized = match node.op {
+        Op::Sdpa { .. } => {
+            let [q, k] = [0, 1].map(|i| &graph.values[node.inputs[i]].ty);
+            let (rows, depth) = (number(&q.shape[2]), number(&q.shape[3]));
+            let queries = rows * number(&q.shape[1]) / number(&k.shape[1]).max(1);
+            rows >= LEAST_ROWS || (depth > 1 && queries <= MOST_QUERIES)
+        }
+        Op::SdpaBackward { .. } => true,
+        _ => return false,
     };
-    let dtype = matches!(q.dtype, DType::F32 | DType::BF16 | DType::F16);
+    let dtype = graph.values[node.inputs[0]].ty.dtype;
     !target.is_simt()
         && target.vector_bytes > 0
-        && dtype
+        && matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
         && graph.symbols.is_empty()
         && node.inputs.iter().all(|&value| fixed(value))
         && sized
@@ -69,6 +68,44 @@ pub struct Place {
     pub buffer: usize,
     pub base: i64,
     pub strides: [i64; 4],
+}
+
+/// Reads where operands lie. `buffers` are the roots in argument order.
+pub struct Operands<'a> {
+    pub graph: &'a Graph,
+    pub memory: &'a Placements,
+    pub buffers: &'a [ValueId],
+}
+
+impl Operands<'_> {
+    pub fn shape(&self, value: ValueId) -> Result<Vec<i64>> {
+        let shape = &self.graph.values[value].ty.shape;
+        shape.iter().map(constant).collect()
+    }
+
+    pub fn place(&self, value: ValueId) -> Result<Place> {
+        let place = self.memory.of(value);
+        let buffer = self.buffers.iter().position(|&root| root == place.root);
+        let strides = place.strides.iter().map(constant);
+        let mut strides = strides.collect::<Result<Vec<i64>>>()?;
+        strides.resize(4, 0);
+        Ok(Place {
+            buffer: buffer.ok_or_else(|| err!(Internal, "an operand has no buffer"))?,
+            base: constant(&checked(&place.offset)?)?,
+            strides: [strides[0], strides[1], strides[2], strides[3]],
+        })
+    }
+
+    /// A mask, whose sizes of 1 are repeated, and whether it is of bools.
+    pub fn mask(&self, value: ValueId) -> Result<(Place, bool)> {
+        let mut at = self.place(value)?;
+        for (stride, size) in at.strides.iter_mut().zip(self.shape(value)?) {
+            if size == 1 {
+                *stride = 0;
+            }
+        }
+        Ok((at, self.graph.values[value].ty.dtype.is_bool()))
+    }
 }
 
 /// What is computed, in numbers.
@@ -102,40 +139,22 @@ impl Attention {
         let Op::Sdpa { causal, scale } = node.op else {
             return Err(err!(Internal, "`{}` is no attention", node.op.name()));
         };
-        let numbers = |sizes: &[Expr]| sizes.iter().map(constant).collect::<Result<Vec<i64>>>();
-        let place = |value: ValueId| -> Result<Place> {
-            let place = memory.of(value);
-            let buffer = buffers.iter().position(|&root| root == place.root);
-            let mut strides = numbers(&place.strides)?;
-            strides.resize(4, 0);
-            Ok(Place {
-                buffer: buffer.ok_or_else(|| err!(Internal, "an operand has no buffer"))?,
-                base: constant(&checked(&place.offset)?)?,
-                strides: [strides[0], strides[1], strides[2], strides[3]],
-            })
+        let of = Operands {
+            graph,
+            memory,
+            buffers,
         };
-        let ty = |i: usize| &graph.values[node.inputs[i]].ty;
-        let (q, k, v) = (
-            numbers(&ty(0).shape)?,
-            numbers(&ty(1).shape)?,
-            numbers(&ty(2).shape)?,
-        );
-        let mask = node.inputs.get(3).map(|&value| -> Result<_> {
-            let ty = &graph.values[value].ty;
-            let mut at = place(value)?;
-            for (stride, size) in at.strides.iter_mut().zip(numbers(&ty.shape)?) {
-                if size == 1 {
-                    *stride = 0;
-                }
-            }
-            Ok((at, ty.dtype.is_bool()))
-        });
+        let place = |value: ValueId| of.place(value);
+        let [q, k, v] = [0, 1, 2].map(|i| of.shape(node.inputs[i]));
+        let (q, k, v) = (q?, k?, v?);
+        let mask = node.inputs.get(3).map(|&value| of.mask(value));
         Ok(Self {
             batch: q[0],
             heads: q[1],
             groups: k[1],
             rows: q[2],
-            keys: k[2],
+            // Nobody sees the others.
+            keys: if causal { k[2].min(q[2]) } else { k[2] },
             depth: q[3],
             width: v[3],
             q: place(node.inputs[0])?,
@@ -144,7 +163,7 @@ impl Attention {
             mask: mask.transpose()?,
             out: place(node.outputs[0])?,
             sums: place(node.outputs[1])?,
-            dtype: ty(0).dtype,
+            dtype: graph.values[node.inputs[0]].ty.dtype,
             causal,
             scale: scale.as_f64(),
         })
@@ -286,7 +305,7 @@ struct Side {
 }
 
 /// What is left of an extent from an element on, at most `size` and at least nothing; `None` where blocks, which cover `reach` elements, end with it.
-fn left(from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
+pub fn left(from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
     (reach > extent).then(|| {
         let rest = from * -1 + extent;
         rest.binary(BinaryOp::Min, size).binary(BinaryOp::Max, 0)

@@ -300,6 +300,7 @@ impl<'a> Builder<'a> {
             | Op::LogSoftmax { .. }
             | Op::NativeLayerNorm { .. }
             | Op::Sdpa { .. }
+            | Op::SdpaBackward { .. }
             | Op::Var { .. } => Err(internal(node)),
         }
     }

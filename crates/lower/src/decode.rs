@@ -335,27 +335,13 @@ impl Writer<'_> {
             some(k, &k.constant(DType::I64, keys - left), left);
         }
         let mut scores = self.scores(k, scratch, keys);
-        match &a.mask {
-            None => scores = scores * a.scale,
-            Some((place, is_bool)) => {
-                for row in 0..a.rows {
-                    let home = scratch.scores.at(row * cut.heads * pitch);
-                    let home = home.shape([cut.heads, keys]).strides([pitch, 1]);
-                    let window = self.mems[place.buffer]
-                        .at(&(self.of_queries(place, head, row) + key * place.strides[3]))
-                        .shape([cut.heads, keys])
-                        .strides([place.strides[1], place.strides[3]]);
-                    let mask = k.load(window);
-                    let score = k.load(home.clone()) * a.scale;
-                    let seen = if *is_bool {
-                        mask.select(&score, f64::NEG_INFINITY)
-                    } else {
-                        score + mask.cast(DType::F32)
-                    };
-                    k.store(home, &seen);
-                }
-                scores = self.scores(k, scratch, keys);
+        if a.mask.is_none() && !a.causal {
+            scores = scores * a.scale;
+        } else {
+            for row in 0..a.rows {
+                self.hide(k, scratch, head, key, keys, row);
             }
+            scores = self.scores(k, scratch, keys);
         }
         let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
         let best = self.kept(k, &scratch.kept[0], &best);
@@ -382,6 +368,41 @@ impl Writer<'_> {
             k.store(self.acc(scratch, first, cols), old * &fade + new);
         }
         [best, sum]
+    }
+
+    /// Scales the scores of a row of all heads, as far as it may look.
+    fn hide(
+        &self,
+        k: &KernelBuilder,
+        scratch: &Scratch,
+        head: &Head,
+        key: &Tile,
+        keys: i64,
+        row: i64,
+    ) {
+        let (a, heads, pitch) = (self.a, self.cut.heads, self.cut.pitch());
+        let home = scratch.scores.at(row * heads * pitch);
+        let home = home.shape([heads, keys]).strides([pitch, 1]);
+        let mut score = k.load(home.clone()) * a.scale;
+        if let Some((place, is_bool)) = &a.mask {
+            let window = self.mems[place.buffer]
+                .at(&(self.of_queries(place, head, row) + key * place.strides[3]))
+                .shape([heads, keys])
+                .strides([place.strides[1], place.strides[3]]);
+            let mask = k.load(window);
+            score = if *is_bool {
+                mask.select(&score, f64::NEG_INFINITY)
+            } else {
+                score + mask.cast(DType::F32)
+            };
+        }
+        if a.causal {
+            let number = k.iota(DType::I64, [1, keys], 1) + key;
+            let seen = number.compare(CompareOp::Le, row);
+            let seen = seen.broadcast_to([heads, keys]);
+            score = seen.select(&score, f64::NEG_INFINITY);
+        }
+        k.store(home, &score);
     }
 
     /// A number a query, computed once for all that ask for it.

@@ -15,6 +15,7 @@
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
 //! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
+//! | `attention_backward.rs` | its gradients, from weights that are computed anew tile by tile |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod attention_backward;
 mod blocked;
 mod build;
 mod chunk;
@@ -54,13 +56,14 @@ mod warps;
 mod wide;
 
 use oxyfuel_base::{Expr, Result};
-use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
+use crate::attention_backward::Backward;
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
 
@@ -132,12 +135,19 @@ pub fn lower_group(
         }
         GroupKind::Attention(node) => {
             let node = &graph.nodes[node];
-            let a = attention::Attention::read(graph, &schedule.memory, node, &work.buffers)?;
             let nest = &work.nests[0];
             let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
-            let program = attention::attention(nest, params, &a, target)?;
+            let (memory, buffers) = (&schedule.memory, &work.buffers);
+            let program = if let Op::SdpaBackward { .. } = node.op {
+                let a = Backward::read(graph, memory, node, buffers)?;
+                depth = a.work();
+                attention_backward::backward(nest, params, &a, target)?
+            } else {
+                let a = attention::Attention::read(graph, memory, node, buffers)?;
+                depth = a.work();
+                attention::attention(nest, params, &a, target)?
+            };
             let mapped = expanded(program.clone(), target)?;
-            depth = a.work();
             (program, mapped, Vec::new())
         }
         GroupKind::Convolution(node) => {

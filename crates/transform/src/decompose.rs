@@ -58,6 +58,13 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
                 b.composed_attention(operands, mask, *causal, scale)?
                     .to_vec()
             }
+            Op::SdpaBackward { causal, scale } => {
+                let operands = [inputs[1], inputs[2], inputs[3]];
+                let (given, mask) = ([inputs[4], inputs[5]], inputs.get(6).copied());
+                let (b, scale) = (&mut rebuild.builder, scale.as_f64());
+                b.composed_attention_backward(inputs[0], operands, given, mask, *causal, scale)?
+                    .to_vec()
+            }
             Op::Convolution { .. } => {
                 let how = Convolution::of(&node.op).unwrap_or_default();
                 let b = &mut rebuild.builder;

@@ -112,6 +112,10 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
         Op::Convolution { .. } => node_products(graph, node),
         // Two products, and between them a softmax over the scores.
         Op::Sdpa { .. } => node_products(graph, node) + scores(graph, node) * i64::from(exp + 4),
+        // Five products, and between them the weights and their changes.
+        Op::SdpaBackward { .. } => {
+            node_products(graph, node) + scores(graph, node) * i64::from(exp + 4)
+        }
         // Largest, difference, exponential, sum; then a quotient, or the sum's logarithm.
         Op::Softmax { .. } => out(exp + 4),
         Op::LogSoftmax { .. } => out(exp + 5),
@@ -164,6 +168,11 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
             let width = |value: ValueId| graph.values[value].ty.shape[3].clone();
             return scores(graph, node) * (width(node.inputs[1]) + width(node.inputs[2])) * 2;
         }
+        Op::SdpaBackward { .. } => {
+            let width = |value: ValueId| graph.values[value].ty.shape[3].clone();
+            let (depth, width) = (width(node.inputs[2]), width(node.inputs[3]));
+            return scores(graph, node) * (depth * 3 + width * 2) * 2;
+        }
         Op::Convolution { .. } => {
             return graph.values[node.out()].ty.numel() * window(graph, node) * 2;
         }
@@ -182,8 +191,10 @@ fn window(graph: &Graph, node: &Node) -> Expr {
 
 /// Pairs of a query and a key.
 fn scores(graph: &Graph, node: &Node) -> Expr {
-    let rows = &graph.values[node.inputs[0]].ty.shape[..3];
-    let keys = &graph.values[node.inputs[1]].ty.shape[2];
+    // The backward has the gradient before everything else.
+    let q = usize::from(matches!(node.op, Op::SdpaBackward { .. }));
+    let rows = &graph.values[node.inputs[q]].ty.shape[..3];
+    let keys = &graph.values[node.inputs[q + 1]].ty.shape[2];
     rows.iter().cloned().product::<Expr>() * keys.clone()
 }
 

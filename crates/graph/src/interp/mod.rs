@@ -186,6 +186,9 @@ fn apply(
             scale.as_f64(),
             types[1].dtype,
         )),
+        Op::SdpaBackward { causal, scale } => {
+            Ok(attention::backward(operands, *causal, scale.as_f64()))
+        }
         Op::Convolution { .. } => {
             let how = Convolution::of(op).unwrap_or_default();
             one(convolution::convolution(

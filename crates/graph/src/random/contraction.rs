@@ -394,7 +394,14 @@ impl Attention {
             && operands.iter().all(is_known)
         {
             let both = b.sdpa(operands, self.mask, self.is_causal, scale)?;
-            return Ok(choices.pick(&both));
+            if choices.flip() {
+                return Ok(choices.pick(&both));
+            }
+            let [y, _] = both;
+            let grad = alike(b, choices, pool, y);
+            let gradients =
+                b.sdpa_backward(grad, operands, both, self.mask, self.is_causal, scale)?;
+            return Ok(choices.pick(&gradients));
         }
         b.scaled_dot_product_attention(operands, self.mask, self.is_causal, self.scale)
     }
