@@ -11,11 +11,15 @@
 //!
 //! A row of written-out attention that may look nowhere is NaN, one of `sdpa` is 0: where a mask may blind a row, the result says so by the logarithm of the row's sum.
 
+mod training;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Arena, DType, Expr, Result};
 use oxyfuel_graph::{Binary, Compare, Graph, Node, NodeId, Op, Rebuild, Unary, Users, ValueId};
+
+use training::Training;
 
 /// What is filled in where nobody shall look, at most: added to a score it leaves nothing of the score.
 const HIDDEN: f64 = -1e9;
@@ -32,21 +36,47 @@ pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
         .iter()
         .filter_map(|(id, node)| Some((id, reader.written(node)?)))
         .collect();
-    if found.is_empty() {
+    let with_gradients: BTreeMap<NodeId, Training> = graph
+        .nodes
+        .ids()
+        .filter_map(|id| Some((id, reader.training(id)?)))
+        .collect();
+    if found.is_empty() && with_gradients.is_empty() {
         return Ok(Cow::Borrowed(graph));
     }
+    // Of each gradient's node, the forward it belongs to.
+    let gradients: BTreeMap<NodeId, NodeId> = with_gradients
+        .iter()
+        .flat_map(|(&id, training)| training.gradients.map(|gradient| (gradient, id)))
+        .collect();
+    let mut given: BTreeMap<NodeId, Given> = BTreeMap::new();
     let mut rebuild = Rebuild::new(graph);
     for (id, node) in graph.nodes.iter() {
-        match found.get(&id) {
-            Some(written) => {
-                rebuild.at(id);
-                let out = written.build(&mut rebuild, &graph.ty(node.out()).shape)?;
-                rebuild.define(node.out(), out);
+        rebuild.at(id);
+        let training = with_gradients.get(&id);
+        if let Some(written) = found.get(&id).or(training.map(|t| &t.forward)) {
+            let (out, here) = written.build(&mut rebuild, &graph.ty(node.out()).shape)?;
+            rebuild.define(node.out(), out);
+            given.insert(id, here);
+        } else if let Some(forward) = gradients.get(&id) {
+            // The first of the three makes all of them.
+            if let Some(here) = given.remove(forward) {
+                with_gradients[forward].build(graph, &mut rebuild, &here)?;
             }
-            None => rebuild.copy(id)?,
+        } else {
+            rebuild.copy(id)?;
         }
     }
     Ok(Cow::Owned(rebuild.finish()?))
+}
+
+/// What a forward leaves for its backward: operands, mask and results of the op.
+struct Given {
+    operands: [ValueId; 3],
+    mask: Option<ValueId>,
+    causal: bool,
+    out: ValueId,
+    lse: ValueId,
 }
 
 /// Attention as it was found.
@@ -480,7 +510,7 @@ impl Chain {
 
 impl Written {
     /// The op, as a value of shape `shape`.
-    fn build(&self, rebuild: &mut Rebuild<'_>, shape: &[Expr]) -> Result<ValueId> {
+    fn build(&self, rebuild: &mut Rebuild<'_>, shape: &[Expr]) -> Result<(ValueId, Given)> {
         let operands = [
             self.q.build(rebuild)?,
             self.k.build(rebuild)?,
@@ -521,13 +551,20 @@ impl Written {
         };
         let causal = matches!(self.mask, Some(Mask::Causal));
         let b = &mut rebuild.builder;
-        let [mut out, sums] = b.sdpa(operands, mask, causal, self.scale)?;
+        let [mut out, lse] = b.sdpa(operands, mask, causal, self.scale)?;
+        let given = Given {
+            operands,
+            mask,
+            causal,
+            out,
+            lse,
+        };
         if matches!(self.mask, Some(Mask::Where(..) | Mask::Added(_))) {
-            let blind = b.eq(sums, f64::NEG_INFINITY)?;
+            let blind = b.eq(lse, f64::NEG_INFINITY)?;
             let blind = b.unsqueeze(blind, -1)?;
             out = b.where_(blind, f64::NAN, out)?;
         }
-        b.view(out, shape)
+        Ok((b.view(out, shape)?, given))
     }
 }
 

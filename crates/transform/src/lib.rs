@@ -2,7 +2,7 @@
 //!
 //! | file | pass |
 //! |---|---|
-//! | `attention.rs` | attention that is written out becomes one op |
+//! | `attention.rs` | attention that is written out becomes one op, and its gradients another |
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
 //! | `concatenations.rs` | concatenations behind the elementwise work on them, and in place of writes into slices |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |

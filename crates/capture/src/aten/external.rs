@@ -3,7 +3,6 @@
 use super::{Import::External, Row};
 
 const LIBRARY: &str = "convolutions run in the host's library";
-const ATTENTION: &str = "fused attention runs in the host's library";
 const BAGS: &str = "sums of rows whose number only the data says";
 const ORDER: &str = "the order of equal elements is the host's own";
 const RANDOM: &str = "random numbers come from the host's generator";
@@ -17,18 +16,6 @@ const SAMPLE: &str = "interpolation is not in the vocabulary yet";
 pub(super) const ROWS: &[Row] = &[
     ("aten.convolution.default", External(LIBRARY)),
     ("aten.convolution_backward.default", External(LIBRARY)),
-    (
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-        External(ATTENTION),
-    ),
-    (
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-        External(ATTENTION),
-    ),
-    (
-        "aten.scaled_dot_product_attention.default",
-        External(ATTENTION),
-    ),
     (
         "aten.native_group_norm_backward.default",
         External("sums of four shapes; the host's kernel is one pass"),

@@ -7,6 +7,7 @@
 //! Every operator that PyTorch tags `core` has a row (`tests/core.rs`). A target without one is external.
 
 mod activation;
+mod attention;
 mod backward;
 mod external;
 mod index;
@@ -69,6 +70,7 @@ const FAMILIES: &[&[Row]] = &[
     order::ROWS,
     resample::ROWS,
     product::ROWS,
+    attention::ROWS,
     external::ROWS,
 ];
 
