@@ -13,6 +13,7 @@ import torch
 from . import _native, _torch
 from .describe import Description, describe
 from .options import Options
+from .products import align_products, part_biases
 from .recorded import BESIDE, Facts, Recorder, not_recorded
 
 log = logging.getLogger("oxyfuel")
@@ -71,6 +72,8 @@ def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode:
     """Compiles an ATen graph; raises where that fails."""
+    align_products(gm)
+    part_biases(gm)
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []
     settings = options.native(external, torch.get_num_threads(), description.device)
