@@ -47,6 +47,9 @@ const TEMPORARY: &str = "tmp-";
 /// Where files cannot be locked, one that is being written for longer than this was left by a process that died.
 const STALE: Duration = Duration::from_secs(3600);
 
+/// Whoever cleans up may find a file between its making and its lock; that it happens so often in a row means that something else is wrong.
+const ATTEMPTS: u32 = 16;
+
 /// What to do about an entry that cannot be used.
 const REPLACED: &str = "nothing is lost: the graph is compiled, and the entry replaced";
 
@@ -258,11 +261,14 @@ impl Cache {
             file.persist(&path).map_err(|error| error.error)?;
             Ok(())
         };
-        let written = match write() {
-            // It was cleaned up before it could be locked.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => write(),
-            written => written,
-        };
+        let mut written = write();
+        for _ in 1..ATTEMPTS {
+            match &written {
+                // It was cleaned up before it could be locked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => written = write(),
+                Ok(()) | Err(_) => break,
+            }
+        }
         written.map_err(|error| cannot_write(&error, &path))
     }
 
