@@ -336,12 +336,22 @@ def clear_workspaces() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-def abandon(graph: Any) -> None:
-    """Ends a recording in which something failed; that says more than what ending it says."""
+def abandon(graph: Any, index: int, pool: tuple[int, int]) -> None:
+    """Ends a recording in which something failed; that says more than what ending it says. Where the driver has given it up, torch stops halfway: its allocator and its generator still wait for the end."""
     try:
         graph.capture_end()
+        return
     except RuntimeError as error:
         log.debug("a recording that had failed: %s", error)
+    try:
+        torch._C._cuda_endAllocateToPool(index, pool)
+    except RuntimeError as error:
+        log.debug("its memory: %s", error)
+    # The end of a recording is the end of all that the generator waits for.
+    other = torch.cuda.CUDAGraph()
+    other.capture_begin(capture_error_mode="thread_local")
+    torch.zeros((), device=torch.device("cuda", index))
+    other.capture_end()
 
 
 def pool_bytes(pool: tuple[int, int]) -> int:

@@ -119,22 +119,22 @@ class Engine:
     def record(self, run: Callable[[], tuple[Any, ...]]) -> tuple[Any, tuple[Any, ...], int]:
         """What launches the work again, its results, and the bytes that it keeps."""
         with torch.cuda.device(self.index):
-            graph, side = torch.cuda.CUDAGraph(), _side(self.index, self.stream())
+            graph, side, pool = torch.cuda.CUDAGraph(), _side(self.index, self.stream()), torch.cuda.graph_pool_handle()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 # What cuBLAS works in is made anew in the memory of the recording: torch may give back what all share.
                 _torch.clear_workspaces()
-                graph.capture_begin(capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     results = run()
                 except BaseException:
-                    _torch.abandon(graph)
+                    _torch.abandon(graph, self.index, pool)
                     raise
                 finally:
                     _torch.clear_workspaces()
                 graph.capture_end()
             torch.cuda.current_stream().wait_stream(side)
-            return graph, results, _torch.pool_bytes(graph.pool())
+            return graph, results, _torch.pool_bytes(pool)
 
 
 @functools.cache
