@@ -19,6 +19,7 @@ macro_rules! methods {
 }
 
 methods! { x;
+    scaled_dot_product_attention: x.scaled_dot_product_attention(x, x, Some(x), true, Some(0.5));
     abs: x.abs(); neg: x.neg(); sign sgn: x.sign(); relu: x.relu(); silu: x.silu(); sigmoid: x.sigmoid(); tanh: x.tanh(); exp: x.exp(); exp2: x.exp2();
     expm1: x.expm1(); log: x.log(); log2: x.log2(); log10: x.log10(); log1p: x.log1p(); sqrt: x.sqrt(); rsqrt: x.rsqrt(); reciprocal: x.reciprocal();
     erf: x.erf(); erfc: x.erfc(); sin: x.sin(); cos: x.cos(); tan: x.tan(); asin: x.asin(); acos: x.acos(); atan: x.atan(); sinh: x.sinh(); cosh: x.cosh();
@@ -195,6 +196,14 @@ const WITHOUT: &[(&str, &str)] = &[
     ),
     (
         "masked_scatter_backward",
+        "a step of PyTorch's own gradient",
+    ),
+    (
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "scaled_dot_product_attention() is the same for all devices",
+    ),
+    (
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
         "a step of PyTorch's own gradient",
     ),
 ];
