@@ -313,7 +313,7 @@ copy_each = torch._foreach_copy_
 same_places: Callable[[list[Any], list[int | None], list[int]], bool] = torch._C._tensors_data_ptrs_at_indices_equal
 
 
-# How many tensors and other owners a storage has, by its address (`storage._cdata`).
+# How many tensors and other owners a storage has, by its address (`storage_address`).
 storage_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
@@ -321,11 +321,16 @@ def storage_of(value: torch.Tensor) -> Any:
     return value.untyped_storage()
 
 
+def storage_address(storage: Any) -> int:
+    """The address of a storage itself, not of its memory."""
+    return int(storage._cdata)
+
+
 def _wrapper() -> int:
     """What a storage's own object of Python's adds to the count."""
     value = torch.empty(1)
     storage = value.untyped_storage()
-    return storage_count(storage._cdata) - 1
+    return storage_count(storage_address(storage)) - 1
 
 
 WRAPPER = _wrapper()

@@ -278,7 +278,7 @@ class Recorder:
         last, shape.last = shape.last, places
         moved = {i for i in self._tensors if last is None or places[i] != last[i]} - shape.moved
         # What lies in the memory of a recording comes from there again.
-        moved -= {i for i in moved if _torch.storage_of(inputs[i])._cdata in _memory}
+        moved -= {i for i in moved if _torch.storage_address(_torch.storage_of(inputs[i])) in _memory}
         stuck = [i for i in moved if i in self._stay or not _is_apart(inputs[i])]
         copied = sum(inputs[i].nbytes for i in shape.moved | moved)
         if stuck:
@@ -428,8 +428,9 @@ class _Instance:
         for value in self.kept:
             if value.nbytes:
                 storage = _torch.storage_of(value)
-                storages[storage._cdata] = storage
-                ours[storage._cdata] = ours.get(storage._cdata, 0) + 1
+                address = _torch.storage_address(storage)
+                storages[address] = storage
+                ours[address] = ours.get(address, 0) + 1
         self.storages = list(storages.values())
         self.counts = [(address, count + _torch.WRAPPER) for address, count in ours.items()]
         if self.held():
