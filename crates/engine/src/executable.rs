@@ -63,6 +63,14 @@ impl Executable {
         Ok(self)
     }
 
+    /// Waits for the device after each kernel; see [`Program::wait_for_each`].
+    pub fn waiting(mut self, wanted: bool) -> Result<Self> {
+        let program = Arc::get_mut(&mut self.program)
+            .ok_or_else(|| err!(Internal, "a program is to wait that is bound already"))?;
+        program.wait_for_each(wanted);
+        Ok(self)
+    }
+
     /// Runs it and returns new outputs.
     pub fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.program.call(inputs)

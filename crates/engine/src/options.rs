@@ -69,6 +69,8 @@ pub struct Options {
     pub memory_limit: usize,
     /// Name kernels for `perf` through a map file.
     pub perf_map: bool,
+    /// Wait for the device after each kernel, so that a fault is that of the kernel that it names. Nothing is launched as one then.
+    pub launch_blocking: bool,
 }
 
 impl Default for Options {
@@ -87,6 +89,7 @@ impl Default for Options {
             trace_dir: None,
             memory_limit: 0,
             perf_map: false,
+            launch_blocking: false,
         }
     }
 }
@@ -177,6 +180,10 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
         o.perf_map = truth(v)?;
         Some(())
     }),
+    ("launch_blocking", "true or false", |o, v| {
+        o.launch_blocking = truth(v)?;
+        Some(())
+    }),
 ];
 
 /// As people write it, and as variables of the environment have it.
@@ -192,6 +199,7 @@ fn truth(value: &str) -> Option<bool> {
 pub const VARIABLES: &[(&str, &str)] = &[
     ("OXYFUEL_CACHE_DIR", "cache_dir"),
     ("OXYFUEL_CACHE_LIMIT", "cache_limit"),
+    ("OXYFUEL_LAUNCH_BLOCKING", "launch_blocking"),
     ("OXYFUEL_MEMORY_LIMIT", "memory_limit"),
     ("OXYFUEL_TRACE", "trace_dir"),
     ("OXYFUEL_VERIFY", "verify"),
@@ -271,6 +279,7 @@ mod tests {
         let options = vars(&[
             ("OXYFUEL_CACHE_DIR", "/a b"),
             ("OXYFUEL_CACHE_LIMIT", "1000"),
+            ("OXYFUEL_LAUNCH_BLOCKING", "1"),
             ("OXYFUEL_MEMORY_LIMIT", "7"),
             ("OXYFUEL_TRACE", "t"),
             ("OXYFUEL_VERIFY", "1"),
@@ -278,6 +287,7 @@ mod tests {
         let expected = Options {
             cache_dir: Some("/a b".into()),
             cache_limit: 1000,
+            launch_blocking: true,
             memory_limit: 7,
             trace_dir: Some("t".into()),
             verify: true,

@@ -237,7 +237,8 @@ impl Compiler {
     fn set_up(&self, executable: Executable) -> Result<Executable> {
         executable
             .limited(self.options.memory_limit)?
-            .replaying(self.options.mode.records())
+            .waiting(self.options.launch_blocking)?
+            .replaying(self.options.mode.records() && !self.options.launch_blocking)
     }
 
     fn label(&self, graph: &Graph) -> Result<Label> {

@@ -1,6 +1,6 @@
 //! Mistakes: each is a coded error with the user's line, and nothing panics.
 
-use oxyfuel::{Code, DType, Device, Error, Options, Tensor, compile};
+use oxyfuel::{Code, DType, Device, Error, Options, Tensor, compile, compile_graph};
 use std::sync::Mutex;
 
 fn x() -> Tensor {
@@ -230,6 +230,25 @@ fn options_are_checked() {
     options.target = "sm_90a".to_owned();
     let f = compile(|x: &Tensor| x.relu(), options).unwrap();
     expect(f.call(&[&x()]).unwrap_err(), Code::DeviceMismatch, line!());
+}
+
+#[test]
+fn a_graph_on_several_devices_is_refused() {
+    for (a, b) in [("cpu", "cuda:0"), ("cuda:0", "cpu"), ("cuda:0", "cuda:1")] {
+        let text = format!(
+            "graph @f(%x: f32[3] {a}, %y: f32[3] {b}) {{
+  %z: f32[3] = add %x, %y
+  return %z
+}}"
+        );
+        let graph = oxyfuel::parse_graph("mixed", &text).unwrap();
+        let error = compile_graph(graph, Options::default()).unwrap_err();
+        assert_eq!(error.code, Code::DeviceMismatch);
+        assert!(
+            error.message.contains(&format!("on {a} and {b}")) && error.help.is_some(),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
     OutputSpec, Plan, Provenance, PtxModule, Step, TensorMapSpec,
 };
-use oxyfuel_runtime::cuda::{CubinStore, CudaDevice, CudaKernel, EventUse};
+use oxyfuel_runtime::cuda::{CubinStore, CudaDevice, EventUse};
 use oxyfuel_runtime::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
 use oxyfuel_runtime::execute::Program;
 use oxyfuel_runtime::memory::HostAllocator;
@@ -384,7 +384,7 @@ fn a_tensor_map_moves_a_box() {
 }
 
 /// `out = a + b` over 128 elements on a stream.
-fn add_on(kernel: &CudaKernel, words: &[u64; 3], stream: Stream) -> oxyfuel_base::Result<()> {
+fn add_on(kernel: &dyn LoadedKernel, words: &[u64; 3], stream: Stream) -> oxyfuel_base::Result<()> {
     let grid = Grid {
         extents: [4, 1, 1],
         min_chunk: 1,
@@ -539,9 +539,33 @@ fn a_fault_has_a_code_of_its_own() {
         assert!(done.status.success(), "{done:?}");
         return;
     }
-    let wild = gpu.load_ptx(&module(WILD, "wild", 32, vec![])).unwrap();
-    add_on(&wild, &[0; 3], Stream::default()).unwrap();
+    let wild = Kernel {
+        name: "wild".into(),
+        program: String::new(),
+        artefact: Artefact::Ptx(module(WILD, "wild", 32, vec![])),
+        phases: vec![],
+        provenance: Provenance {
+            ops: vec!["scatter".into()],
+            lines: vec!["model.rs:7".into()],
+            sources: vec![],
+        },
+        cost: Cost::NOTHING,
+        note: None,
+    };
+    let well = gpu.load_ptx(&module(ADD, "add", 32, vec![])).unwrap();
+    let memory = gpu.allocate(512).unwrap();
+    add_on(&well, &[memory.address(); 3], Stream::default()).unwrap();
+    gpu.synchronize().unwrap();
+    let wild = gpu.load(&wild).unwrap();
+    add_on(&*wild, &[0; 3], Stream::default()).unwrap();
     let error = gpu.synchronize().unwrap_err();
     assert_eq!(error.code, Code::KernelFault, "{error}");
+    assert!(
+        error
+            .message
+            .ends_with("in kernel wild (scatter at model.rs:7) on cuda:0"),
+        "{error}"
+    );
+    assert!(error.help.unwrap().contains("new process"));
     assert_eq!(gpu.allocate(1 << 20).unwrap_err().code, Code::KernelFault);
 }

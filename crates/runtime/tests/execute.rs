@@ -570,6 +570,40 @@ fn the_null_device_records_everything() {
     );
 }
 
+#[test]
+fn two_devices_of_a_kind_do_not_mix() {
+    let [zero, one] = [0, 1].map(|index| NullDevice::new(index) as Arc<dyn Device>);
+    let program = program(fixed(16, true), &zero).unwrap();
+    let [a, b] = [&zero, &one].map(|device| ramp(16, 1.0).to_device(device).unwrap());
+    let error = program.call(&[&a, &b]).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch);
+    assert!(
+        error.message.ends_with("is on null:1, not null:0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_device_is_waited_for_after_each_kernel_where_that_is_asked() {
+    let null = NullDevice::new(0);
+    let device = null.clone() as Arc<dyn Device>;
+    let mut program = program(fixed(16, true), &device).unwrap();
+    program.wait_for_each(true);
+    let x = ramp(16, 1.0).to_device(&device).unwrap();
+    let before = null.calls().len();
+    program.call(&[&x, &x]).unwrap();
+    let calls = null.calls().split_off(before);
+    let order: Vec<bool> = calls
+        .iter()
+        .filter_map(|call| match call {
+            NullCall::Launch(..) => Some(true),
+            NullCall::Synchronize => Some(false),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order, [true, false, true, false]);
+}
+
 /// One kernel of two phases: `tmp = a + b` with the first three words, `out = tmp + a` with the next three.
 #[cfg(target_arch = "x86_64")]
 #[test]

@@ -141,6 +141,7 @@ const NAMES: &[&str] = &[
     "trace_dir",
     "memory_limit",
     "perf_map",
+    "launch_blocking",
     "mod",
     "",
 ];

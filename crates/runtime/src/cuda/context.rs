@@ -6,6 +6,7 @@
 
 use super::abi::{CuContext, CuDevice};
 use super::driver::{Driver, LIBRARIES};
+use super::launches::Launches;
 use crate::fork::{self, PerProcess};
 use oxyfuel_base::{Result, ensure, err};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub fn driver() -> Result<Arc<Driver>> {
 pub(super) struct Context {
     pub driver: Arc<Driver>,
     pub device: CuDevice,
+    pub launches: Arc<Launches>,
     context: CuContext,
     generation: u64,
 }
@@ -44,6 +46,7 @@ impl Context {
             driver.primary_retain(&mut context, device)?;
         }
         Ok(Self {
+            launches: driver.launches(device),
             driver,
             device,
             context,

@@ -9,9 +9,12 @@ use super::abi::{
     CuPointer, CuPool, CuResult, CuStream, KernelNode, LaunchConfig, PoolProps, TensorMap,
     UpdateResult, answer,
 };
+use super::launches::Launches;
 use oxyfuel_base::{Code, Error, Result, ensure, err};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The oldest CUDA version of a driver that has what we need (tensor maps, launches with attributes, updates of graphs), as 1000 * major + 10 * minor.
 pub const OLDEST_VERSION: u32 = 12_000;
@@ -23,6 +26,8 @@ macro_rules! functions {
             $($method: Option<unsafe extern "C" fn($($type),*) -> CuResult>,)*
             /// What was loaded.
             library: String,
+            /// What is under way on each device.
+            launches: Mutex<BTreeMap<CuDevice, Arc<Launches>>>,
             /// Keeps the functions in place.
             _keeper: Option<libloading::Library>,
         }
@@ -49,6 +54,7 @@ macro_rules! functions {
                         }
                     },)*
                     library: library.to_owned(),
+                    launches: Mutex::default(),
                     _keeper: keeper,
                 }
             }
@@ -267,13 +273,43 @@ impl Driver {
         );
         Err(match error.code {
             Code::DriverTooOld => error.help("install a newer driver"),
-            Code::KernelFault => error.help(
-                "the device is lost to this process: start a new one, and look for the kernel with OXYFUEL_VERIFY=1 on the CPU",
-            ),
+            Code::KernelFault => self.faulted(error),
             Code::CaptureBroken => error.help(
                 "while work is recorded, do nothing on that thread but launches and copies on the recorded stream",
             ),
             _ => error,
+        })
+    }
+
+    /// What was launched on a device, which all its contexts share.
+    pub(super) fn launches(&self, device: CuDevice) -> Arc<Launches> {
+        let mut known = self.known_launches();
+        let new = || Arc::new(Launches::new(device));
+        known.entry(device).or_insert_with(new).clone()
+    }
+
+    fn known_launches(&self) -> MutexGuard<'_, BTreeMap<CuDevice, Arc<Launches>>> {
+        self.launches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fault with the names of those that may have caused it. Which device the driver speaks of is not known here: every one with work under way is named.
+    fn faulted(&self, mut error: Error) -> Error {
+        const LOST: &str = "the context of the device is lost: every call on it fails from now on and its tensors cannot be read. Start a new process";
+        let suspects: Vec<_> = self
+            .known_launches()
+            .values()
+            .filter_map(|launches| launches.suspects())
+            .collect();
+        for suspects in &suspects {
+            error.message = format!("{}, {suspects}", error.message);
+        }
+        error.help(match suspects.as_slice() {
+            [one] if one.is_one() => {
+                format!("{LOST}, and report the kernel: OXYFUEL_VERIFY=1 on the CPU checks it against the interpreter")
+            }
+            _ => format!(
+                "{LOST}, with OXYFUEL_LAUNCH_BLOCKING=1 (the option launch_blocking) to wait after each kernel and learn which one it is"
+            ),
         })
     }
 

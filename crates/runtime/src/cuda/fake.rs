@@ -29,6 +29,8 @@ pub(super) struct State {
     pub memory: usize,
     /// What is answered to every request from now on, where it is not success.
     pub fault: CuResult,
+    /// How many launches the device does before one of them faults, and what is answered from then on.
+    pub faults_after: Option<(usize, CuResult)>,
     /// A function that this driver lacks.
     pub without: &'static str,
     /// Handles that are alive, and what they are.
@@ -49,6 +51,7 @@ impl State {
         devices: 1,
         memory: 64 << 20,
         fault: 0,
+        faults_after: None,
         without: "",
         alive: BTreeMap::new(),
         launched: Vec::new(),
@@ -100,6 +103,11 @@ impl State {
         match self.capturing.get_mut(&(stream.0 as usize)) {
             Some(recorded) => recorded.push(work),
             None => self.launched.push(work),
+        }
+        if let Some((well, fault)) = self.faults_after
+            && self.launched.len() > well
+        {
+            self.fault = fault;
         }
     }
 }

@@ -41,6 +41,7 @@ impl Capturing<'_> {
         let mut raw = CuGraph::NULL;
         let stream = self.0.take();
         let stream = stream.ok_or_else(|| err!(Internal, "a capture that has ended"))?;
+        stream.context.launches.recorded(stream.handle());
         let entered = stream.context.enter()?;
         // SAFETY: the pointer is valid for one handle, and this stream is being captured.
         unsafe { entered.driver().capture_end(stream.raw, &mut raw) }?;
@@ -77,6 +78,7 @@ impl Recorded {
                 .capture_begin(stream.raw, CAPTURE_THIS_THREAD)
         }?;
         drop(entered);
+        stream.context.launches.record(stream.handle());
         let mut capturing = Capturing(Some(stream));
         // What went wrong in the work says more than that the capture is broken by it.
         work()?;
@@ -130,6 +132,23 @@ impl Recorded {
         Ok(kernels)
     }
 
+    /// What its kernels are called, each once; those of other libraries are not known.
+    fn names(&self, kernels: &[CuNode]) -> Result<Vec<Arc<str>>> {
+        let entered = self.context.enter()?;
+        let mut names = Vec::new();
+        for &node in kernels {
+            let mut params = KernelNode::NOTHING;
+            // SAFETY: the node is a kernel's and belongs to this graph; the pointer is valid for its parameters.
+            unsafe { entered.driver().node_kernel(node, &mut params) }?;
+            for name in self.context.launches.names(params.function.0 as usize) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        Ok(names)
+    }
+
     /// Makes it ready to launch.
     pub fn instantiate(self) -> Result<Replay> {
         let kernels = self.kernels()?;
@@ -138,6 +157,8 @@ impl Recorded {
         // SAFETY: the graph is alive and the pointer is valid for one handle.
         unsafe { entered.driver().graph_instantiate(&mut raw, self.raw, 0) }?;
         drop(entered);
+        let names = self.names(&kernels)?;
+        self.context.launches.name(raw.0 as usize, names);
         Ok(Replay {
             raw,
             kernels,
@@ -199,6 +220,8 @@ impl Replay {
     /// until the device is done.
     pub unsafe fn launch(&mut self, stream: Stream) -> Result<()> {
         let entered = self.recorded.context.enter()?;
+        let launches = &self.recorded.context.launches;
+        launches.note(self.raw.0 as usize, stream);
         // SAFETY: promised by the caller.
         unsafe { entered.driver().graph_launch(self.raw, raw(stream)) }
     }
@@ -245,6 +268,7 @@ impl Replay {
 impl Drop for Replay {
     fn drop(&mut self) {
         if let Ok(entered) = self.recorded.context.enter() {
+            self.recorded.context.launches.forget(self.raw.0 as usize);
             // SAFETY: instantiated once and destroyed once; the driver lets launches of it end.
             let _at_exit = unsafe { entered.driver().graph_exec_destroy(self.raw) };
         }

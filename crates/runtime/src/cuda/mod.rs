@@ -10,6 +10,7 @@
 //!   context   the primary context, which torch shares
 //!   stream    queues and events          memory   device, pinned and pooled memory
 //!   module    PTX, cubins, launches      graph    recorded work
+//!   launches  what may have faulted
 //! ```
 
 mod abi;
@@ -18,6 +19,7 @@ mod driver;
 #[cfg(test)]
 mod fake;
 mod graph;
+mod launches;
 mod library;
 mod memory;
 mod module;
@@ -355,12 +357,15 @@ impl Device for CudaDevice {
 
     unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
         let entered = self.context.enter()?;
+        let before = self.context.launches.so_far();
         // SAFETY: promised by the caller.
         unsafe {
             entered
                 .driver()
                 .copy_out(to.as_mut_ptr().cast(), from, to.len())
-        }
+        }?;
+        self.context.launches.settle_default(before);
+        Ok(())
     }
 
     unsafe fn move_bytes(&self, from: u64, to: u64, bytes: usize, stream: Stream) -> Result<()> {
@@ -372,10 +377,10 @@ impl Device for CudaDevice {
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
         match &kernel.artefact {
             Artefact::Ptx(ptx) => {
-                let loaded = self.load_ptx(ptx);
-                Ok(Box::new(loaded.map_err(|error| {
-                    error.context(format_args!("kernel {}", kernel.name))
-                })?))
+                let loaded = self
+                    .load_ptx(ptx)
+                    .map_err(|error| error.context(format_args!("kernel {}", kernel.name)))?;
+                Ok(Box::new(loaded.called(launches::label(kernel))))
             }
             Artefact::MachineCode(_) | Artefact::Interpreted => Err(err!(
                 DeviceMismatch,
@@ -459,8 +464,11 @@ impl Device for CudaDevice {
 
     fn synchronize(&self) -> Result<()> {
         let entered = self.context.enter()?;
+        let before = self.context.launches.so_far();
         // SAFETY: no arguments.
-        unsafe { entered.driver().context_synchronize() }
+        unsafe { entered.driver().context_synchronize() }?;
+        self.context.launches.settle(before);
+        Ok(())
     }
 
     fn trim(&self) -> usize {

@@ -16,12 +16,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Module {
     raw: CuModule,
+    /// What was found in it.
+    functions: Vec<CuFunction>,
     context: Arc<Context>,
 }
 
 impl Drop for Module {
     fn drop(&mut self) {
         if let Ok(entered) = self.context.enter() {
+            for function in &self.functions {
+                self.context.launches.forget(function.0 as usize);
+            }
             // SAFETY: loaded by `load` and unloaded once; its functions go with it.
             let _at_exit = unsafe { entered.driver().module_unload(self.raw) };
         }
@@ -98,6 +103,7 @@ fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module> {
     drop(entered);
     Ok(Module {
         raw,
+        functions: vec![],
         context: context.clone(),
     })
 }
@@ -163,7 +169,6 @@ pub struct FunctionInfo {
 /// A kernel in the driver.
 #[derive(Debug)]
 pub struct CudaKernel {
-    functions: Vec<CuFunction>,
     threads: u32,
     cluster: [u32; 3],
     shared_bytes: u32,
@@ -178,7 +183,7 @@ impl CudaKernel {
         ptx: &PtxModule,
         cubin: Option<&[u8]>,
     ) -> Result<Self> {
-        let module = match cubin {
+        let mut module = match cubin {
             Some(cubin) => load(context, cubin)?,
             None => load(context, &terminated(&ptx.text)?)?,
         };
@@ -187,7 +192,6 @@ impl CudaKernel {
         let cluster = ptx.cluster.map(|extent| extent.max(1));
         let shared = c_int::try_from(ptx.shared_bytes)
             .map_err(|_| err!(TooLarge, "{} bytes of shared memory", ptx.shared_bytes))?;
-        let mut functions = vec![];
         for entry in &ptx.entries {
             let name = CString::new(entry.as_str())
                 .map_err(|_| err!(LinkFailed, "a kernel name with a zero byte"))?;
@@ -214,17 +218,28 @@ impl CudaKernel {
                     )?;
                 }
             }
-            functions.push(function);
+            context
+                .launches
+                .name(function.0 as usize, vec![entry.as_str().into()]);
+            module.functions.push(function);
         }
         drop(entered);
         Ok(Self {
-            functions,
             threads: ptx.threads,
             cluster,
             shared_bytes: ptx.shared_bytes,
             persistent_blocks: ptx.persistent_blocks.clone(),
             module,
         })
+    }
+
+    /// What people call it, whatever its entries are called.
+    pub(super) fn called(self, label: Arc<str>) -> Self {
+        for function in &self.module.functions {
+            let launches = &self.module.context.launches;
+            launches.name(function.0 as usize, vec![label.clone()]);
+        }
+        self
     }
 
     /// What the driver knows of each phase's function.
@@ -237,7 +252,7 @@ impl CudaKernel {
             unsafe { driver.function_attribute(&mut value, attribute, function) }?;
             Ok(value.unsigned_abs())
         };
-        let info = self.functions.iter().map(|&function| {
+        let info = self.module.functions.iter().map(|&function| {
             let mut blocks = 0;
             // SAFETY: as above.
             unsafe {
@@ -278,6 +293,15 @@ impl CudaKernel {
         // SAFETY: the pointers are valid for one int and for the configuration; the function is loaded.
         unsafe { driver.occupancy_clusters(&mut clusters, function, &config) }?;
         Ok(clusters.unsigned_abs())
+    }
+
+    /// A launch that the driver refuses, with the kernel's name; a fault has those of all that may have caused it.
+    fn refused(&self, function: CuFunction, error: Error) -> Error {
+        let names = self.module.context.launches.names(function.0 as usize);
+        match (error.code, names.first()) {
+            (Code::KernelFault, _) | (_, None) => error,
+            (_, Some(name)) => error.context(format_args!("kernel {name}")),
+        }
     }
 
     /// Blocks along each axis: the whole grid, or as many as a persistent phase keeps.
@@ -363,7 +387,8 @@ impl LoadedKernel for CudaKernel {
         }
         let cluster = LaunchAttribute::cluster(self.cluster);
         let clustered = self.cluster != [1, 1, 1];
-        for (phase, (function, grid)) in self.functions.iter().zip(launch.grids).enumerate() {
+        for (phase, (function, grid)) in self.module.functions.iter().zip(launch.grids).enumerate()
+        {
             if grid.total() == 0 {
                 continue;
             }
@@ -375,6 +400,8 @@ impl LoadedKernel for CudaKernel {
                 attributes: &cluster,
                 attribute_count: c_uint::from(clustered),
             };
+            let launches = &self.module.context.launches;
+            launches.note(function.0 as usize, launch.stream);
             // SAFETY: one pointer a parameter, which the driver copies before it returns; the rest is promised.
             unsafe {
                 driver.launch(
@@ -383,7 +410,8 @@ impl LoadedKernel for CudaKernel {
                     params.as_mut_ptr(),
                     std::ptr::null_mut(),
                 )
-            }?;
+            }
+            .map_err(|error| self.refused(*function, error))?;
         }
         Ok(())
     }

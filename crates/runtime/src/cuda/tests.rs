@@ -131,6 +131,156 @@ fn a_lost_device_is_not_a_lack_of_memory() {
     assert_eq!(gpu.synchronize().unwrap_err().code, Code::KernelFault);
 }
 
+/// A kernel of that name, with the source that it came from.
+fn named(name: &str, ops: &[&str]) -> Kernel {
+    let mut kernel = plan(1, 1).kernels.values().next().unwrap().clone();
+    kernel.name = name.into();
+    kernel.provenance = Provenance {
+        ops: ops.iter().map(|op| (*op).to_owned()).collect(),
+        lines: vec!["model.rs:3".into()],
+        sources: vec![],
+    };
+    kernel
+}
+
+fn start(kernel: &dyn LoadedKernel) -> oxyfuel_base::Result<()> {
+    let grid = Grid {
+        extents: [1, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words: &[1],
+        kinds: &[ArgKind::Index],
+        grids: &[grid],
+        maps: &[],
+        stream: Stream::default(),
+    };
+    // SAFETY: nothing is computed.
+    unsafe { kernel.launch(&launch) }
+}
+
+#[test]
+fn a_fault_names_the_kernels_that_may_have_caused_it() {
+    for (fault, read) in [(700, true), (715, true), (716, false), (719, false)] {
+        let fake = Fake::new(|_| ());
+        let gpu = device(&fake);
+        let memory = gpu.allocate(64).unwrap();
+        let [well, first, second] = [
+            named("well", &["neg"]),
+            named("first", &["add", "relu"]),
+            named("second", &["sum"]),
+        ]
+        .map(|kernel| gpu.load(&kernel).unwrap());
+        start(&*well).unwrap();
+        match read {
+            true => gpu.copy_out(&memory, 0, &mut [0; 8]).unwrap(),
+            false => gpu.synchronize().unwrap(),
+        }
+        for kernel in [&first, &second, &first] {
+            start(&**kernel).unwrap();
+        }
+        // One that is gone by the time of the fault is known still.
+        drop(second);
+        fake.state().fault = fault;
+        for error in [
+            gpu.synchronize().unwrap_err(),
+            gpu.allocate(64).unwrap_err(),
+            gpu.copy_out(&memory, 0, &mut [0; 8]).unwrap_err(),
+        ] {
+            assert_eq!(error.code, Code::KernelFault);
+            assert!(
+                error.message.ends_with(
+                    "on cuda:0 since it was last waited for: first (add, relu at model.rs:3) 2 times; second (sum at model.rs:3)"
+                ),
+                "{error}"
+            );
+            let help = error.help.unwrap();
+            assert!(help.contains("lost") && help.contains("OXYFUEL_LAUNCH_BLOCKING=1"));
+        }
+    }
+}
+
+#[test]
+fn many_launches_are_told_by_the_last_ones() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernels: Vec<_> = (0..100)
+        .map(|number| gpu.load(&named(&format!("k{number}"), &[])).unwrap())
+        .collect();
+    for kernel in &kernels {
+        start(&**kernel).unwrap();
+    }
+    fake.state().fault = 700;
+    let message = gpu.synchronize().unwrap_err().message;
+    assert!(
+        message.contains("... 88 before these; k88; k89;"),
+        "{message}"
+    );
+    assert!(message.ends_with("; k99"), "{message}");
+    fake.state().fault = 0;
+    gpu.synchronize().unwrap();
+    fake.state().fault = 700;
+    let error = gpu.synchronize().unwrap_err();
+    assert!(!error.message.contains("k99"), "{error}");
+}
+
+#[test]
+fn recorded_work_that_faults_has_the_names_of_its_kernels() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
+    program.replay(true);
+    for _ in 0..3 {
+        program.call(&[]).unwrap();
+    }
+    gpu.synchronize().unwrap();
+    program.call(&[]).unwrap();
+    assert_eq!(program.replay_stats().unwrap().replayed, 3);
+    fake.state().fault = 719;
+    let message = gpu.synchronize().unwrap_err().message;
+    assert!(
+        message.ends_with("first (add at model.rs:3); second (sum at model.rs:3)"),
+        "{message}"
+    );
+}
+
+/// A plan that launches two kernels.
+fn two_kernels() -> Plan {
+    let mut plan = plan(64, 64);
+    let Step::Launch { args, .. } = plan.steps[0].clone() else {
+        unreachable!("the plan is one launch")
+    };
+    plan.kernels = Arena::new();
+    plan.steps.clear();
+    for kernel in [named("first", &["add"]), named("second", &["sum"])] {
+        let kernel = plan.kernels.push(kernel);
+        let args = args.clone();
+        plan.steps.push(Step::Launch { kernel, args });
+    }
+    plan.buffers
+        .values_mut()
+        .for_each(|buffer| buffer.last_step = 1);
+    plan
+}
+
+#[test]
+fn who_waits_after_each_kernel_learns_which_one_faulted() {
+    for (well, guilty) in [
+        (0, "in kernel first (add at model.rs:3) on cuda:0"),
+        (1, "in kernel second (sum at model.rs:3) on cuda:0"),
+    ] {
+        let fake = Fake::new(|state| state.faults_after = Some((well, 700)));
+        let gpu = device(&fake) as Arc<dyn Device>;
+        let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
+        program.replay(true);
+        program.wait_for_each(true);
+        let error = program.call(&[]).unwrap_err();
+        assert_eq!(error.code, Code::KernelFault);
+        assert!(error.message.ends_with(guilty), "{error}");
+        assert!(!error.help.unwrap().contains("BLOCKING"));
+    }
+}
+
 #[test]
 fn streams_events_pinned_memory_and_pools_go_as_they_came() {
     let fake = Fake::new(|_| ());

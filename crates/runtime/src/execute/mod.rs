@@ -56,6 +56,8 @@ pub struct Program {
     instances: RwLock<HashMap<Box<[i64]>, Arc<Ready>>>,
     /// The most bytes that a call may take.
     memory_limit: Option<usize>,
+    /// Whether the device is waited for after each kernel.
+    waits: bool,
     /// What became of recorded calls, where they are wanted; see [`Self::replay`].
     replays: Option<Mutex<ReplayStats>>,
 }
@@ -200,6 +202,7 @@ impl Program {
             only,
             instances: RwLock::default(),
             memory_limit: None,
+            waits: false,
             replays: None,
         })
     }
@@ -212,6 +215,11 @@ impl Program {
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// Whether calls wait for the device after each kernel: a fault is then that of the kernel that it names. Calls are not recorded then.
+    pub fn wait_for_each(&mut self, wanted: bool) {
+        self.waits = wanted;
     }
 
     /// Runs the plan on the device's default stream and returns its outputs. On a GPU the work may still be under way
@@ -454,7 +462,7 @@ impl Program {
         workspace: &mut Workspace,
         between: &mut Watch<'_>,
     ) -> Result<()> {
-        if self.replays.is_some() && between.is_nobody() && !instance.apart {
+        if self.replays.is_some() && between.is_nobody() && !instance.apart && !self.waits {
             // SAFETY: promised by the caller.
             return unsafe { self.run_as_one(instance, workspace) };
         }
@@ -533,6 +541,9 @@ impl Program {
                     };
                     // SAFETY: promised by the caller.
                     unsafe { self.kernels[*kernel].launch(&launch) }?;
+                    if self.waits {
+                        self.device.synchronize()?;
+                    }
                 }
                 ReadyStep::Copy { src, dst, bytes } => {
                     // SAFETY: promised by the caller; both buffers were checked to be that long.
