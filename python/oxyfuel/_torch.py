@@ -286,6 +286,10 @@ def is_mutable(op: Any) -> bool:
     return bool(op._schema.is_mutable)
 
 
+def is_mutable_call(target: Any) -> bool:
+    return isinstance(target, OpOverload) and is_mutable(target)
+
+
 def returns_nothing(op: Any) -> bool:
     return not op._schema.returns
 

@@ -13,6 +13,7 @@ import torch
 from . import _native, _torch
 from .describe import Description, describe
 from .options import Options
+from .images import channels_last
 from .products import align_products, part_biases
 from .recorded import BESIDE, Facts, Recorder, not_recorded
 
@@ -72,7 +73,8 @@ def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode:
     """Compiles an ATen graph; raises where that fails."""
-    align_products(gm)
+    channels_last(gm)
+    align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []

@@ -34,6 +34,7 @@ class Options:
     target: str = ""
     output_pool: bool = True
     memory_limit: int = 0
+    result_strides: str = "auto"
     cudagraphs: str = "auto"
     cudagraph_memory_limit: int = 0
     verify: bool = False
@@ -46,6 +47,11 @@ class Options:
     def recorded(self) -> bool:
         """Whether calls on a GPU are recorded."""
         return self.cudagraphs == "require" or (self.cudagraphs == "auto" and self.mode in RECORDED)
+
+    @property
+    def loose_strides(self) -> bool:
+        """Whether rows of results on a GPU may be further apart than eager's."""
+        return self.result_strides == "auto" and self.mode in RECORDED
 
     def native(self, external: list[str], threads: int, device: str = "cpu") -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's."""
@@ -124,6 +130,7 @@ KEYS: dict[str, Key] = {
     "target": Key(_text, "a target's name, such as avx2; empty for the best of this machine"),
     "output_pool": Key(_bool, "true (large outputs come from a pool that keeps their pages) or false"),
     "memory_limit": Key(_count, "the most bytes that a call may take for intermediates and results; 0 for no limit", "OXYFUEL_MEMORY_LIMIT"),
+    "result_strides": Key(_one_of("auto", "eager"), "auto (where the mode records calls, rows of a large product may begin at multiples of 16 bytes) or eager (always eager's)"),
     "cudagraphs": Key(_one_of("auto", "require", "off"), "auto (calls on a GPU are recorded where the mode says so), require (a call that cannot be is an error) or off"),
     "cudagraph_memory_limit": Key(_count, "the most bytes that all recordings of a GPU may take; 0 for a quarter of its memory", "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT"),
     "verify": Key(_bool, "true (check every kernel against the interpreter) or false", "OXYFUEL_VERIFY"),

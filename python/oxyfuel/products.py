@@ -5,6 +5,8 @@ copied with a few zeros behind each row, and the product's own surplus is left o
 
     mm(a, b)  ─▶  clone(slice(mm(pad(a), pad(b))))
 
+A copy of logits takes as long as half of the product. Where the user asked for speed (`result_strides`), a result of the graph is the slice itself, whose rows are a few elements further apart than eager's.
+
 **Biases in single precision.** The library that adds a bias to a product chooses slower kernels for some products. Where kernels of ours read the product anyway, they add it.
 
     addmm(bias, a, b)  ─▶  add(mm(a, b), bias)
@@ -39,16 +41,16 @@ _TORCH_RUNS = (
 )
 
 
-def align_products(gm: fx.GraphModule, device: str = "cuda") -> int:
-    """Edits the graph in place; how many products were changed."""
+def align_products(gm: fx.GraphModule, device: str = "cuda", loose: bool = False) -> int:
+    """Edits the graph in place; how many products were changed. `loose`: results of the graph may keep the zeros behind their rows, outside of what they show."""
     changed = 0
     for target in (aten.mm.default, aten.addmm.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
-            changed += _align(gm.graph, node, device)
+            changed += _align(gm.graph, node, device, loose)
     return _done(gm, changed)
 
 
-def _align(graph: fx.Graph, node: fx.Node, device: str) -> bool:
+def _align(graph: fx.Graph, node: fx.Node, device: str, loose: bool) -> bool:
     *bias, a, b = node.args
     values = [operand.meta["val"] for operand in (*bias, a, b)]
     (m, k), n = values[-2].shape, values[-1].shape[1]
@@ -66,13 +68,41 @@ def _align(graph: fx.Graph, node: fx.Node, device: str) -> bool:
     with graph.inserting_before(node):
         made = [_padded(graph, operand, [0, more["n"]]) for operand in bias]
         made += [_padded(graph, a, [0, more["k"], 0, more["m"]]), _padded(graph, b, [0, more["n"], 0, more["k"]])]
-        result = _call(graph, node.target, *made)
+        result = call(graph, node.target, *made)
         for dim, (size, surplus) in enumerate(((m, more["m"]), (n, more["n"]))):
             if surplus:
-                result = _call(graph, aten.slice.Tensor, result, dim, 0, size)
-        result = _call(graph, aten.clone.default, result, memory_format=torch.contiguous_format)
+                result = call(graph, aten.slice.Tensor, result, dim, 0, size)
+    if loose and _is_returned(node, result.meta["val"]):
+        _show(node, result)
+    else:
+        with graph.inserting_before(node):
+            result = call(graph, aten.clone.default, result, memory_format=torch.contiguous_format)
     _replace(graph, node, result)
     return True
+
+
+def _is_returned(node: fx.Node, value: torch.Tensor) -> bool:
+    """Whether all that reads a node, were it this value, are results of the graph and views of it that strides can express."""
+    for user in node.users:
+        if user.op == "output":
+            continue
+        if user.target is not aten.view.default:
+            return False
+        try:
+            seen = aten.view.default(value, user.args[1])
+        except (RuntimeError, ValueError):
+            return False
+        if not _is_returned(user, seen):
+            return False
+    return True
+
+
+def _show(node: fx.Node, result: fx.Node) -> None:
+    """Views of a node become views of the result, with the values that these have."""
+    for user in node.users:
+        if user.op != "output":
+            user.meta["val"] = aten.view.default(result.meta["val"], user.args[1])
+            _show(user, user)
 
 
 def part_biases(gm: fx.GraphModule, device: str = "cuda") -> int:
@@ -85,7 +115,7 @@ def part_biases(gm: fx.GraphModule, device: str = "cuda") -> int:
         if not ours or bias.meta["val"].shape != value.shape[1:] or not _read_by_us(node):
             continue
         with gm.graph.inserting_before(node):
-            result = _call(gm.graph, aten.add.Tensor, _call(gm.graph, aten.mm.default, a, b), bias)
+            result = call(gm.graph, aten.add.Tensor, call(gm.graph, aten.mm.default, a, b), bias)
         _replace(gm.graph, node, result)
         changed += 1
     return _done(gm, changed)
@@ -123,13 +153,13 @@ def _padded(graph: fx.Graph, operand: fx.Node, amounts: list[int]) -> fx.Node:
     if not any(amounts):
         return operand
     if operand.meta["val"].dim() == 1 or _by_rows(operand.meta["val"]):
-        return _call(graph, aten.constant_pad_nd.default, operand, amounts)
-    turned = _call(graph, aten.permute.default, operand, [1, 0])
-    padded = _call(graph, aten.constant_pad_nd.default, turned, [*amounts[2:], *amounts[:2]])
-    return _call(graph, aten.permute.default, padded, [1, 0])
+        return call(graph, aten.constant_pad_nd.default, operand, amounts)
+    turned = call(graph, aten.permute.default, operand, [1, 0])
+    padded = call(graph, aten.constant_pad_nd.default, turned, [*amounts[2:], *amounts[:2]])
+    return call(graph, aten.permute.default, padded, [1, 0])
 
 
-def _call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     """A new node, with the value that torch says it has."""
     node = graph.call_function(target, args, kwargs)
     values = fx.node.map_arg(args, lambda arg: arg.meta["val"])

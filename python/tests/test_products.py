@@ -80,6 +80,29 @@ def test_only_on_gpus() -> None:
     assert align_products(gm) == 0
 
 
+@pytest.mark.parametrize(
+    "after, kept",
+    [
+        (lambda y: y, True),
+        (lambda y: aten.view.default(y, [4, 128, 2753]), True),
+        (lambda y: aten.view.default(aten.view.default(y, [4, 128, 2753]), [2, 2, 128, 2753]), True),
+        (lambda y: aten.view.default(y, [-1]), False),  # rows that do not follow each other
+        (lambda y: aten.relu.default(y), False),  # somebody computes with it
+    ],
+)
+def test_results_may_keep_what_is_behind_their_rows(after: Any, kept: bool) -> None:
+    a, b = half(512, 768), half(768, 2753)
+    gm = traced(lambda a, b: [after(aten.mm.default(a, b))], a, b)
+    want = gm(a, b)[0]
+    assert align_products(gm, "cpu", loose=True) == 1
+    got = gm(a, b)[0]
+    assert torch.equal(got, want)
+    assert bool(calls(gm, aten.clone.default)) != kept
+    (result,) = gm.graph.output_node().args[0]
+    assert result.meta["val"].stride() == got.stride()
+    assert (got.stride() == want.stride()) != kept
+
+
 def linear(after: Any, dtype: torch.dtype = torch.float32) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
     inputs = [half(12, dtype=dtype), half(6, 8, dtype=dtype), half(8, 12, dtype=dtype)]
     return traced(lambda bias, a, b: [after(aten.addmm.default(bias, a, b))], *inputs), inputs

@@ -10,7 +10,7 @@ use oxyfuel_lower::{Lowered, Rounding, has_kernel, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose_but, lookups, recurrences, simplify,
+    attention, borders, concatenations, decompose_but, lookups, recurrences, reshapes, simplify,
     simplify_each, views,
 };
 
@@ -102,6 +102,7 @@ fn scheduled(
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     let graph = record.step("views", || verified(views(graph)?))?;
+    let graph = record.step("reshapes", || verified(reshapes(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 
     let graph = record.step("concatenations", || verified(concatenations(graph)?))?;

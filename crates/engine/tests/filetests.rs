@@ -5,7 +5,7 @@ use oxyfuel_graph::{Graph, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, lookups, recurrences, simplify, views,
+    attention, borders, concatenations, decompose, lookups, recurrences, reshapes, simplify, views,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -57,6 +57,9 @@ fn command(case: &Case) -> Result<String, String> {
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "lookups" => lookups(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "reshapes" => reshapes(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "views" => views(graph(case)?)

@@ -9,7 +9,7 @@
 //! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
-//! | `scan.rs` | running sums, products and recurrences |
+//! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
@@ -42,6 +42,7 @@ mod packed;
 mod pointwise;
 mod rare;
 mod rows;
+mod running;
 mod scan;
 mod scatter;
 mod select;
@@ -246,6 +247,22 @@ fn min_chunk(phase: &Phase, elements: i64, known: &Known) -> u64 {
         .max(1)
 }
 
+/// The program of a block of threads a row, for what has one: order along rows, and running combinations.
+fn by_a_block(
+    nest: &Nest,
+    nests: &[Nest],
+    target: &TargetDesc,
+) -> Result<Option<(Program, Params)>> {
+    let params = |k: &KernelBuilder| parameters(k, nests);
+    if let Some(sort) = sort::along(nest) {
+        select::select(nest, params, sort, target)
+    } else if let Some(along) = scan::along(nest) {
+        running::running(nest, params, along, target)
+    } else {
+        Ok(None)
+    }
+}
+
 /// One parameter a buffer of the nests, and one a symbol of their extents.
 fn parameters(k: &KernelBuilder, nests: &[Nest]) -> Params {
     let parameter = |(i, buffer): (usize, &NestBuffer)| -> Mem {
@@ -279,9 +296,7 @@ fn loops(
     }
     if let [nest] = parts.as_slice()
         && target.is_simt()
-        && let Some(sort) = sort::along(nest)
-        && let Some((program, params)) =
-            select::select(nest, |k| parameters(k, nests), sort, target)?
+        && let Some((program, params)) = by_a_block(nest, nests, target)?
     {
         let mapped = expanded(program.clone(), target)?;
         let sizes = params.sizes.of_parameters(&mapped);

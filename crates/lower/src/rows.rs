@@ -828,7 +828,7 @@ impl<'a> Frame<'a> {
 }
 
 /// What leaves a reduction unchanged.
-fn identity(f: ReduceOp, dtype: DType) -> Scalar {
+pub fn identity(f: ReduceOp, dtype: DType) -> Scalar {
     match f {
         ReduceOp::Sum => Scalar::I(0).cast(dtype),
         ReduceOp::Prod => Scalar::I(1).cast(dtype),

@@ -135,7 +135,7 @@ pub fn select(
 }
 
 /// One element a thread, in the order of threads; or the same in all of them.
-fn side_by_side(geometry: &Geometry, step: u32) -> TileLayout {
+pub fn side_by_side(geometry: &Geometry, step: u32) -> TileLayout {
     let mode = |extent, stride| Mode {
         dim: 0,
         extent,

@@ -8,6 +8,7 @@
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
+//! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
 //! | `views.rs` | views of products behind the elementwise work on them |
 //!
@@ -20,6 +21,7 @@ mod concatenations;
 mod decompose;
 mod lookups;
 mod recurrences;
+mod reshapes;
 mod simplify;
 mod views;
 
@@ -29,5 +31,6 @@ pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};
 pub use lookups::lookups;
 pub use recurrences::recurrences;
+pub use reshapes::reshapes;
 pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};
 pub use views::views;

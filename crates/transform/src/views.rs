@@ -102,14 +102,13 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// The product that a node shows in another shape, if nobody else reads it.
+    /// The product, or the work on it, that a node shows in another shape, if nobody else reads it.
     fn product(&self, id: NodeId) -> Option<ValueId> {
         let node = &self.graph.nodes[id];
         let (Op::View { .. }, [product]) = (&node.op, &node.inputs[..]) else {
             return None;
         };
-        let definition = self.definitions[*product]?;
-        let matmul = self.graph.nodes[definition].op.category() == Category::Matmul;
+        let matmul = self.is_work_on_a_product(*product);
         let (own, shown) = (
             &self.graph.ty(*product).shape,
             &self.graph.ty(node.out()).shape,
@@ -117,6 +116,29 @@ impl Sink<'_> {
         let known = own.iter().chain(shown).all(|n| n.as_const().is_some());
         let moves = matmul && known && own != shown && kept(own, shown) > 0;
         (moves && self.users.count(*product) == 1).then_some(*product)
+    }
+
+    /// Whether a value is a product, or what the product's kernel makes of it before anything is stored.
+    fn is_work_on_a_product(&self, mut value: ValueId) -> bool {
+        let shape = &self.graph.ty(value).shape;
+        while let Some(id) = self.definitions[value] {
+            let node = &self.graph.nodes[id];
+            if node.op.category() == Category::Matmul {
+                return true;
+            }
+            let of_one = |&operand: &ValueId| {
+                self.graph.ty(operand).shape == *shape && self.users.count(operand) == 1
+            };
+            let mut operands = node.inputs.iter().copied().filter(of_one);
+            let (Some(operand), None) = (operands.next(), operands.next()) else {
+                return false;
+            };
+            if node.op.category() != Category::Pointwise {
+                return false;
+            }
+            value = operand;
+        }
+        false
     }
 
     /// How each operand of elementwise work is read in the shape of a product that is among them; `None` where the work stays as it is.

@@ -3,7 +3,7 @@
 use super::{Import::Compiled, Row};
 use crate::call::{Call, refuse};
 use oxyfuel_base::{Expr, Result};
-use oxyfuel_graph::{Divisor, ValueId, Windows};
+use oxyfuel_graph::{Device, Divisor, ValueId, Windows};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.avg_pool1d.default", Compiled(|c| average(c, 1))),
@@ -111,12 +111,15 @@ fn average_backward(c: &mut Call<'_>, n: usize) -> Result<Vec<ValueId>> {
     Ok(vec![c.b.avg_pool_backward(grad, &windows, divisor)?])
 }
 
-/// Elements from which on the host's kernel, which runs vectors along the channels, is clearly faster than taps with strides.
+/// Elements from which on the host's kernel on a CPU, which runs vectors along the channels, is clearly faster than taps with strides.
 const MANY: i64 = 1 << 16;
 
-/// Refuses large images whose channels lie side by side.
+/// Refuses large images of a CPU whose channels lie side by side.
 fn channels_apart(c: &Call<'_>, at: usize, name: &str, n: usize) -> Result<()> {
     let x = c.tensor(at, name)?;
+    if c.device() != Device::Cpu {
+        return Ok(());
+    }
     let (strides, shape) = (c.strides(at, name)?, c.shape(x));
     let count = shape
         .iter()

@@ -1,0 +1,142 @@
+"""Channels last around convolutions on a GPU: the rule on graphs, here with tensors of the CPU, and compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import oxyfuel
+from oxyfuel.images import channels_last
+
+aten = torch.ops.aten
+
+
+def conv(x: torch.Tensor, w: torch.Tensor, padding: int = 1, groups: int = 1) -> torch.Tensor:
+    return aten.convolution.default(x, w, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], groups)
+
+
+def whole(*shape: int) -> torch.Tensor:
+    """Numbers so small that every sum is exact, whatever its order."""
+    return torch.randint(-2, 3, shape).float()
+
+
+def tensors(channels: int = 96, size: int = 6) -> list[torch.Tensor]:
+    return [whole(2, 3, size, size), whole(channels, 3, 3, 3), whole(channels, channels, 3, 3)]
+
+
+def traced(f: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
+    return make_fx(f, tracing_mode="fake")(*inputs)
+
+
+def calls(gm: torch.fx.GraphModule, target: Any) -> list[torch.fx.Node]:
+    return list(gm.graph.find_nodes(op="call_function", target=target))
+
+
+def agrees(gm: torch.fx.GraphModule, f: Any, inputs: list[torch.Tensor]) -> None:
+    """Values and strides of before, and traced values that lie as those do that are computed."""
+    for got, want in zip(gm(*inputs), f(*inputs), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+    seen = {}
+
+    class Run(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            seen[n] = super().run_node(n)
+            return seen[n]
+
+    Run(gm).run(*inputs)
+    for node, value in seen.items():
+        if isinstance(value, torch.Tensor):
+            assert node.meta["val"].stride() == value.stride(), node.format_node()
+
+
+def block(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> list[torch.Tensor]:
+    a = torch.relu(conv(x, first))
+    b = conv(a, second) + a
+    pooled, _ = aten.max_pool2d_with_indices.default(b, [2, 2], [2, 2])
+    return [torch.relu(b), aten.mean.dim(pooled, [2, 3])]
+
+
+def test_what_is_computed_between_convolutions_follows() -> None:
+    inputs = tensors()
+    gm = traced(block, *inputs)
+    assert channels_last(gm, "cpu") == 2
+    for node in (*calls(gm, aten.convolution.default), *calls(gm, aten.relu.default)):
+        assert node.meta["val"].is_contiguous(memory_format=torch.channels_last)
+    # The image, two weights, and the result whose layout is seen.
+    assert len(calls(gm, aten.clone.default)) == 4
+    agrees(gm, block, inputs)
+
+
+def test_views_and_strides_are_given_what_they_need() -> None:
+    def f(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> list[torch.Tensor]:
+        y = conv(x, first)
+        flat = aten.view.default(y, [2, -1])
+        window = aten.as_strided.default(y, [2, 5], [96 * 36, 1], 0)
+        return [flat * 2, window + 1, aten.sum.dim_IntList(y, [1])]
+
+    inputs = tensors()
+    gm = traced(f, *inputs)
+    assert channels_last(gm, "cpu") == 1
+    agrees(gm, f, inputs)
+
+
+def test_inputs_that_are_written_keep_their_layout() -> None:
+    def f(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, state: torch.Tensor) -> list[torch.Tensor]:
+        y = conv(x, first)
+        aten.copy_.default(state, y)
+        return [torch.relu(y)]
+
+    inputs = [*tensors(), torch.zeros(2, 96, 6, 6)]
+    gm = traced(f, *inputs)
+    assert channels_last(gm, "cpu") == 1
+    agrees(gm, f, inputs)
+    state = torch.zeros(2, 96, 6, 6)
+    gm(*inputs[:3], state)
+    torch.testing.assert_close(state, conv(inputs[0], inputs[1]))
+
+
+def test_images_that_lie_so_already_are_not_copied() -> None:
+    inputs = [x.contiguous(memory_format=torch.channels_last) for x in tensors()]
+    gm = traced(block, *inputs)
+    assert channels_last(gm, "cpu") == 0
+    assert not calls(gm, aten.clone.default)
+
+
+@pytest.mark.parametrize(
+    "f, inputs",
+    [
+        (lambda x, w, _: [conv(x, w)], tensors(channels=32)),  # few channels
+        (lambda x, w, _: [conv(x[:, :1].expand(2, 96, 6, 6), w[:, :1].contiguous(), groups=96)], tensors()),  # a group a channel
+        (lambda x, w, _: [conv(x, w)], [x.double() for x in tensors()]),
+        (lambda x, w, _: [aten.convolution.default(x, w[0], None, [1], [1], [1], False, [0], 1)], [torch.randn(2, 96, 8), torch.randn(1, 96, 96, 3), torch.zeros(1)]),  # one dim
+    ],
+)
+def test_others_stay_as_they_are(f: Any, inputs: list[torch.Tensor]) -> None:
+    gm = traced(f, *inputs)
+    assert channels_last(gm, "cpu") == 0
+
+
+def test_single_precision_without_matrix_units_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert channels_last(traced(block, *tensors()), "cpu") == 0
+
+
+def test_only_on_gpus() -> None:
+    assert channels_last(traced(block, *tensors())) == 0
+
+
+def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = []
+    monkeypatch.setattr(oxyfuel.compiled, "channels_last", lambda gm: changed.append(channels_last(gm, "cpu")))
+    inputs = tensors(size=16)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got = torch.compile(block, backend="oxyfuel", options={"fallback": "error"})(*inputs)
+    assert changed == [2]
+    for x, want in zip(got, block(*inputs), strict=True):
+        torch.testing.assert_close(x, want)
+        assert x.stride() == want.stride()
