@@ -4,8 +4,8 @@
 //! - Elementwise work on a concatenation is done on its parts where the result is stored anyway: `f(cat(a, b), y)` is `cat(f(a, y1), f(b, y2))`. The concatenation then
 //!   has nothing to copy (`oxyfuel-schedule` computes parts in their places), while before it was written and read once more. A rotary embedding is the example.
 //!
-//! The second asks for slices of the other operands `y`. They are free where `y` lies in memory anyway; elementwise work that nobody else reads is done on slices of its own operands. Where
-//! neither holds, the concatenation stays. Every element is computed from the same numbers by the same ops: no bit changes.
+//! The second asks for slices of the other operands `y`. They are free where `y` lies in memory anyway, and cost little where `y` is a table that is spread over much more; elementwise work that nobody else reads is done on slices of its own operands. Where
+//! none of these holds, the concatenation stays. Every element is computed from the same numbers by the same ops: no bit changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,8 @@ const MOST_COPIES: usize = 4;
 const MOST_PARTS: usize = 64;
 /// The longest way from a concatenation to what is stored, and from an operand to what lies in memory.
 const LONGEST: usize = 16;
+/// A table of at most one of so many elements of the result is written for its slices' sake.
+const SPREAD: i64 = 4;
 
 /// Moves concatenations behind elementwise work, and makes them of writes into slices.
 pub fn concatenations(graph: Graph) -> Result<Graph> {
@@ -72,6 +74,8 @@ struct Piece {
     number: usize,
     start: i64,
     end: i64,
+    /// Elements of the whole result; none where sizes are not known.
+    elements: Option<i64>,
 }
 
 impl<'a> Pass<'a> {
@@ -222,7 +226,7 @@ impl<'a> Pass<'a> {
     /// Whether a value is returned, or read by work that no elementwise kernel can be part of.
     fn is_stored(&self, value: ValueId) -> bool {
         let stored = |&id: &NodeId| match self.old.nodes[id].op.category() {
-            Category::View => self.is_stored(self.old.nodes[id].out()),
+            Category::View => self.is_copied_or_stored(self.old.nodes[id].out()),
             Category::Matmul
             | Category::Attention
             | Category::Convolution
@@ -238,6 +242,14 @@ impl<'a> Pass<'a> {
         };
         self.users.outputs(value) > 0
             || (!self.users.of(value).is_empty() && self.users.of(value).iter().all(stored))
+    }
+
+    /// Whether a view of a value is copied, as heads that several queries share are, or reaches what is stored.
+    fn is_copied_or_stored(&self, view: ValueId) -> bool {
+        let copied = |id: &NodeId| matches!(self.old.nodes[*id].op, Op::Clone);
+        let users = self.users.of(view);
+        (!users.is_empty() && self.users.outputs(view) == 0 && users.iter().all(copied))
+            || self.is_stored(view)
     }
 
     /// An elementwise node as a concatenation of the same work on parts.
@@ -263,6 +275,7 @@ impl<'a> Pass<'a> {
                 number,
                 start,
                 end: start + extent,
+                elements: self.old.values[out].ty.numel().as_const(),
             };
             let Some(part) = self.work_on(node, piece, 0)? else {
                 return Ok(None);
@@ -333,6 +346,7 @@ impl<'a> Pass<'a> {
                     op,
                     Op::Constant { .. } | Op::External { .. } | Op::Full { .. }
                 ) || self.sliced.contains(&root)
+                    || self.is_spread(root, piece)
             }
         };
         if !in_memory {
@@ -346,6 +360,13 @@ impl<'a> Pass<'a> {
         };
         let value = self.rebuild.get(value)?;
         self.rebuild.builder.emit(op, &[value]).map(Some)
+    }
+
+    /// Whether a value is a small table beside the result that is made of it.
+    fn is_spread(&self, root: ValueId, piece: Piece) -> bool {
+        let own = self.old.values[root].ty.numel().as_const();
+        let own = own.and_then(|own| own.checked_mul(SPREAD));
+        own.zip(piece.elements).is_some_and(|(own, all)| own <= all)
     }
 
     // ---- writes into slices --------------------------------------------------------------------------------------------------------
@@ -416,6 +437,6 @@ impl<'a> Pass<'a> {
 fn is_elementwise(op: &Op) -> bool {
     matches!(
         op,
-        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Where | Op::Cast { .. }
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Where | Op::Cast { .. } | Op::Clone
     )
 }
