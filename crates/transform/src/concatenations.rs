@@ -19,7 +19,7 @@ const MOST_PARTS: usize = 64;
 /// The longest way from a concatenation to what is stored, and from an operand to what lies in memory.
 const LONGEST: usize = 16;
 /// A table of at most one of so many elements of the result is written for its slices' sake.
-const SPREAD: i64 = 4;
+const SPREAD: i64 = 2;
 
 /// Moves concatenations behind elementwise work, and makes them of writes into slices.
 pub fn concatenations(graph: Graph) -> Result<Graph> {
