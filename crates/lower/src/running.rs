@@ -154,7 +154,7 @@ impl Row {
     fn last(&self, k: &KernelBuilder, here: &Tile) -> Tile {
         let me = k.iota(DType::I32, [self.threads], 0);
         let last = me.compare(CompareOp::Eq, self.threads - 1);
-        let first = &me - &me;
+        let first = k.full(DType::I32, [self.threads], 0i64);
         k.scatter(&self.total, &first, here, Some(&last));
         k.sync();
         k.gather(&self.total, &first, None, 0)
