@@ -73,7 +73,9 @@ def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode:
     """Compiles an ATen graph; raises where that fails."""
-    channels_last(gm)
+    # What a forward keeps for its backward lies as that was traced.
+    if role == "inference":
+        channels_last(gm)
     align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
     description = describe(gm, role)
