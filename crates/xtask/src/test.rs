@@ -143,15 +143,22 @@ fn tests(tools: &Tools, arguments: &[String], tally: &mut Tally) -> Outcome {
     }
 }
 
+/// Processes of Python tests, each of which takes a few GB.
+const MOST_WORKERS: usize = 4;
+
 /// The tests of the Python package; whether all passed.
 fn python_tests(seen: &mut Tally) -> Result<bool, String> {
     let tools = timed("package", || venv::ensure_package("dev"))?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = workers.min(MOST_WORKERS).to_string();
     let mut pytest = Command::new(&tools.python);
     pytest
         .current_dir(workspace::root())
         .env(FULL_RUN, "1")
         // Quiet by its settings already; twice quiet it would not say how many passed.
-        .args(["-m", "pytest", "python/tests"]);
+        .args(["-m", "pytest", "python/tests"])
+        // Most of the time is torch's tracing, which uses one core.
+        .args(["-n", &workers, "--dist", "worksteal"]);
     let status = timed("python", || {
         process::watch(&mut pytest, |line| seen.see(Runner::Pytest, line))
     })?;
