@@ -727,6 +727,25 @@ impl<'a> Frame<'a> {
         self.window(self.mem(window), window, own, Some(moved))
     }
 
+    /// Whether an index that was written differs within the tile.
+    pub fn has_places(&self, index: Node) -> bool {
+        self.get(index).shape().iter().any(|&extent| extent > 1)
+    }
+
+    /// Stores a tile of elements that have a place each.
+    pub fn put_each(&self, scatter: &NestScatter) {
+        let (window, values) = (&scatter.window, &self.nest.values);
+        let support = values[scatter.index]
+            .support
+            .union(values[scatter.value].support);
+        let moved = self.moved(scatter.index, &scatter.stride, &scatter.extent);
+        let position = self.places(window, moved, support);
+        let inside = self.inside(support);
+        let value = self.get(scatter.value);
+        self.k
+            .scatter(self.mem(window), &position, &value, inside.as_ref());
+    }
+
     /// The coordinates of this instance along a dim: from the first to the one behind the last.
     pub fn range(&self, dim: usize) -> (Tile, Tile) {
         let begin = match &self.start[dim] {

@@ -1,7 +1,7 @@
 //! Stores at computed places.
 //!
 //! Where a nest has a scanned dim, stores along it may fall on one place, and follow each other in order: a loop in every instance. Elements of different rows never meet, so rows
-//! run side by side: on vectors where they share their places, otherwise on threads. What was there before is read right before it is written.
+//! run side by side: on vectors where they share their places, otherwise on threads. Without a scanned dim the order is nobody's business, and the lanes of a GPU put an element each. What was there before is read right before it is written.
 
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::Order;
@@ -15,6 +15,8 @@ use crate::tile::{Tiling, block_of, ceil_div};
 /// Elements of a tile where tiles live in registers, and where they are loops.
 const SIMT_TILE: i64 = 4096;
 const LOOP_TILE: i64 = 8192;
+/// Elements with a place each that a block of threads puts at a time.
+const PUT_AT_ONCE: i64 = 256;
 /// Elements of a tile that is walked once for every step: fewer are not worth a walk of their own.
 const LEAST: i64 = 64;
 /// The block of each dim. A slice is a tile where its place is one number; neighbours with a place each, in the last dim of the result, are walked one by one.
@@ -43,7 +45,11 @@ fn tiling(nest: &Nest, scatter: &NestScatter, target: &TargetDesc) -> (Tiling, O
             block[d] = block_of(nest, d, most);
             (Tiling::of(block), None)
         }
-        // Lanes of their own, each with a row of its own.
+        // Lanes of their own, each with an element of its own; or, where elements may meet, with a row.
+        (None, Some(d)) if target.is_simt() && !ordered => {
+            block[d] = block_of(nest, d, PUT_AT_ONCE);
+            (Tiling::of(block), None)
+        }
         (None, Some(_)) if target.is_simt() => (Tiling::of(block), None),
         (None, Some(d)) if ordered => {
             block[d] = block_of(nest, d, share(d));
@@ -88,6 +94,13 @@ fn write(k: &KernelBuilder, nest: &Nest, frame: &mut Frame<'_>) {
     for scatter in &nest.scatters {
         for node in 0..=scatter.index {
             frame.value(node);
+        }
+        if frame.has_places(scatter.index) {
+            for node in 0..nest.values.len() {
+                frame.value(node);
+            }
+            frame.put_each(scatter);
+            continue;
         }
         let target = frame.target(scatter);
         if let Some(old) = scatter.old {

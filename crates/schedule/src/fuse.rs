@@ -144,7 +144,13 @@ impl<'a> Fuser<'a> {
         guide: Guide<'a>,
     ) -> Self {
         let producer = producers(graph);
-        let in_memory = in_memory(graph, placements, &producer);
+        let mut in_memory = in_memory(graph, placements, &producer);
+        // What is made in the place of a slice of an input is that slice.
+        for node in graph.nodes.values() {
+            if repeatable(&node.op) && overwrites.contains(node.out()) {
+                in_memory[node.out().index()] = true;
+            }
+        }
         Self {
             graph,
             placements,
@@ -806,13 +812,12 @@ fn repeatable(op: &Op) -> bool {
     op.category() == Category::Source && !matches!(op, Op::Constant { .. })
 }
 
-/// Whether a source is made again by the kernel of an op that reads it: anywhere by elementwise work, and one number all over by what is copied as it is.
+/// Whether a source is made again by the kernel of an op that reads it: anywhere by elementwise work, and by what copies it or puts it somewhere; what says where is read from memory.
 fn made_again(user: &Op, operand: usize, source: &Op) -> bool {
+    let plain = matches!(source, Op::Full { .. } | Op::Arange { .. });
     match user {
-        Op::Cat { .. } => matches!(source, Op::Full { .. }),
-        Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. } => {
-            operand == 0 && matches!(source, Op::Full { .. })
-        }
+        Op::Cat { .. } => plain,
+        Op::SliceScatter { .. } | Op::IndexPut { .. } | Op::Scatter { .. } => operand < 2 && plain,
         _ => {
             repeatable(source)
                 && !reads_memory(user, operand)

@@ -5,6 +5,8 @@
 //! ```text
 //!   ready compile_us=… load_us=… kernels=…      after start
 //!   run N      -> times in microseconds, one a run, between events of the device
+//!   graph on   -> done; calls are recorded at their second time and launched as one from then on (`graph off` for the opposite)
+//!   wall N     -> two medians over N calls in microseconds: of the host's time to ask for one, the device idle before, and of the time until its results are there
 //!   save FILE  -> saved; the bytes of all outputs, one after another
 //!   ptx FILE   -> saved; the code of all kernels
 //!   quit
@@ -33,7 +35,7 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
     let compiled = compile(&graph, &place.target, &Options::default(), false)?;
     let compile_time = start.elapsed();
     let start = Instant::now();
-    let executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?;
+    let mut executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?;
     let load_time = start.elapsed();
     let mut warm = Duration::MAX;
     for _ in 0..5 {
@@ -115,6 +117,34 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
                     })
                     .collect();
                 writeln!(out, "{}", times?.join(" ")).map_err(io)?;
+            }
+            ["graph", wanted] => {
+                executable = executable.replaying(*wanted == "on")?;
+                writeln!(out, "done").map_err(io)?;
+            }
+            ["wall", count] => {
+                let count: usize = count
+                    .parse()
+                    .map_err(|_| err!(InvalidArgument, "wall {count}"))?;
+                let (mut asked, mut done) = (Vec::new(), Vec::new());
+                // The first calls make what later ones use again.
+                for number in 0..count + 5 {
+                    place.device.synchronize()?;
+                    let start = Instant::now();
+                    executable.run_into(&inputs, &mut outputs)?;
+                    let host = start.elapsed();
+                    place.device.synchronize()?;
+                    if number >= 5 {
+                        asked.push(host);
+                        done.push(start.elapsed());
+                    }
+                }
+                let median = |times: &mut Vec<Duration>| {
+                    times.sort_unstable();
+                    us(times.get(times.len() / 2).copied().unwrap_or_default())
+                };
+                let (asked, done) = (median(&mut asked), median(&mut done));
+                writeln!(out, "{asked:.3} {done:.3}").map_err(io)?;
             }
             ["save", file] => {
                 let mut to = std::fs::File::create(file).map_err(io)?;
