@@ -19,11 +19,12 @@
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel |
-//! | `map.rs` | layouts for every tile |
+//! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
 //! This is the only crate that sees both IRs.
 #![forbid(unsafe_code)]
 
+mod aligned;
 mod attention;
 mod attention_backward;
 mod blocked;

@@ -1,13 +1,16 @@
 //! From the logical to the mapped form: every tile gets a layout on the machine.
 //!
-//! One shape, one layout: lanes run along the last dim, which memory walks contiguously, with as many neighbouring elements a thread as one access moves; then warps; what is
+//! One shape, one layout: lanes run along the last dim, which memory walks contiguously, with as many neighbouring elements a thread as one access moves ([`crate::aligned`]); then warps; what is
 //! left is iterated. A tile with extent 1 along a dim has the layout of the full tile with that dim's modes replicated, so that reductions and broadcasts move nothing between threads
 //! but what they must.
 
-use oxyfuel_base::{Result, err};
-use oxyfuel_kernel::ir::{Form, Geometry, Mode, Op, Program, TileLayout, Type};
+use oxyfuel_base::{Arena, Result, err};
+use oxyfuel_kernel::ir::{
+    Block, Form, Geometry, Inst, Mode, Op, Program, TileLayout, Type, Val, ValueData,
+};
 use oxyfuel_plan::TargetDesc;
 
+use crate::aligned::{neighbours, odd_stores};
 use crate::tile::ceil_div;
 
 /// Places a logical program on a machine. Programs with `Dot` have mappings of their own and are refused.
@@ -39,7 +42,9 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     }
     let lanes = target.lanes(widest);
     let (geometry, spread) = if target.is_simt() {
-        simt(&largest, target, narrowest_access)
+        let vector = (16 / narrowest_access.max(1)).clamp(1, 8);
+        let vector = neighbours(&program, &largest, vector);
+        simt(&largest, target, vector)
     } else {
         vector(lanes)
     };
@@ -61,7 +66,61 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
             data.layout = Some(layout);
         }
     }
+    if target.is_simt() && spread.vector > 1 {
+        in_order_of_lanes(&mut program, &largest, &spread);
+    }
     Ok(program)
+}
+
+/// Lets what is written to rows that begin at odd places change its layout first: neighbours go to neighbouring lanes, whose elements one access of the warp writes.
+fn in_order_of_lanes(program: &mut Program, largest: &[i64], spread: &Spread) {
+    let odd = odd_stores(program, largest, spread.vector);
+    if odd.is_empty() {
+        return;
+    }
+    let mut odd = odd.into_iter().peekable();
+    let mut number = 0;
+    let mut phases = std::mem::take(&mut program.phases);
+    for phase in &mut phases {
+        convert(
+            &mut phase.body,
+            &mut |inst, values| {
+                let Op::Store { access, value, .. } = &mut inst.op else {
+                    return None;
+                };
+                number += 1;
+                let (_, vector) = odd.next_if(|(at, _)| *at == number - 1)?;
+                let narrow = Spread { vector, ..*spread };
+                let mut data = values[*value].clone();
+                data.layout = Some(narrow.layout(&access.shape, largest));
+                let converted = values.push(data);
+                let op = Op::ConvertLayout {
+                    value: std::mem::replace(value, converted),
+                };
+                Some(Inst {
+                    op,
+                    results: vec![converted],
+                })
+            },
+            &mut program.values,
+        );
+    }
+    program.phases = phases;
+}
+
+/// Puts the instruction that `before` gives ahead of each one.
+fn convert(
+    block: &mut Block,
+    before: &mut impl FnMut(&mut Inst, &mut Arena<Val, ValueData>) -> Option<Inst>,
+    values: &mut Arena<Val, ValueData>,
+) {
+    for mut inst in std::mem::take(&mut block.insts) {
+        block.insts.extend(before(&mut inst, values));
+        for owned in inst.op.blocks_mut() {
+            convert(owned, before, values);
+        }
+        block.insts.push(inst);
+    }
 }
 
 /// How elements are spread, before the shape is known.
@@ -92,10 +151,9 @@ pub fn vector(lanes: u32) -> (Geometry, Spread) {
 /// Elements of one tile that a thread holds before its block gets more warps.
 const MOST_A_THREAD: i64 = 16;
 
-fn simt(largest: &[i64], target: &TargetDesc, access_bytes: u32) -> (Geometry, Spread) {
+fn simt(largest: &[i64], target: &TargetDesc, vector: u32) -> (Geometry, Spread) {
     let elements: i64 = largest.iter().product::<i64>().max(1);
     let lanes = target.warp_lanes;
-    let vector = (16 / access_bytes.max(1)).clamp(1, 8);
     let per_warp = i64::from(lanes * vector);
     // Two accesses a thread, then more warps, then more elements a thread.
     let wanted = u32::try_from(ceil_div(elements, per_warp * 2)).unwrap_or(u32::MAX);
