@@ -224,8 +224,8 @@ fn contraction(
 
 /// Transcendental functions, and on CPUs storage floats, as arithmetic that every target has.
 fn expanded(program: Program, target: &TargetDesc) -> Result<Program> {
-    let program = maths::expand(program, &|_, _| true)?;
-    // GPUs have conversions of their own for storage floats, and products.
+    // GPUs have powers of two of their own, conversions for storage floats, and products.
+    let program = maths::expand_on(program, &|_, _| true, target.is_simt())?;
     if target.is_simt() {
         return Ok(program);
     }

@@ -9,6 +9,7 @@ mod maths_truth;
 
 use maths_truth::ulp_error;
 use oxyfuel_kernel::UnaryOp;
+use oxyfuel_lower::maths::gate::{one_plus_erf, one_plus_tanh};
 use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, apply, trigonometric};
 
@@ -358,5 +359,33 @@ fn exhaustive() {
             start.elapsed()
         );
         assert!(error <= row.max_ulp, "{} exceeds its bound", op.name());
+    }
+}
+
+/// The tails below zero keep their digits, which a sum with 1 loses.
+#[test]
+fn gates_are_right_below_zero_too() {
+    let tanh = |x: f64| 2.0 / (1.0 + (-2.0 * x).exp());
+    let erf = |x: f64| libm::erfc(-x);
+    for i in -48_000..=96_000 {
+        let x = i as f32 / 8000.0;
+        for (got, true_value) in [
+            (one_plus_erf(&Native, x), erf(f64::from(x))),
+            (one_plus_tanh(&Native, x), tanh(f64::from(x))),
+        ] {
+            let error = (f64::from(got) - true_value).abs();
+            let least = if x > -4.0 { 6e-6 } else { 1.0 };
+            assert!(
+                error <= 1.8e-7 && error <= least * true_value.max(1e-9),
+                "of {x}: {got:e}, not {true_value:e}"
+            );
+        }
+    }
+    let (inf, low) = (f32::INFINITY, -100.0);
+    for gate in [one_plus_erf, one_plus_tanh] {
+        let of = |x: f32| gate(&Native, x);
+        let some = [of(0.0), of(-0.0), of(inf), of(-inf), of(low)];
+        assert_eq!(some, [1.0, 1.0, 2.0, 0.0, 0.0]);
+        assert!(of(f32::NAN).is_nan());
     }
 }

@@ -4,9 +4,9 @@ use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::{
     BinaryOp, BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
 };
-use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero};
+use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero, exp2, exp2_of_whole};
 use oxyfuel_lower::maths::native::Native;
-use oxyfuel_lower::maths::{TABLE, expand, has_expansion};
+use oxyfuel_lower::maths::{TABLE, expand, expand_on, has_expansion};
 
 const LEN: i64 = 24;
 
@@ -101,6 +101,56 @@ fn what_the_target_has_stays() {
             .compact(),
         native.compact()
     );
+}
+
+/// On a machine with powers of its own `1 + erf(x)` and `1 + tanh(x)` take one of them each; a function that others read too stays what it is.
+#[test]
+fn a_gate_is_one_power_of_the_machine() {
+    let functions = |op: UnaryOp, read_by_others: bool| {
+        let k = KernelBuilder::new("gate");
+        let x = k.buffer("x", DType::F32, BufferMode::Read, LEN);
+        let y = k.buffer("y", DType::F32, BufferMode::Write, LEN);
+        k.phase([1], |k| {
+            let inner = k.load(x.at(0).shape([LEN])).unary(op);
+            let mut gate = &inner + k.full(DType::F32, [LEN], 1.0);
+            if read_by_others {
+                gate = gate * inner;
+            }
+            k.store(y.at(0).shape([LEN]), &gate);
+        });
+        let program = k.finish().expect("a valid program");
+        let expanded = expand_on(program, &|_, _| true, true).expect("f32 expands");
+        verify(&expanded).expect("a valid program");
+        let mut ops = unary_ops(&expanded);
+        ops.retain(|op| has_expansion(*op));
+        (ops, computing(&expanded))
+    };
+    assert_eq!(functions(UnaryOp::Erf, false), (vec![UnaryOp::Exp2], 15));
+    assert_eq!(functions(UnaryOp::Tanh, false), (vec![UnaryOp::Exp2], 4));
+    assert_eq!(functions(UnaryOp::Erf, true).0, []);
+}
+
+/// Powers of what was an integer need no polynomial, and have the same bits.
+#[test]
+fn powers_of_whole_numbers_add_nothing_up() {
+    let instructions = |moved: f64| {
+        let k = KernelBuilder::new("scale");
+        let x = k.buffer("x", DType::U8, BufferMode::Read, LEN);
+        let y = k.buffer("y", DType::F32, BufferMode::Write, LEN);
+        k.phase([1], |k| {
+            let code = k.load(x.at(0).shape([LEN])).cast(DType::F32);
+            let power = (code - k.full(DType::F32, [LEN], moved)).exp2();
+            k.store(y.at(0).shape([LEN]), &power);
+        });
+        let program = k.finish().expect("a valid program");
+        computing(&expand(program, &|_, _| true).expect("f32 expands"))
+    };
+    assert_eq!((instructions(127.0), instructions(127.5)), (10, 19));
+    for n in -300..=300 {
+        let x = n as f32;
+        let (got, want) = (exp2_of_whole(&Native, x), exp2(&Native, x));
+        assert_eq!(got.to_bits(), want.to_bits(), "2^{n}");
+    }
 }
 
 #[test]

@@ -36,6 +36,9 @@ pub trait Arith {
     fn abs(&self, a: Self::F) -> Self::F;
     fn sqrt(&self, a: Self::F) -> Self::F;
 
+    /// `2^a` as the machine has it, within 2 ulp; not every machine does.
+    fn exp2(&self, a: Self::F) -> Self::F;
+
     fn lt(&self, a: Self::F, b: Self::F) -> Self::B;
     fn eq(&self, a: Self::F, b: Self::F) -> Self::B;
     fn select(&self, cond: Self::B, yes: Self::F, no: Self::F) -> Self::F;

@@ -143,6 +143,7 @@ impl Arith for Emit<'_> {
         neg unary UnaryOp::Neg;
         abs unary UnaryOp::Abs;
         sqrt unary UnaryOp::Sqrt;
+        exp2 unary UnaryOp::Exp2;
         lt compare CompareOp::Lt;
         eq compare CompareOp::Eq;
         bits bitcast DType::I32;

@@ -2,19 +2,28 @@
 
 use std::collections::{HashMap, HashSet};
 
-use oxyfuel_base::Result;
+use oxyfuel_base::{Id, Result};
 use oxyfuel_kernel::builder::{KernelBuilder, Tile, rewrite};
-use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, UnaryOp, Val};
+use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, Scalar, Type, UnaryOp, Val};
 
 use super::emit::Emit;
 use super::table::{apply, apply_double, has_expansion};
-use super::{double_power, exponential, narrow, power, remainder};
+use super::{double_power, exponential, gate, narrow, power, remainder};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
 /// always stays. In a mapped program the new tiles take the layout of the argument.
 ///
 /// f32 and f64 are expanded as they are. f16 and bf16 are converted to f32, and the result is rounded once. `pow` and `rem` of floats are always expanded: no target has them.
 pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Result<Program> {
+    expand_on(program, needs, false)
+}
+
+/// As [`expand`], for a machine that may have powers of two of its own, good to 2 ulp: they are used where results lose nothing by it.
+pub fn expand_on(
+    program: Program,
+    needs: &dyn Fn(UnaryOp, DType) -> bool,
+    own_powers: bool,
+) -> Result<Program> {
     let mut any = false;
     program.walk(|inst| {
         any |= matches!(inst.op, Op::Unary { op, .. } if has_expansion(op))
@@ -29,23 +38,118 @@ pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Resul
     if !any {
         return Ok(program);
     }
+    let gates = if own_powers {
+        Gates::of(&program)
+    } else {
+        Gates::default()
+    };
     let mut bounds = Bounds::default();
     rewrite(program, &mut |k, inst| {
-        bounds.note(inst);
+        if let Some(made) = gates.replace(k, inst) {
+            return Ok(Some(vec![made]));
+        }
+        bounds.note(k, inst);
         expand_inst(k, inst, needs, &bounds)
     })
 }
 
-/// What is known of values without computing them: a softmax takes exponentials of what is at most zero.
+/// Sums of 1 and an `erf` or `tanh` that is good for nothing else.
+#[derive(Default)]
+struct Gates {
+    /// Those functions, of which the argument is left.
+    inner: HashSet<Val>,
+    /// The sums with their function, and whether it is their first operand.
+    sums: HashMap<Val, (UnaryOp, bool)>,
+}
+
+impl Gates {
+    fn of(program: &Program) -> Self {
+        let mut ones: HashSet<Val> = HashSet::new();
+        // Functions, and how many sums with 1 read each of them.
+        let mut inner: HashMap<Val, (UnaryOp, u32)> = HashMap::new();
+        let mut sums: Vec<(Val, Val, bool)> = Vec::new();
+        program.walk(|inst| {
+            let Some(&result) = inst.results.first() else {
+                return;
+            };
+            match inst.op {
+                Op::Const {
+                    value: Scalar::F(1.0),
+                } => {
+                    ones.insert(result);
+                }
+                Op::Splat { value } if ones.contains(&value) => {
+                    ones.insert(result);
+                }
+                Op::Unary {
+                    op: op @ (UnaryOp::Erf | UnaryOp::Tanh),
+                    value,
+                } if is_f32(program, value) => {
+                    inner.insert(result, (op, 0));
+                }
+                Op::Binary {
+                    op: BinaryOp::Add,
+                    lhs,
+                    rhs,
+                } => {
+                    for (own, other, first) in [(lhs, rhs, true), (rhs, lhs, false)] {
+                        if let Some((_, gated)) = inner.get_mut(&own)
+                            && ones.contains(&other)
+                        {
+                            *gated += 1;
+                            sums.push((result, own, first));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        });
+        let uses = program.use_counts();
+        inner.retain(|v, (_, gated)| uses.get(v.index()) == Some(gated));
+        let sums = sums.into_iter();
+        Self {
+            sums: sums
+                .filter_map(|(sum, own, first)| Some((sum, (inner.get(&own)?.0, first))))
+                .collect(),
+            inner: inner.into_keys().collect(),
+        }
+    }
+
+    /// The argument in place of such a function, and the gate in place of its sum.
+    fn replace(&self, k: &KernelBuilder, inst: &Inst) -> Option<Val> {
+        let result = inst.results.first()?;
+        match inst.op {
+            Op::Unary { value, .. } if self.inner.contains(result) => Some(value),
+            Op::Binary { lhs, rhs, .. } => {
+                let &(function, first) = self.sums.get(result)?;
+                let argument = k.tile(if first { lhs } else { rhs });
+                let emit = emit_like(k, &argument);
+                Some(match function {
+                    UnaryOp::Tanh => gate::one_plus_tanh(&emit, argument.val()),
+                    _ => gate::one_plus_erf(&emit, argument.val()),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_f32(program: &Program, value: Val) -> bool {
+    matches!(&program.value(value).ty, Type::Tile(tile) if tile.dtype == DType::F32)
+}
+
+/// What is known of values without computing them: a softmax takes exponentials of what is at most zero, a block format powers of whole numbers.
 #[derive(Default)]
 struct Bounds {
     /// Of largest values, what they are the largest of.
     largest_of: HashMap<Val, Val>,
     at_most_zero: HashSet<Val>,
+    /// Whole numbers as f32, far from infinity.
+    whole: HashSet<Val>,
 }
 
 impl Bounds {
-    fn note(&mut self, inst: &Inst) {
+    fn note(&mut self, k: &KernelBuilder, inst: &Inst) {
         let Some(&result) = inst.results.first() else {
             return;
         };
@@ -71,6 +175,31 @@ impl Bounds {
             }
             _ => {}
         }
+        if self.is_whole(k, &inst.op) && k.tile(result).dtype() == DType::F32 {
+            self.whole.insert(result);
+        }
+    }
+
+    /// Whether an op gives whole numbers, where it gives f32.
+    fn is_whole(&self, k: &KernelBuilder, op: &Op) -> bool {
+        match *op {
+            Op::Const {
+                value: Scalar::F(number),
+            } => number.fract() == 0.0 && number.abs() < 65536.0,
+            Op::Cast { value } => {
+                let from = k.tile(value).dtype();
+                from.is_int() && from.size() <= 4
+            }
+            Op::Splat { value } | Op::Broadcast { value } | Op::Reshape { value } => {
+                self.whole.contains(&value)
+            }
+            Op::Binary {
+                op: BinaryOp::Add | BinaryOp::Sub,
+                lhs,
+                rhs,
+            } => self.whole.contains(&lhs) && self.whole.contains(&rhs),
+            _ => false,
+        }
     }
 }
 
@@ -91,6 +220,13 @@ fn expand_inst(
             let argument = k.tile(value);
             let emit = emit_like(k, &argument);
             Some(k.tile(exponential::exp_at_most_zero(&emit, value)))
+        }
+        Op::Unary {
+            op: UnaryOp::Exp2,
+            value,
+        } if needs(UnaryOp::Exp2, DType::F32) && bounds.whole.contains(&value) => {
+            let emit = emit_like(k, &k.tile(value));
+            Some(k.tile(exponential::exp2_of_whole(&emit, value)))
         }
         Op::Unary { op, value } => expand_unary(k, op, &k.tile(value), needs)?,
         Op::Binary {

@@ -76,6 +76,15 @@ pub fn exp2<A: Arith>(a: &A, x: A::F) -> A::F {
     a.mul(a.mul(p, s), t)
 }
 
+/// `exp2` of a whole number, which is no NaN: the same bits, and nothing to add up.
+pub fn exp2_of_whole<A: Arith>(a: &A, x: A::F) -> A::F {
+    let x = a.min(a.max(x, a.float(-151.0)), a.float(129.0));
+    let both = a.bits(a.add(x, a.float(SHIFTER + 127.0)));
+    let half = a.bits(a.fma(x, a.float(0.5), a.float(SHIFTER)));
+    let rest = a.isub(both, half);
+    a.mul(a.of_bits(a.shl(half, 23)), a.of_bits(a.shl(rest, 23)))
+}
+
 /// `2^k (r + r^2 q) + (2^k - 1)`, halved while it is summed because `2^128` is no float. The rounding error of the large part of the sum is
 /// recovered and joins the small part.
 pub fn expm1<A: Arith>(a: &A, x: A::F) -> A::F {

@@ -74,6 +74,10 @@ impl Arith for Native {
         a.sqrt()
     }
     #[inline(always)]
+    fn exp2(&self, a: f32) -> f32 {
+        a.exp2()
+    }
+    #[inline(always)]
     fn lt(&self, a: f32, b: f32) -> bool {
         a < b
     }
