@@ -8,6 +8,7 @@
 //! | `tile.rs` | how a nest is cut into tiles |
 //! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
+//! | `together.rs` | reductions that do not need each other, next to each other |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
@@ -53,6 +54,7 @@ mod sort;
 mod split;
 mod thin;
 mod tile;
+mod together;
 mod walk;
 mod warps;
 mod wide;
@@ -293,6 +295,9 @@ fn loops(
     for nest in nests {
         let mut nest = nest.clone();
         nest.collapse();
+        if target.is_simt() && nest.has_reduction() {
+            together::reductions_together(&mut nest);
+        }
         parts.extend(separate::separate(nest)?);
     }
     if let [nest] = parts.as_slice()

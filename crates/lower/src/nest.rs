@@ -436,6 +436,29 @@ impl Nest {
         });
     }
 
+    /// Puts values in another order; `order` has each of them once, operands before their users.
+    pub fn reorder(&mut self, order: &[Node]) {
+        let mut place = vec![0; order.len()];
+        for (new, &old) in order.iter().enumerate() {
+            place[old] = new;
+        }
+        self.values = order
+            .iter()
+            .map(|&old| NestValue {
+                op: self.values[old].op.with_operands(|n| place[n]),
+                ..self.values[old].clone()
+            })
+            .collect();
+        for store in &mut self.stores {
+            store.value = place[store.value];
+        }
+        for scatter in &mut self.scatters {
+            scatter.value = place[scatter.value];
+            scatter.index = place[scatter.index];
+            scatter.old = scatter.old.map(|old| place[old]);
+        }
+    }
+
     /// Whether dims `outer` and `outer + 1` can become one.
     fn can_merge(&self, outer: usize) -> bool {
         let inner = outer + 1;

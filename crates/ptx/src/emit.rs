@@ -690,9 +690,13 @@ impl Emitter<'_> {
         let mut at = 0;
         while let Some(inst) = block.insts.get(at) {
             let (run, registers) = self.slotwise_run(&block.insts[at..])?;
+            let reductions = reductions_in_a_row(&block.insts[at..]);
             if run > 1 && registers > SLICE {
                 self.sliced(&block.insts[at..at + run], registers)?;
                 at += run;
+            } else if reductions > 1 {
+                self.reduce_all(&block.insts[at..at + reductions])?;
+                at += reductions;
             } else {
                 self.inst(inst, block.insts.get(at + 1))?;
                 at += 1;
@@ -790,6 +794,21 @@ impl Emitter<'_> {
             )
         })
     }
+}
+
+/// How many reductions of what is there already these instructions begin with.
+fn reductions_in_a_row(insts: &[Inst]) -> usize {
+    let mut results: Vec<Val> = Vec::new();
+    for (n, inst) in insts.iter().enumerate() {
+        let Op::Reduce { value, .. } = inst.op else {
+            return n;
+        };
+        if results.contains(&value) {
+            return n;
+        }
+        results.extend(&inst.results);
+    }
+    insts.len()
 }
 
 pub(crate) fn has_roles(block: &Block) -> bool {

@@ -115,9 +115,7 @@ impl Emitter<'_> {
                 value,
                 mask,
             } => self.atomic(*op, *mem, *index, *value, *mask),
-            Op::Reduce { op, value, axes } => {
-                self.reduce(Self::one_result(inst)?, *op, *value, axes)
-            }
+            Op::Reduce { .. } => self.reduce_all(std::slice::from_ref(inst)),
             Op::ArgReduce { .. } | Op::Scan { .. } | Op::Sort { .. } => Err(err!(
                 NoLowering,
                 "{} cannot be emitted as PTX yet",

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
-use oxyfuel_kernel::ir::{BinaryOp, Mode, ReduceOp, TileLayout, Val};
+use oxyfuel_kernel::ir::{BinaryOp, Inst, Mode, Op, ReduceOp, TileLayout, Val};
 
 use crate::access::When;
 use crate::asm::{Class, Opd, Reg, braces};
@@ -59,14 +59,56 @@ fn placed(modes: &[Mode]) -> Vec<(u32, Mode)> {
     out
 }
 
+/// A reduction whose warps have not met yet.
+pub(crate) struct Reducing {
+    result: Val,
+    step: BinaryOp,
+    dtype: DType,
+    /// What is reduced, and along which dims.
+    tile: Tile,
+    axes: Vec<u8>,
+    /// One register for each of the coordinates that are kept.
+    partial: Vec<Reg>,
+    kept: Vec<Vec<i64>>,
+    /// Where warps leave what they have, if several have a part.
+    met: Option<Meeting>,
+}
+
+/// Partial results of all warps in shared memory.
+struct Meeting {
+    across: Vec<(u32, Mode)>,
+    /// All lanes of a warp hold the same.
+    uniform: bool,
+    scratch: Reg,
+}
+
 impl Emitter<'_> {
-    pub(crate) fn reduce(
+    /// Reductions that do not need each other: their warps meet once.
+    pub(crate) fn reduce_all(&mut self, insts: &[Inst]) -> Result<()> {
+        let mut all = Vec::with_capacity(insts.len());
+        for inst in insts {
+            let (Op::Reduce { op, value, axes }, &[result]) = (&inst.op, inst.results.as_slice())
+            else {
+                return Err(err!(Internal, "{} is no reduction", inst.op.row().name));
+            };
+            let first = all.iter().all(|one: &Reducing| one.met.is_none());
+            all.push(self.reduce(result, *op, *value, axes, first)?);
+        }
+        if all.iter().any(|one| one.met.is_some()) {
+            self.sync();
+        }
+        all.into_iter().try_for_each(|one| self.reduced(one))
+    }
+
+    /// Reduces within warps. Across warps it only begins: the others are to be waited for. Where reductions come together the first of them waits until scratch is free again.
+    fn reduce(
         &mut self,
         result: Val,
         op: ReduceOp,
         value: Val,
         axes: &[u8],
-    ) -> Result<()> {
+        first: bool,
+    ) -> Result<Reducing> {
         let tile = self.tile(value)?;
         let (step, dtype) = step_of(op, tile.dtype);
         let (slots, _) = self
@@ -167,15 +209,44 @@ impl Emitter<'_> {
             .into_iter()
             .filter(|(_, mode)| on_axis(mode))
             .collect();
-        if !across.is_empty() {
+        let met = if across.is_empty() {
+            None
+        } else {
             let uniform = place
                 .layout
                 .lane
                 .iter()
                 .all(|mode| mode.stride == 0 || mode.extent == 1 || axes.contains(&mode.dim));
-            partial = self.across_warps(step, dtype, &partial, &across, uniform)?;
-        }
+            Some(self.leave_for_others(&partial, across, uniform, first))
+        };
+        Ok(Reducing {
+            result,
+            step,
+            dtype,
+            tile,
+            axes: axes.to_vec(),
+            partial,
+            kept,
+            met,
+        })
+    }
 
+    /// What is left of a reduction when all warps have met.
+    fn reduced(&mut self, one: Reducing) -> Result<()> {
+        let Reducing {
+            result,
+            step,
+            dtype,
+            tile,
+            axes,
+            mut partial,
+            kept,
+            met,
+        } = one;
+        if let Some(met) = met {
+            partial = self.gathered(step, dtype, &partial, &met)?;
+        }
+        let place = tile.place.clone();
         // Where the result now lives: the same threads, replicated along the axes.
         let project = |modes: &[Mode]| {
             modes
@@ -265,26 +336,30 @@ impl Emitter<'_> {
         out
     }
 
-    /// Combines the partial results of warps that differ along the axes; every thread gets the whole.
-    fn across_warps(
-        &mut self,
-        op: BinaryOp,
-        dtype: DType,
-        partial: &[Reg],
-        across: &[(u32, Mode)],
-        uniform: bool,
-    ) -> Result<Vec<Reg>> {
-        let class = class_of(dtype, range_of(dtype));
-        let (size, ty) = if class == Class::B64 {
-            (8i64, "b64")
+    /// The lanes whose numbers are a scratch's rows, and the bytes and the type of one of its numbers.
+    fn scratch_row(class: Class, uniform: bool) -> (i64, i64, &'static str) {
+        let lanes = if uniform { 1 } else { 32 };
+        if class == Class::B64 {
+            (lanes, 8, "b64")
         } else {
-            (4i64, "b32")
-        };
+            (lanes, 4, "b32")
+        }
+    }
+
+    /// Leaves the partial results of this warp where the others find them: `[value][warp]` of one number, or `[value][warp][lane]`.
+    fn leave_for_others(
+        &mut self,
+        partial: &[Reg],
+        across: Vec<(u32, Mode)>,
+        uniform: bool,
+        first: bool,
+    ) -> Meeting {
+        let class = partial.first().map_or(Class::B32, |reg| reg.class);
+        let (lanes, size, ty) = Self::scratch_row(class, uniform);
         let warps = i64::from(self.team.warps);
-        let lanes: i64 = if uniform { 1 } else { 32 };
         let bytes = size * warps * lanes * partial.len() as i64;
         let scratch = self.shared_alloc(bytes.unsigned_abs(), 16);
-        if self.loops > 0 {
+        if self.loops > 0 && first {
             self.sync();
         }
         let tid = self.team.tid;
@@ -294,14 +369,12 @@ impl Emitter<'_> {
         let lane = self
             .asm
             .pure(Class::B32, "and.b32", &[tid.into(), Opd::Int(31)]);
-        // [value][warp] of one number, or [value][warp][lane].
         let row = size * lanes;
         let mut own = self.asm.pure(
             Class::B32,
             "mad.lo.s32",
             &[warp.into(), Opd::Int(row), scratch.into()],
         );
-        let mut column = scratch;
         let p = if uniform {
             Some(
                 self.asm
@@ -313,11 +386,6 @@ impl Emitter<'_> {
                 "mad.lo.s32",
                 &[lane.into(), Opd::Int(size), own.into()],
             );
-            column = self.asm.pure(
-                Class::B32,
-                "mad.lo.s32",
-                &[lane.into(), Opd::Int(size), column.into()],
-            );
             None
         };
         for (k, reg) in partial.iter().enumerate() {
@@ -327,7 +395,40 @@ impl Emitter<'_> {
                 crate::emit::guard(p)
             ));
         }
-        self.sync();
+        Meeting {
+            across,
+            uniform,
+            scratch,
+        }
+    }
+
+    /// Combines the partial results of warps that differ along the axes; every thread gets the whole.
+    fn gathered(
+        &mut self,
+        op: BinaryOp,
+        dtype: DType,
+        partial: &[Reg],
+        met: &Meeting,
+    ) -> Result<Vec<Reg>> {
+        let class = class_of(dtype, range_of(dtype));
+        let (lanes, size, ty) = Self::scratch_row(class, met.uniform);
+        let (warps, row) = (i64::from(self.team.warps), size * lanes);
+        let (across, uniform) = (&met.across, met.uniform);
+        let tid = self.team.tid;
+        let warp = self
+            .asm
+            .pure(Class::B32, "shr.u32", &[tid.into(), Opd::Int(5)]);
+        let mut column = met.scratch;
+        if !uniform {
+            let lane = self
+                .asm
+                .pure(Class::B32, "and.b32", &[tid.into(), Opd::Int(31)]);
+            column = self.asm.pure(
+                Class::B32,
+                "mad.lo.s32",
+                &[lane.into(), Opd::Int(size), column.into()],
+            );
+        }
         // The warps that agree with this one off the axes.
         let mut others = vec![0i64];
         for (by, mode) in across {

@@ -23,6 +23,13 @@ fn none(what: &str, dtype: DType) -> oxyfuel_base::Error {
     err!(NoLowering, "{what} of {dtype} has no PTX")
 }
 
+/// The bits of the f32 by which to multiply where these bits divide: of a power of two, the product is the quotient to the bit.
+fn exact_inverse(bits: u32) -> Option<u32> {
+    let (divisor, mantissa) = (f32::from_bits(bits), bits & 0x007f_ffff);
+    let inverse = 1.0 / divisor;
+    (mantissa == 0 && divisor.is_normal() && inverse.is_normal()).then(|| inverse.to_bits())
+}
+
 /// `s32`, `u64` and so on: the type that integers of `dtype` are computed in.
 fn int_type(dtype: DType) -> (&'static str, Class) {
     match (dtype.is_signed(), dtype.size() == 8) {
@@ -261,6 +268,11 @@ impl Asm {
     }
 
     fn binary_f32(&mut self, op: BinaryOp, a: Opd, b: Opd) -> Result<Opd> {
+        let inverse = match b {
+            Opd::F32(bits) if op == BinaryOp::Div => exact_inverse(bits),
+            Opd::Reg(_) | Opd::Int(_) | Opd::F32(_) | Opd::F64(_) => None,
+        };
+        let (op, b) = inverse.map_or((op, b), |bits| (BinaryOp::Mul, Opd::F32(bits)));
         let mnemonic = match op {
             BinaryOp::Add => "add.rn.f32",
             BinaryOp::Sub => "sub.rn.f32",
