@@ -5,7 +5,7 @@
 
 use oxyfuel_plan::TargetDesc;
 
-use crate::nest::{Dims, Nest, NestOp};
+use crate::nest::{Dims, Nest, NestOp, NestValue};
 use crate::split;
 
 /// The block of each dim, at most its extent and at least 1.
@@ -27,6 +27,8 @@ impl Tiling {
 
 /// Elements of a tile in registers: what a block of threads holds without spilling.
 const SIMT_TILE: i64 = 4096;
+/// The same where nothing is read again along other dims, and small blocks of threads keep memory busier.
+const SIMT_FLAT: i64 = 1024;
 /// Elements of a tile of loops.
 const LOOP_TILE: i64 = 8192;
 /// Elements of a tile of rows that several passes walk over.
@@ -66,7 +68,9 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     }
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
-    let mut budget = if target.is_simt() {
+    let mut budget = if target.is_simt() && is_flat(nest) {
+        SIMT_FLAT
+    } else if target.is_simt() {
         SIMT_TILE
     } else {
         LOOP_TILE.min(share.max(1024))
@@ -111,6 +115,18 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         }
     }
     Tiling::of(block)
+}
+
+/// Whether memory is walked from its beginning to its end, whole rows at a time, and nothing is read again along other rows.
+fn is_flat(nest: &Nest) -> bool {
+    let last = nest.rank() - 1;
+    let again = |value: &NestValue| match &value.op {
+        NestOp::Load(window) => (0..last).any(|d| !nest.window_support(window).contains(d)),
+        NestOp::LoadAt { .. } => true,
+        _ => false,
+    };
+    let short = last == 0 || nest.guess(last) * 4 <= SIMT_FLAT;
+    short && !nest.has_reduction() && !nest.values.iter().any(again)
 }
 
 /// The two dims of equal square blocks of which some buffer is read both ways round.
