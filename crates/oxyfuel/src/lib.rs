@@ -26,6 +26,7 @@
 //! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
 //! | what each kernel takes, and its share of the roofline | [`Compiled::explain_measured`] |
+//! | CUDA graphs of any callable | [`cuda`] |
 //! | layers and their weights | [`nn`], [`io`] |
 //! | kernels of your own | [`kernel`] |
 //! | settings | [`Options`], [`options_from_env`] |
@@ -47,6 +48,7 @@ mod call;
 mod compiled;
 mod composed;
 mod core;
+pub mod cuda;
 mod diagonal;
 mod donate;
 mod dynamic;

@@ -1,7 +1,8 @@
 //! Tensors of a GPU, where there is one; without one, only the sentences that say so.
 
 use oxyfuel::{
-    Code, DType, Device, Mode, Options, PlanOrigin, Tensor, compile, jit, nn, structure,
+    Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit, nn,
+    structure,
 };
 
 fn gpu() -> Option<Device> {
@@ -353,4 +354,172 @@ fn bound_calls_are_launched_as_one() {
         bound.call().unwrap();
         close("bound", &y, &f.call_one(&[&x]).unwrap());
     }
+}
+
+#[test]
+fn only_tensors_of_a_gpu_are_recorded() {
+    let x = randn(&[4], 0);
+    let here = line!() + 1;
+    let error = cuda::capture(|x: &Tensor| x + 1.0, &[&x], 1).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch);
+    assert!(error.help.is_some());
+    assert_eq!(error.at.unwrap().line, here);
+    let error = cuda::capture(|x: &Tensor, y: &Tensor| x + y, &[&x], 1).unwrap_err();
+    assert_eq!(error.code, Code::ArityMismatch);
+    let failed = &x + &randn(&[5], 0);
+    let error = cuda::capture(|x: &Tensor| x + 1.0, &[&failed], 1).unwrap_err();
+    assert_eq!(error.code, Code::ShapeMismatch);
+    let Some(gpu) = gpu() else { return };
+    let there = x.to_device(gpu);
+    let error = cuda::capture(|x: &Tensor, y: &Tensor| x + y, &[&there, &x], 1).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch);
+}
+
+/// Eager operations and compiled functions, with a tensor of its own.
+fn mixed(w: Tensor) -> impl Fn(&Tensor, &Tensor) -> Result<[Tensor; 2]> + Send + Sync {
+    let soft = compile(|x: &Tensor| (x * 2.0).softmax(-1), replaying()).unwrap();
+    move |x: &Tensor, y: &Tensor| {
+        let h = soft.call_one(&[&(x + y)])?;
+        Ok([(&h * y).sum(&[1], false), h.matmul(&w)])
+    }
+}
+
+#[test]
+fn callables_are_recorded_and_follow_their_tensors() {
+    let Some(gpu) = gpu() else { return };
+    let w = randn(&[40, 16], 9);
+    let f = mixed(w.clone());
+    let pair = |seed| [randn(&[24, 40], seed), randn(&[24, 40], seed + 1)];
+    let [x, y] = pair(0).map(|x| x.to_device(gpu));
+    let mut step = cuda::capture(mixed(w.to_device(gpu)), &[&x, &y], 2).unwrap();
+    assert_eq!(step.stats().recorded, 1);
+    let mut held = Vec::new();
+    for call in 0..12 {
+        // Some tensors stay where they are, others come from elsewhere; a third of the results is held.
+        let [x, y] = pair(10 * (call / 2));
+        let found = step
+            .replay(&[&x.to_device(gpu), &y.to_device(gpu)])
+            .unwrap();
+        let expected = f(&x, &y).unwrap();
+        if call % 3 == 0 {
+            held.push((found, expected));
+            continue;
+        }
+        for (found, expected) in found.iter().zip(&expected) {
+            close("replayed", found, expected);
+        }
+    }
+    for (found, expected) in &held {
+        for (found, expected) in found.iter().zip(expected) {
+            close("held", found, expected);
+        }
+    }
+    let stats = step.stats();
+    assert!(stats.replayed >= 8, "{stats}");
+    // Another size runs as it is twice, then as one.
+    for call in 0..4 {
+        let [x, y] = [randn(&[7, 40], call), randn(&[7, 40], call + 1)];
+        let found = step
+            .replay(&[&x.to_device(gpu), &y.to_device(gpu)])
+            .unwrap();
+        close("smaller", &found[1], &f(&x, &y).unwrap()[1]);
+    }
+    assert!(step.stats().replayed >= stats.replayed + 2);
+    let mut step = step.require();
+    let [x, y] = [randn(&[8, 40], 0), randn(&[8, 40], 1)].map(|x| x.to_device(gpu));
+    let error = step.replay(&[&x, &y]).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+}
+
+#[test]
+fn what_a_recorded_callable_writes_is_written_to_its_arguments() {
+    let Some(gpu) = gpu() else { return };
+    let add = compile(
+        |sum: &Tensor, x: &Tensor| -> Result<Tensor> {
+            sum.clone().add_(x)?;
+            Ok(sum * 2.0)
+        },
+        Options::default(),
+    )
+    .unwrap();
+    let x = Tensor::ones(&[100], DType::F32).to_device(gpu);
+    let zeros = || Tensor::zeros(&[100], DType::F32).to_device(gpu);
+    let sums = [zeros(), zeros()];
+    let callable = move |sum: &Tensor, x: &Tensor| -> Result<Tensor> {
+        let twice = add.call_one(&[sum, x])?;
+        // An eager write is a copy.
+        sum.clone().add_(1.0)?;
+        Ok(twice)
+    };
+    let mut step = cuda::capture(callable, &[&sums[0], &x], 1).unwrap();
+    let mut expected = [2.0f32, 0.0];
+    for call in 0..6 {
+        let number = call % 2;
+        let twice = step.replay_one(&[&sums[number], &x]).unwrap();
+        expected[number] += 1.0;
+        assert_eq!(
+            twice.to_vec::<f32>().unwrap(),
+            [2.0 * expected[number]; 100]
+        );
+        expected[number] += 1.0;
+        assert_eq!(
+            sums[number].to_vec::<f32>().unwrap(),
+            [expected[number]; 100]
+        );
+    }
+    assert_eq!(step.stats().replayed, 6);
+}
+
+#[test]
+fn a_callable_that_reads_cannot_be_recorded() {
+    let Some(gpu) = gpu() else { return };
+    let x = randn(&[10], 0).to_device(gpu);
+    let reading = |x: &Tensor| -> Result<Tensor> { Ok(x * x.sum(&[], false).item()?.as_f64()) };
+    let error = cuda::capture(reading, &[&x], 1).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    assert!(error.message.contains("a copy to the host"), "{error}");
+    let making = |x: &Tensor| x + Tensor::ones(&[10], DType::F32).to_device(Device::cuda(0));
+    let error = cuda::capture(making, &[&x], 1).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    // The device works on.
+    close("after", &(&x + 1.0), &(randn(&[10], 0) + 1.0));
+}
+
+/// Dropout under a seed that each call moves on: the same numbers as without a recording, and new ones each time.
+#[test]
+fn random_numbers_of_a_recording_are_new_at_each_replay() {
+    let Some(gpu) = gpu() else { return };
+    let drawing = |options| {
+        compile(
+            |x: &Tensor, seed: &Tensor| -> Result<Tensor> {
+                let dropped = x.dropout(0.5, seed);
+                seed.clone().add_(1)?;
+                Ok(dropped)
+            },
+            options,
+        )
+        .unwrap()
+    };
+    let (x, first) = (randn(&[64, 40], 3), 17i64);
+    let seed = || Tensor::scalar(first, DType::I64).to_device(gpu);
+    let there = x.to_device(gpu);
+    let expected: Vec<Tensor> = (0..6).map(|call| x.dropout(0.5, first + call)).collect();
+    assert!(expected[0].to_vec::<f32>().unwrap() != expected[1].to_vec::<f32>().unwrap());
+    for (name, options) in [("as it is", Options::default()), ("as one", replaying())] {
+        let (f, seed) = (drawing(options), seed());
+        for expected in &expected {
+            let found = f.call_one(&[&there, &seed]).unwrap();
+            close(name, &found, expected);
+        }
+    }
+    let (f, seed) = (drawing(Options::default()), seed());
+    let callable = move |x: &Tensor, seed: &Tensor| f.call_one(&[x, seed]);
+    let mut step = cuda::capture(callable, &[&there, &seed], 1).unwrap();
+    // The first was drawn when it was warmed up.
+    for expected in &expected[1..] {
+        let found = step.replay_one(&[&there, &seed]).unwrap();
+        close("recorded", &found, expected);
+    }
+    assert_eq!(step.stats().replayed, 5);
+    assert_eq!(seed.item().unwrap().as_i64(), first + 6);
 }

@@ -107,9 +107,10 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// What `work` asks of the stream it is given, recorded instead of done.
+    /// What `work` asks of the stream it is given, recorded instead of done. Memory may be asked for meanwhile only where `allocates` says so.
     fn record_work(
         &self,
+        _allocates: bool,
         _work: &mut dyn FnMut(Stream) -> Result<()>,
     ) -> Result<Box<dyn Replayed>> {
         Err(err!(UnsupportedDevice, "{} records no work", self.id()))

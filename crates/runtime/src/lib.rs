@@ -4,10 +4,12 @@
 //!   plan ──▶ execute ──▶ Device ┬─ cpu    machine code on the pool, or the interpreter through `runner`
 //!            tensors            ├─ cuda   the driver, by dlopen
 //!            storage            └─ null   nothing, on record
+//!            capture: any callable on tensors, as one launch
 //!   underneath: pool (threads, our own or `openmp`'s), memory (caching allocators), code (executable memory), fork (what a child rebuilds)
 //! ```
 #![warn(missing_docs)]
 
+pub mod capture;
 pub mod code;
 pub mod cpu;
 pub mod cuda;

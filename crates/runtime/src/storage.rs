@@ -251,6 +251,21 @@ impl Kept {
         }
     }
 
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Whether it keeps that one.
+    pub fn is_of(&self, storage: &Storage) -> bool {
+        self.storage.is_same(storage)
+    }
+
+    /// The storage, whoever has it.
+    pub fn storage(&self) -> Storage {
+        self.storage.clone()
+    }
+
     /// The storage, if nobody has it any more.
     #[inline]
     pub fn again(&self) -> Option<Storage> {

@@ -212,6 +212,8 @@ pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const EVENT_NO_TIMING: c_uint = 2;
 /// Only this thread is forbidden what a capture cannot hold.
 pub(super) const CAPTURE_THIS_THREAD: c_int = 1;
+/// Nobody is: whoever records sees to it, and may ask for memory.
+pub(super) const CAPTURE_RELAXED: c_int = 2;
 
 /// Answers of the driver that mean something to us.
 pub(super) mod answer {

@@ -7,6 +7,7 @@
 use super::abi::{CuContext, CuDevice};
 use super::driver::{Driver, LIBRARIES};
 use super::launches::Launches;
+use crate::device::{DeviceId, DeviceKind};
 use crate::fork::{self, PerProcess};
 use oxyfuel_base::{Result, ensure, err};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub fn driver() -> Result<Arc<Driver>> {
 pub(super) struct Context {
     pub driver: Arc<Driver>,
     pub device: CuDevice,
+    pub id: DeviceId,
     pub launches: Arc<Launches>,
     context: CuContext,
     generation: u64,
@@ -49,6 +51,10 @@ impl Context {
             launches: driver.launches(device),
             driver,
             device,
+            id: DeviceId {
+                kind: DeviceKind::Cuda,
+                index,
+            },
             context,
             generation: fork::generation(),
         })

@@ -4,9 +4,9 @@
 //! sees what was left behind. One test uses it at a time.
 
 use super::abi::{
-    CuContext, CuDevice, CuEvent, CuFunction, CuGraph, CuGraphExec, CuLink, CuModule, CuNode,
-    CuPointer, CuPool, CuResult, CuStream, KernelNode, LaunchConfig, PoolProps, UpdateResult,
-    answer, device_attribute, pool_attribute,
+    CAPTURE_RELAXED, CuContext, CuDevice, CuEvent, CuFunction, CuGraph, CuGraphExec, CuLink,
+    CuModule, CuNode, CuPointer, CuPool, CuResult, CuStream, KernelNode, LaunchConfig, PoolProps,
+    UpdateResult, answer, device_attribute, pool_attribute,
 };
 use super::driver::Driver;
 use std::cell::RefCell;
@@ -41,6 +41,8 @@ pub(super) struct State {
     /// Size and bytes of each block, by its address.
     blocks: BTreeMap<usize, (usize, Vec<u8>)>,
     capturing: BTreeMap<usize, Vec<Work>>,
+    /// Whether memory must not be asked for while work is recorded.
+    strict: bool,
     graphs: BTreeMap<usize, Vec<Work>>,
     keep: u64,
 }
@@ -59,6 +61,7 @@ impl State {
         next: 0x1000,
         blocks: BTreeMap::new(),
         capturing: BTreeMap::new(),
+        strict: false,
         graphs: BTreeMap::new(),
         keep: 0,
     };
@@ -250,6 +253,9 @@ fakes! {
         put(free, s.memory - s.used())
     };
     cuMemAlloc_v2(address: *mut CuPointer, bytes: usize) |s| {
+        if s.strict && !s.capturing.is_empty() {
+            return 900;
+        }
         s.take(bytes).map_or(answer::OUT_OF_MEMORY, |block| put(address, block))
     };
     cuMemFree_v2(address: CuPointer) |s| s.give(address);
@@ -259,7 +265,16 @@ fakes! {
     cuMemFreeHost(address: *mut c_void) |s| s.give(address as u64);
     cuMemcpyHtoD_v2(to: CuPointer, from: *const c_void, bytes: usize) |_s| copy(to, from as u64, bytes);
     cuMemcpyDtoH_v2(to: *mut c_void, from: CuPointer, bytes: usize) |_s| copy(to as u64, from, bytes);
-    cuMemcpyDtoDAsync_v2(to: CuPointer, from: CuPointer, bytes: usize, _stream: CuStream) |_s| copy(to, from, bytes);
+    cuMemcpyDtoDAsync_v2(to: CuPointer, from: CuPointer, bytes: usize, stream: CuStream) |s| {
+        match s.capturing.get_mut(&(stream.0 as usize)) {
+            // A copy has no function.
+            Some(recorded) => {
+                recorded.push(Work { function: 0, word: to });
+                answer::SUCCESS
+            }
+            None => copy(to, from, bytes),
+        }
+    };
     cuMemPoolCreate(pool: *mut CuPool, props: *const PoolProps) |s| {
         // SAFETY: whoever makes a pool says what it is made of.
         assert_eq!(unsafe { (*props).location_kind }, 1);
@@ -292,7 +307,8 @@ fakes! {
     cuStreamSynchronize(stream: CuStream) |s| if s.capturing.contains_key(&(stream.0 as usize)) { 900 } else { s.fault };
     cuStreamWaitEvent(_stream: CuStream, _event: CuEvent, _flags: c_uint) |_s| answer::SUCCESS;
     cuStreamQuery(stream: CuStream) |s| if s.alive.contains_key(&(stream.0 as usize)) { answer::NOT_READY } else { 400 };
-    cuStreamBeginCapture_v2(stream: CuStream, _mode: c_int) |s| {
+    cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) |s| {
+        s.strict = mode != CAPTURE_RELAXED;
         match s.capturing.insert(stream.0 as usize, Vec::new()) {
             None => answer::SUCCESS,
             Some(_) => 901,
@@ -381,7 +397,11 @@ fakes! {
         s.graphs.remove(&(exec.0 as usize));
         s.end(exec.0, "exec")
     };
-    cuGraphNodeGetType(_node: CuNode, kind: *mut c_int) |_s| put(kind, 0);
+    cuGraphNodeGetType(node: CuNode, kind: *mut c_int) |s| {
+        let (graph, number) = (node.0 as usize & !0xfff, node.0 as usize & 0xfff);
+        let work = s.graphs.get(&graph).and_then(|work| work.get(number));
+        put(kind, c_int::from(work.is_some_and(|work| work.function == 0)))
+    };
     cuGraphKernelNodeGetParams_v2(node: CuNode, params: *mut KernelNode) |s| {
         let (graph, number) = (node.0 as usize & !0xfff, node.0 as usize & 0xfff);
         let work = s.graphs.get(&graph).and_then(|work| work.get(number));

@@ -9,8 +9,8 @@
 //! lock these objects, so they may move between threads but not be shared by them.
 
 use super::abi::{
-    CAPTURE_THIS_THREAD, CuGraph, CuGraphExec, CuNode, CuStream, KernelNode, UpdateResult,
-    node_kind,
+    CAPTURE_RELAXED, CAPTURE_THIS_THREAD, CuGraph, CuGraphExec, CuNode, CuStream, KernelNode,
+    UpdateResult, node_kind,
 };
 use super::context::Context;
 use super::module::Params;
@@ -68,15 +68,19 @@ impl Recorded {
         }
     }
 
-    /// What `work` asks of `stream`, instead of being done. Nothing that waits for the device may be asked on this thread meanwhile.
-    pub(super) fn of_work(stream: &OwnStream, work: impl FnOnce() -> Result<()>) -> Result<Self> {
+    /// What `work` asks of `stream`, instead of being done. Nothing that waits for the device may be asked on this thread meanwhile, and memory only where `allocates` says so.
+    pub(super) fn of_work(
+        stream: &OwnStream,
+        allocates: bool,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Self> {
+        let mode = match allocates {
+            true => CAPTURE_RELAXED,
+            false => CAPTURE_THIS_THREAD,
+        };
         let entered = stream.context.enter()?;
         // SAFETY: the stream is alive.
-        unsafe {
-            entered
-                .driver()
-                .capture_begin(stream.raw, CAPTURE_THIS_THREAD)
-        }?;
+        unsafe { entered.driver().capture_begin(stream.raw, mode) }?;
         drop(entered);
         stream.context.launches.record(stream.handle());
         let mut capturing = Capturing(Some(stream));

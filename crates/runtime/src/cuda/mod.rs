@@ -14,6 +14,8 @@
 //! ```
 
 mod abi;
+#[cfg(test)]
+mod capture_tests;
 mod context;
 mod driver;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub use memory::{Pool, PoolBlock, PoolStats};
 pub use module::{CudaKernel, FunctionInfo};
 pub use stream::{Event, EventUse, OwnStream};
 
+use crate::capture::tape;
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, MemorySummary, Replayed, Stream,
 };
@@ -223,7 +226,7 @@ impl CudaDevice {
         stream: &OwnStream,
         work: impl FnOnce() -> Result<()>,
     ) -> Result<Recorded> {
-        Recorded::of_work(stream, work)
+        Recorded::of_work(stream, false, work)
     }
 
     /// Host memory that the device reaches directly, all zero.
@@ -232,6 +235,32 @@ impl CudaDevice {
         let address = pinned.address as u64;
         // SAFETY: the memory is initialised host memory of `bytes` bytes that lives as long as `pinned`.
         Ok(unsafe { Storage::on_device(DeviceId::CPU, None, address, bytes, Box::new(pinned)) })
+    }
+
+    /// Memory of the device, from what is kept for reuse or from the driver.
+    fn take(&self, bytes: usize) -> Result<Storage> {
+        let block = match self.memory.allocate(bytes) {
+            Ok(block) => block,
+            // A device that is lost answers every request with that, the next one included.
+            Err(_) => {
+                self.memory.trim();
+                let report = self.memory_summary()?;
+                return Err(err!(
+                    OutOfMemory,
+                    "{bytes} bytes are wanted on {} ({}), where {} of {} are free and {} are in use by our tensors",
+                    self.id(),
+                    self.info.name,
+                    report.free.unwrap_or(0),
+                    report.total,
+                    report.ours.live
+                )
+                .help("use smaller shapes, or drop tensors first"));
+            }
+        };
+        let address = block.address();
+        let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
+        // SAFETY: the block is `bytes` bytes of this device and lives in the storage.
+        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(block)) })
     }
 
     /// Machine code for this device.
@@ -321,31 +350,11 @@ impl Device for CudaDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Storage> {
-        let block = match self.memory.allocate(bytes) {
-            Ok(block) => block,
-            // A device that is lost answers every request with that, the next one included.
-            Err(_) => {
-                self.memory.trim();
-                let report = self.memory_summary()?;
-                return Err(err!(
-                    OutOfMemory,
-                    "{bytes} bytes are wanted on {} ({}), where {} of {} are free and {} are in use by our tensors",
-                    self.id(),
-                    self.info.name,
-                    report.free.unwrap_or(0),
-                    report.total,
-                    report.ours.live
-                )
-                .help("use smaller shapes, or drop tensors first"));
-            }
-        };
-        let address = block.address();
-        let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
-        // SAFETY: the block is `bytes` bytes of this device and lives in the storage.
-        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(block)) })
+        tape::allocate(self.id(), bytes, || self.take(bytes))
     }
 
     unsafe fn write(&self, to: u64, from: &[u8]) -> Result<()> {
+        tape::refuse(self.id(), "a copy from the host")?;
         let entered = self.context.enter()?;
         // SAFETY: promised by the caller.
         unsafe {
@@ -356,6 +365,7 @@ impl Device for CudaDevice {
     }
 
     unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        tape::refuse(self.id(), "a copy to the host")?;
         let entered = self.context.enter()?;
         let before = self.context.launches.so_far();
         // SAFETY: promised by the caller.
@@ -370,6 +380,8 @@ impl Device for CudaDevice {
 
     unsafe fn move_bytes(&self, from: u64, to: u64, bytes: usize, stream: Stream) -> Result<()> {
         let entered = self.context.enter()?;
+        let stream = tape::stream(self.id(), stream);
+        tape::copied(self.id(), from, to);
         // SAFETY: promised by the caller.
         unsafe { entered.driver().copy_async(to, from, bytes, raw(stream)) }
     }
@@ -456,13 +468,18 @@ impl Device for CudaDevice {
         true
     }
 
-    fn record_work(&self, work: &mut dyn FnMut(Stream) -> Result<()>) -> Result<Box<dyn Replayed>> {
+    fn record_work(
+        &self,
+        allocates: bool,
+        work: &mut dyn FnMut(Stream) -> Result<()>,
+    ) -> Result<Box<dyn Replayed>> {
         let stream = self.new_stream()?;
-        let recorded = self.record(&stream, || work(stream.handle()))?;
+        let recorded = Recorded::of_work(&stream, allocates, || work(stream.handle()))?;
         Ok(Box::new(recorded.instantiate()?))
     }
 
     fn synchronize(&self) -> Result<()> {
+        tape::refuse(self.id(), "a wait for the device")?;
         let entered = self.context.enter()?;
         let before = self.context.launches.so_far();
         // SAFETY: no arguments.
@@ -476,6 +493,7 @@ impl Device for CudaDevice {
     }
 
     fn mark(&self, stream: Stream) -> Result<Mark> {
+        tape::refuse(self.id(), "a mark in time")?;
         Ok(Mark(MarkKind::Cuda(self.event(stream, EventUse::Timing)?)))
     }
 

@@ -6,6 +6,7 @@ use super::abi::{
 };
 use super::context::Context;
 use super::driver::Driver;
+use crate::capture::tape;
 use crate::device::{Launch, LoadedKernel, MapShape};
 use oxyfuel_base::{Code, DType, Error, Result, ensure, err};
 use oxyfuel_plan::PtxModule;
@@ -173,7 +174,7 @@ pub struct CudaKernel {
     cluster: [u32; 3],
     shared_bytes: u32,
     persistent_blocks: Vec<u32>,
-    module: Module,
+    module: Arc<Module>,
 }
 
 impl CudaKernel {
@@ -229,7 +230,7 @@ impl CudaKernel {
             cluster,
             shared_bytes: ptx.shared_bytes,
             persistent_blocks: ptx.persistent_blocks.clone(),
-            module,
+            module: Arc::new(module),
         })
     }
 
@@ -387,6 +388,8 @@ impl LoadedKernel for CudaKernel {
         }
         let cluster = LaunchAttribute::cluster(self.cluster);
         let clustered = self.cluster != [1, 1, 1];
+        let device = self.module.context.id;
+        let stream = tape::stream(device, launch.stream);
         for (phase, (function, grid)) in self.module.functions.iter().zip(launch.grids).enumerate()
         {
             if grid.total() == 0 {
@@ -396,12 +399,12 @@ impl LoadedKernel for CudaKernel {
                 grid: self.blocks(phase, grid.extents)?,
                 block: [self.threads, 1, 1],
                 shared_bytes: self.shared_bytes,
-                stream: CuStream(launch.stream.0 as *mut c_void),
+                stream: CuStream(stream.0 as *mut c_void),
                 attributes: &cluster,
                 attribute_count: c_uint::from(clustered),
             };
             let launches = &self.module.context.launches;
-            launches.note(function.0 as usize, launch.stream);
+            launches.note(function.0 as usize, stream);
             // SAFETY: one pointer a parameter, which the driver copies before it returns; the rest is promised.
             unsafe {
                 driver.launch(
@@ -413,6 +416,7 @@ impl LoadedKernel for CudaKernel {
             }
             .map_err(|error| self.refused(*function, error))?;
         }
+        tape::launched(device, launch, || Box::new(self.module.clone()));
         Ok(())
     }
 }

@@ -13,18 +13,18 @@ use oxyfuel_plan::{
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-fn device(fake: &Fake) -> Arc<CudaDevice> {
+pub(super) fn device(fake: &Fake) -> Arc<CudaDevice> {
     CudaDevice::of(fake.open().unwrap(), 0, None).unwrap()
 }
 
 /// Nothing is alive and no context is left current.
-fn nothing_left(fake: &Fake) {
+pub(super) fn nothing_left(fake: &Fake) {
     let state = fake.state();
     assert!(state.alive.is_empty(), "{:?}", state.alive);
     assert_eq!((state.used(), entered()), (0, 0));
 }
 
-fn module(text: &str) -> PtxModule {
+pub(super) fn module(text: &str) -> PtxModule {
     PtxModule {
         text: text.into(),
         entries: vec!["entry".into()],
@@ -557,7 +557,7 @@ fn kernels_are_loaded_in_their_order() {
 }
 
 /// The first words of what was launched since the last time.
-fn launched(fake: &Fake) -> Vec<u64> {
+pub(super) fn launched(fake: &Fake) -> Vec<u64> {
     let works = std::mem::take(&mut fake.state().launched);
     works.iter().map(|work| work.word).collect()
 }

@@ -11,6 +11,7 @@
 use super::border::{Held, check_input, check_output, check_output_count, check_target};
 use super::instance::{Home, Instance};
 use super::{Program, Ready, Watch, Workspace};
+use crate::capture::tape;
 use crate::device::Stream;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
@@ -31,6 +32,7 @@ pub struct Bound {
 impl Bound {
     /// Runs the plan on the bound tensors. On a GPU the work may still be under way when this returns.
     pub fn call(&mut self) -> Result<()> {
+        tape::refuse(self.program.device.id(), "a call whose tensors are bound")?;
         let _held = Held::new(&self.storages)?;
         let instance = &self.ready.instance;
         // SAFETY: `Program::bind` checked every tensor against the instance and put its address in its place; `storages` keeps the

@@ -28,6 +28,7 @@ pub use bound::Bound;
 pub use hosted::{Host, LATER};
 pub use replay::ReplayStats;
 
+use crate::capture::tape;
 use crate::device::{Device, Launch, LoadedKernel, Stream};
 use crate::storage::{Kept, Storage};
 use crate::tensor::Tensor;
@@ -316,6 +317,9 @@ impl Program {
             check_input(tensor, spec, device)?;
         }
         let _borrowed = Borrowed::new(inputs, &instance.inputs)?;
+        if tape::is_any() {
+            self.tell(instance, inputs, targets);
+        }
         let workspace = self.workspace(ready, Stream::default());
         let mut workspace = workspace.map_err(|error| self.short_of_memory(instance, error))?;
         let mut call = || {
@@ -340,10 +344,29 @@ impl Program {
                 drop(workspace);
                 Err(self.short_of_memory(instance, error))
             }
+            // Memory of a recording is not that of other calls.
+            called if tape::is_on(device) => called,
             called => {
                 ready.put(workspace);
                 called
             }
+        }
+    }
+
+    /// Tells whoever records a callable which memory this call uses.
+    #[cold]
+    fn tell(&self, instance: &Instance, inputs: &[&Tensor], targets: &Targets<'_>) {
+        let device = self.device.id();
+        for (input, spec) in inputs.iter().zip(&instance.inputs) {
+            tape::used(device, input.storage(), spec.written);
+        }
+        for output in 0..instance.outputs.len() {
+            if let Some(target) = targets.get(output) {
+                tape::used(device, target.storage(), true);
+            }
+        }
+        for constant in self.constants.iter().flatten() {
+            tape::used(device, constant, false);
         }
     }
 
@@ -462,7 +485,8 @@ impl Program {
         workspace: &mut Workspace,
         between: &mut Watch<'_>,
     ) -> Result<()> {
-        if self.replays.is_some() && between.is_nobody() && !instance.apart && !self.waits {
+        let alone = between.is_nobody() && !self.waits && !tape::is_any();
+        if self.replays.is_some() && alone && !instance.apart {
             // SAFETY: promised by the caller.
             return unsafe { self.run_as_one(instance, workspace) };
         }
@@ -541,7 +565,7 @@ impl Program {
                     };
                     // SAFETY: promised by the caller.
                     unsafe { self.kernels[*kernel].launch(&launch) }?;
-                    if self.waits {
+                    if self.waits && !tape::is_any() {
                         self.device.synchronize()?;
                     }
                 }
@@ -629,6 +653,9 @@ impl Program {
     }
 
     fn workspace(&self, ready: &Ready, stream: Stream) -> Result<Box<Workspace>> {
+        if tape::is_on(self.device.id()) {
+            return self.new_workspace(&ready.instance, stream);
+        }
         let empty = ready.instance.arena_bytes == 0;
         if let Some(mut workspace) = ready.take()
             && (workspace.arena.is_some() || empty)

@@ -138,7 +138,7 @@ impl Program {
     /// As [`Program::run`].
     unsafe fn record(&self, instance: &Instance, workspace: &mut Workspace) -> Result<Recorded> {
         let stream = workspace.stream;
-        let work = self.device.record_work(&mut |recording| {
+        let work = self.device.record_work(false, &mut |recording| {
             workspace.stream = recording;
             // SAFETY: promised by the caller.
             unsafe { self.run_one_by_one(instance, workspace) }
