@@ -21,7 +21,8 @@ use crate::{Common, Source, env, show};
 Examples:
   oxyfuel run my.graph --input x.npy --input w.npy --save out
   oxyfuel run model.oxy --input x.npy
-  oxyfuel run --workload softmax --seed 7"
+  oxyfuel run --workload softmax --seed 7
+  oxyfuel run my.graph --profile trace.json"
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -37,6 +38,9 @@ pub struct RunArgs {
     /// Save each output as DIR/NUMBER.npy
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
+    /// Run it a second time, write where its time went as a trace for Chrome or Perfetto, and print a table
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Print data instead of text
     #[arg(long)]
     json: bool,
@@ -61,11 +65,19 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .iter()
         .map(|h| to_device(h, compiler.device()))
         .collect::<Result<Vec<_>>>()?;
-    let outputs = executable.run(&tensors.iter().collect::<Vec<_>>())?;
+    let borrowed: Vec<&Tensor> = tensors.iter().collect();
+    let outputs = executable.run(&borrowed)?;
     let outputs = outputs
         .iter()
         .map(from_device)
         .collect::<Result<Vec<_>>>()?;
+    if let Some(path) = &args.profile {
+        let (again, profile) = oxyfuel::profile(|| executable.run(&borrowed))?;
+        again?;
+        let written = std::fs::write(path, profile.chrome_trace());
+        written.map_err(|error| crate::compare::file_error(path, &error))?;
+        eprint!("{profile}");
+    }
     if let Some(dir) = &args.save {
         std::fs::create_dir_all(dir).map_err(|error| crate::compare::file_error(dir, &error))?;
         for (number, output) in outputs.iter().enumerate() {

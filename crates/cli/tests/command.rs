@@ -337,6 +337,37 @@ fn run_takes_and_gives_arrays() {
 }
 
 #[test]
+fn run_says_where_its_time_went() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json").display().to_string();
+    let output = run(&["run", "--workload", "softmax", "--profile", &trace]);
+    assert!(output.status.success());
+    assert!(stdout(&output).starts_with("output 0"));
+    let table = stderr(&output);
+    assert!(
+        table.starts_with("wall ") && table.contains("device") && table.contains("1 reduction"),
+        "{table}"
+    );
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let rows: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["ph"] == "M")
+        .map(|event| &event["args"]["name"])
+        .collect();
+    assert_eq!(rows, ["host", "cpu"]);
+    let device = events
+        .iter()
+        .find(|event| event["pid"] == 1 && event["ph"] == "X");
+    let kernel = device.unwrap();
+    assert!(kernel["dur"].as_f64().unwrap() > 0.0);
+    assert!(!kernel["args"]["ops"].as_str().unwrap().is_empty());
+    let nowhere = folder.path().join("no/trace.json").display().to_string();
+    let output = run(&["run", "--workload", "softmax", "--profile", &nowhere]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn saved_functions_are_run_with_what_they_captured() -> oxyfuel::Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -14,6 +14,7 @@ use oxyfuel_graph::Graph;
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
+use oxyfuel_runtime::profile;
 
 use crate::cache::{Cache, Found, Label, Miss, Missed, lines, plan_key};
 use crate::executable::Executable;
@@ -161,7 +162,8 @@ impl Compiler {
             lock(&self.stats).memory_hits += 1;
             return Ok((known, Origin::Memory));
         }
-        let executable = Arc::new(self.make(graph)?);
+        let made = profile::compiling(&graph.name, || self.make(graph));
+        let executable = Arc::new(made?);
         let origin = executable.record().origin;
         let mut known = lock(&self.known);
         // Two threads may compile the same graph at once; both results are good and the first one stays.

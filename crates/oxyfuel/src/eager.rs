@@ -12,6 +12,7 @@ use oxyfuel_base::error::caught;
 use oxyfuel_base::{Code, Expr, Result, Scalar, err};
 use oxyfuel_engine::Executable;
 use oxyfuel_graph::{Builder, Graph, Op, Operand as Value, ValueId};
+use oxyfuel_runtime::profile;
 use oxyfuel_runtime::tensor as rt;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -282,6 +283,8 @@ fn load(graph: &Graph, tensors: &[&rt::Tensor]) -> Result<Executable> {
     let options = Options::default();
     let device = tensors.first().map(|tensor| tensor.device().into());
     let (target, handle) = machine::target(device.unwrap_or_default(), &options)?;
-    let compiled = caught(|| oxyfuel_engine::compile(graph, &target, &options, false))?;
-    Executable::load(compiled.plan, compiled.record, handle)
+    profile::compiling(&graph.name, || {
+        let compiled = caught(|| oxyfuel_engine::compile(graph, &target, &options, false))?;
+        Executable::load(compiled.plan, compiled.record, handle)
+    })
 }

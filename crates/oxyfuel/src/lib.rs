@@ -26,6 +26,7 @@
 //! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
 //! | what each kernel takes, and its share of the roofline | [`Compiled::explain_measured`] |
+//! | where the time of a program goes | [`profile`](profile()) |
 //! | CUDA graphs of any callable | [`cuda`] |
 //! | layers and their weights | [`nn`], [`io`] |
 //! | kernels of your own | [`kernel`] |
@@ -73,6 +74,7 @@ mod ops;
 mod padding;
 mod polynomial;
 mod pool;
+mod profile;
 mod random;
 mod recipe;
 mod scatter;
@@ -114,5 +116,6 @@ pub use oxyfuel_graph::{Graph, Meet};
 pub use oxyfuel_runtime::execute::StepTime;
 pub use oxyfuel_runtime::tensor::element::Element;
 pub use pool::Pooling;
+pub use profile::{Category, DeviceTime, Profile, Row, Span, profile};
 pub use structure::Tensors;
 pub use tensor::Tensor;

@@ -1,9 +1,10 @@
 //! Tensors of a GPU, where there is one; without one, only the sentences that say so.
 
 use oxyfuel::{
-    Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit, nn,
-    structure,
+    Category, Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit,
+    nn, structure,
 };
+use std::time::Duration;
 
 fn gpu() -> Option<Device> {
     let device = Device::cuda(0);
@@ -522,4 +523,38 @@ fn random_numbers_of_a_recording_are_new_at_each_replay() {
     }
     assert_eq!(step.stats().replayed, 5);
     assert_eq!(seed.item().unwrap().as_i64(), first + 6);
+}
+
+#[test]
+fn a_profile_has_times_of_host_and_device() {
+    for device in [Some(Device::cpu()), gpu()].into_iter().flatten() {
+        let f = compile(|x: &Tensor| (x + 1.0).softmax(-1), replaying()).unwrap();
+        let x = randn(&[256, 512], 0).to_device(device);
+        let calls = || {
+            (0..3)
+                .map(|_| f.call_one(&[&x]))
+                .collect::<Result<Vec<_>>>()
+        };
+        let (called, profile) = oxyfuel::profile(calls).unwrap();
+        close("profiled", &called.unwrap()[2], &(&x + 1.0).softmax(-1));
+        assert_eq!(profile.wall(), profile.device() + profile.overhead());
+        assert!(profile.compile() > Duration::ZERO && profile.device() > Duration::ZERO);
+        let rows = profile.rows();
+        let kernel = rows
+            .iter()
+            .find(|row| row.category == Category::Reduction)
+            .unwrap();
+        assert_eq!(kernel.calls, 3);
+        assert!(kernel.self_device > Duration::ZERO);
+        assert!(kernel.ops.iter().any(|op| op == "add"), "{profile}");
+        let row = format!("\"name\":\"{device}\"");
+        assert!(profile.chrome_trace().contains(&row), "{row}");
+    }
+    let Some(gpu) = gpu() else { return };
+    let x = randn(&[256, 512], 0).to_device(gpu);
+    let mut step = cuda::capture(|x: &Tensor| (x + 1.0).softmax(-1), &[&x], 1).unwrap();
+    let (replayed, profile) = oxyfuel::profile(|| step.replay_one(&[&x])).unwrap();
+    close("replayed", &replayed.unwrap(), &(&x + 1.0).softmax(-1));
+    assert_eq!(profile.launches(), [(Category::Replay, 1)]);
+    assert!(profile.device() > Duration::ZERO);
 }

@@ -4,7 +4,7 @@
 //!   plan ──▶ execute ──▶ Device ┬─ cpu    machine code on the pool, or the interpreter through `runner`
 //!            tensors            ├─ cuda   the driver, by dlopen
 //!            storage            └─ null   nothing, on record
-//!            capture: any callable on tensors, as one launch
+//!            capture: any callable on tensors, as one launch; profile: where time goes
 //!   underneath: pool (threads, our own or `openmp`'s), memory (caching allocators), code (executable memory), fork (what a child rebuilds)
 //! ```
 #![warn(missing_docs)]
@@ -22,6 +22,7 @@ pub mod openmp;
 pub mod overlap;
 pub mod pipe;
 pub mod pool;
+pub mod profile;
 pub mod runner;
 pub mod storage;
 pub mod tensor;

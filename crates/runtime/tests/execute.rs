@@ -12,11 +12,13 @@ use oxyfuel_runtime::execute::Program;
 use oxyfuel_runtime::memory::HostAllocator;
 use oxyfuel_runtime::null::{NullCall, NullDevice};
 use oxyfuel_runtime::pool::{Pool, PoolOptions};
+use oxyfuel_runtime::profile::{Category, compiling, profile};
 use oxyfuel_runtime::runner::{KernelRunner, PreparedKernel, RunnerArg};
 use oxyfuel_runtime::tensor::Tensor;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Counts what this thread asks for, to show that a steady call asks for nothing.
 struct Counting;
@@ -602,6 +604,60 @@ fn a_device_is_waited_for_after_each_kernel_where_that_is_asked() {
         })
         .collect();
     assert_eq!(order, [true, false, true, false]);
+}
+
+#[test]
+fn a_profile_says_where_time_went() {
+    let device = cpu(1);
+    let program = program(fixed(4096, true), &device).unwrap();
+    let x = ramp(4096, 1.0);
+    let (_, profile) = profile(|| {
+        compiling("made", || std::thread::sleep(Duration::from_millis(2)));
+        for _ in 0..3 {
+            program.call(&[&x, &x]).unwrap();
+        }
+    })
+    .unwrap();
+    assert_eq!(profile.wall(), profile.device() + profile.overhead());
+    assert!(profile.compile() >= Duration::from_millis(2));
+    assert_eq!(profile.total, profile.wall() + profile.compile());
+    let rows = profile.rows();
+    let row = |name: &str, category| {
+        let found = rows
+            .iter()
+            .find(|row| row.name == name && row.category == category);
+        found.unwrap()
+    };
+    let plan = row(&program.plan().name, Category::Call);
+    let kernel = row("add", Category::Pointwise);
+    assert_eq!((plan.calls, kernel.calls), (3, 6));
+    assert!(kernel.self_device > Duration::ZERO && kernel.self_device == kernel.total_device);
+    assert!(kernel.total_device <= plan.total_device && plan.self_host <= plan.total_host);
+    assert_eq!(profile.launches(), [(Category::Pointwise, 6)]);
+    // Parts lie within what they are parts of, on the host's clock.
+    for span in &profile.spans {
+        let Some(parent) = span.parent.map(|parent| &profile.spans[parent]) else {
+            continue;
+        };
+        assert!(span.begin >= parent.begin);
+        assert!(span.begin + span.host <= parent.begin + parent.host);
+    }
+    let text = profile.to_string();
+    assert!(text.starts_with("wall ") && text.contains("launches: 6 pointwise"));
+    let trace = profile.chrome_trace();
+    for part in [
+        "\"name\":\"host\"",
+        "\"name\":\"cpu\"",
+        "\"cat\":\"compile\"",
+    ] {
+        assert!(trace.contains(part), "{trace}");
+    }
+    // Two rows of metadata, one compile, three calls, six kernels in two rows.
+    assert_eq!(trace.matches("\"ph\"").count(), 2 + 1 + 3 + 12);
+    // Nothing is seen outside.
+    program.call(&[&x, &x]).unwrap();
+    let (_, empty) = oxyfuel_runtime::profile::profile(|| ()).unwrap();
+    assert!(empty.spans.is_empty());
 }
 
 /// One kernel of two phases: `tmp = a + b` with the first three words, `out = tmp + a` with the next three.

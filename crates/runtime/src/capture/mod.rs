@@ -214,7 +214,7 @@ impl Captured {
         };
         let recording = &mut self.kinds[kind].recordings[found];
         recording.used = self.clock;
-        let (results, moved) = recording.launch(inputs)?;
+        let (results, moved) = recording.launch(&self.name, &device, inputs)?;
         self.stats.replayed += 1;
         self.stats.moved += moved;
         Ok(results)

@@ -2,6 +2,7 @@
 
 use super::tape::{Noted, Running};
 use crate::device::{Device, Replayed, Stream};
+use crate::profile;
 use crate::storage::{Kept, Storage};
 use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
@@ -9,6 +10,7 @@ use oxyfuel_base::{DType, Result, ensure, err};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Runs the callable.
 pub(super) type Run<'a> = dyn FnMut(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
@@ -168,7 +170,12 @@ impl Recording {
     }
 
     /// Does the recorded work on these arguments, which [`Self::fits`] allows and which have the form of those that it was recorded with. Says how many launches got other words.
-    pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, u64)> {
+    pub fn launch(
+        &mut self,
+        name: &str,
+        device: &Arc<dyn Device>,
+        inputs: &[&Tensor],
+    ) -> Result<(Vec<Tensor>, u64)> {
         let _borrowed = Borrowed::new(inputs, &self.arguments)?;
         let changed = self.follow(inputs)?;
         let results: Result<Vec<Tensor>> = self
@@ -177,10 +184,21 @@ impl Recording {
             .map(|out| self.result(out, inputs))
             .collect();
         let results = results?;
+        let mut call = match profile::is_on() {
+            true => Some(profile::Call::begin(device)?),
+            false => None,
+        };
+        if let Some(call) = &mut call {
+            call.mark(Stream::default())?;
+        }
         // SAFETY: every address that is recorded leads into memory that this recording keeps, into tensors that it holds, or into
         // the arguments, which are there for the time of the call and have the form that the work was recorded for; the default
         // stream does what is asked of the device in order, so that memory which is let go after this is not used before it is done.
         unsafe { self.work.launch(Stream::default()) }?;
+        if let Some(mut call) = call {
+            call.mark(Stream::default())?;
+            call.end_replay(name);
+        }
         Ok((results, changed))
     }
 

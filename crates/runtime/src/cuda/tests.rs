@@ -12,6 +12,7 @@ use oxyfuel_plan::{
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(super) fn device(fake: &Fake) -> Arc<CudaDevice> {
     CudaDevice::of(fake.open().unwrap(), 0, None).unwrap()
@@ -631,4 +632,30 @@ fn copies_that_moved_are_recorded_again() {
     let stats = program.replay_stats().unwrap();
     assert_eq!((stats.recorded, stats.replayed), (3, 3));
     drop(held);
+}
+
+#[test]
+fn a_profile_has_the_times_of_the_device() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
+    program.replay(true);
+    for _ in 0..2 {
+        program.call(&[]).unwrap();
+    }
+    let work = || program.call(&[]).map(drop);
+    let (called, profile) = crate::profile::profile(work).unwrap();
+    called.unwrap();
+    // The driver says that everything takes as long.
+    let each = Duration::from_micros(2500);
+    assert_eq!(profile.device(), 2 * each);
+    let rows = profile.rows();
+    let first = rows.iter().find(|row| row.name == "first").unwrap();
+    assert_eq!((first.calls, first.self_device), (1, each));
+    assert_eq!(first.ops, ["add"]);
+    assert!(profile.chrome_trace().contains("\"name\":\"cuda:0\""));
+    // Who looks at each kernel sees each kernel.
+    assert_eq!(program.replay_stats().unwrap().replayed, 1);
+    drop((profile, program, gpu));
+    nothing_left(&fake);
 }

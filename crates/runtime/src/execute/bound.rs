@@ -13,6 +13,7 @@ use super::instance::{Home, Instance};
 use super::{Program, Ready, Watch, Workspace};
 use crate::capture::tape;
 use crate::device::Stream;
+use crate::profile;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use oxyfuel_base::{Error, Result, ensure, err};
@@ -38,8 +39,16 @@ impl Bound {
         // SAFETY: `Program::bind` checked every tensor against the instance and put its address in its place; `storages` keeps the
         // memory alive, and it is held for the time of the call; arena and constants are the workspace's and the program's own.
         unsafe {
-            self.program
-                .run(instance, &mut self.workspace, &mut Watch::nobody())
+            if !profile::is_on() {
+                let nobody = &mut Watch::nobody();
+                return self.program.run(instance, &mut self.workspace, nobody);
+            }
+            let mut call = profile::Call::begin(&self.program.device)?;
+            let mut mark = |_, stream| call.mark(stream);
+            let watch = &mut Watch(Some(&mut mark));
+            self.program.run(instance, &mut self.workspace, watch)?;
+            call.end(&self.program.plan);
+            Ok(())
         }
     }
 }

@@ -30,6 +30,7 @@ pub use replay::ReplayStats;
 
 use crate::capture::tape;
 use crate::device::{Device, Launch, LoadedKernel, Stream};
+use crate::profile;
 use crate::storage::{Kept, Storage};
 use crate::tensor::Tensor;
 use crate::tensor::layout::Layout;
@@ -304,6 +305,24 @@ impl Program {
 
     /// `results` is given each output that has no target, in order.
     fn call_to(
+        &self,
+        ready: &Ready,
+        inputs: &[&Tensor],
+        targets: &Targets<'_>,
+        between: &mut Watch<'_>,
+        results: &mut dyn FnMut(usize, Tensor),
+    ) -> Result<()> {
+        if !profile::is_on() || !between.is_nobody() || tape::is_any() {
+            return self.call_watched(ready, inputs, targets, between, results);
+        }
+        let mut call = profile::Call::begin(&self.device)?;
+        let mut mark = |_, stream| call.mark(stream);
+        self.call_watched(ready, inputs, targets, &mut Watch(Some(&mut mark)), results)?;
+        call.end(&self.plan);
+        Ok(())
+    }
+
+    fn call_watched(
         &self,
         ready: &Ready,
         inputs: &[&Tensor],
