@@ -5,7 +5,7 @@
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
 defaults of the process, `explain`, which says what became of a model, `recompiles`, which says what was compiled again, `trim`, which gives kept memory
-back, `memory_summary`, which says where memory is, `recordings`, which says what is launched as one on a GPU, `cuda_graph`, which records any callable, and the errors.
+back, `memory_summary`, which says where memory is, `recordings`, which says what is launched as one on a GPU, `cuda_graph`, which records any callable, `refreeze` and `release` for weights that were frozen, and the errors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .backend import backend
 from .captured import CudaGraph, cuda_graph
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import Explanation, GraphReport, explain
+from .frozen import refreeze, release
 from .memory import memory_summary
 from .options import Options
 from .recompiles import Recompile, recompiles
@@ -39,6 +40,8 @@ __all__ = [
     "memory_summary",
     "recompiles",
     "recordings",
+    "refreeze",
+    "release",
     "trim",
 ]
 

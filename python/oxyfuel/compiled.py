@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _native, _torch
+from . import _native, _torch, frozen
 from .describe import Description, describe
 from .options import Options
 from .images import channels_last
@@ -33,6 +33,7 @@ class OutputCode(_torch.BoxedCode):
         self.role = role
         self.settings = settings
         self.objects = objects
+        frozen.remember(self)
 
     @classmethod
     def eager(cls, gm: torch.fx.GraphModule, role: str) -> OutputCode:
@@ -80,9 +81,16 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     part_biases(gm)
     description = describe(gm, role)
     external = _nodes_of(gm, options.external) if options.external else []
-    settings = options.native(external, torch.get_num_threads(), description.device)
+    settings = options.native(external, torch.get_num_threads(), description.device, _frozen(description, options, role))
     graph = _native.compile(description.text, settings, description.objects)
     return OutputCode(graph, role, settings, description.objects, _facts(gm, description, graph.steps, options, role))
+
+
+def _frozen(description: Description, options: Options, role: str) -> list[int]:
+    """The inputs that stay what they are: parameters and buffers that an inference graph only reads."""
+    if not options.freezing or role != "inference" or description.device != "cpu":
+        return []
+    return [i for i in _torch.static_inputs() if i not in description.written]
 
 
 def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, options: Options, role: str) -> Facts | None:

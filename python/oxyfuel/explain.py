@@ -105,6 +105,11 @@ class GraphReport:
         return list(self.said["externals"]) if self.said else []
 
     @property
+    def frozen(self) -> str | None:
+        """What is computed once of frozen weights; none where nothing is."""
+        return self.said["frozen"] if self.said else None
+
+    @property
     def verdict(self) -> dict[str, Any] | None:
         """What the graph alone should take and gain."""
         return self.said["verdict"] if self.said else None
@@ -299,6 +304,8 @@ def _describe(graph: GraphReport) -> list[str]:
         where = f" at {call['lines'][0]}" if call["lines"] else ""
         work = "" if call["flops"] is None else f"; {call['flops']:,} operations{_expected(call)}"
         lines.append(f"  torch runs {call['target']}{where}: {call['reason']}{work}")
+    if graph.frozen is not None:
+        lines.append(f"  {graph.frozen}")
     lines.append(f"  memory between kernels: {graph.said['memory']['arena']} bytes")
     if graph.recording is not None:
         lines.append(f"  {graph.recording}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from . import errors
@@ -30,6 +30,8 @@ class Options:
     fallback_random: bool = False
     deterministic: bool = False
     external: tuple[str, ...] = ()
+    contractions: str = "auto"
+    freezing: bool = False
     threads: int = 0
     target: str = ""
     output_pool: bool = True
@@ -53,11 +55,11 @@ class Options:
         """Whether rows of results on a GPU may be further apart than eager's."""
         return self.result_strides == "auto" and self.mode in RECORDED
 
-    def native(self, external: list[str], threads: int, device: str = "cpu") -> str:
-        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's."""
-        names = ("mode", "numerics", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "cache_dir", "trace_dir")
+    def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = ()) -> str:
+        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are."""
+        names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
-        return json.dumps({**settings, "device": device, "external": external, "threads": self.threads or threads, "follow_threads": self.threads == 0})
+        return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ KEYS: dict[str, Key] = {
     "fallback_random": Key(_bool, "true (eager's random numbers) or false"),
     "deterministic": Key(_bool, "true (the same bits whatever thread is faster; as torch.use_deterministic_algorithms) or false"),
     "external": Key(_names, "operators that torch runs itself, such as [\"aten.softmax\"]"),
+    "contractions": Key(_one_of("auto", "own", "torch"), "auto (products, convolutions and attention run where that was measured to be faster), own or torch"),
+    "freezing": Key(_bool, "true (weights of inference graphs do not change: what follows from them alone is computed once) or false"),
     "threads": Key(_count, "a number; 0 for as many as torch uses", "OXYFUEL_NUM_THREADS"),
     "target": Key(_text, "a target's name, such as avx2; empty for the best of this machine"),
     "output_pool": Key(_bool, "true (large outputs come from a pool that keeps their pages) or false"),

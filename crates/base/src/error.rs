@@ -121,6 +121,7 @@ codes! {
     TooLarge           "E0603" User     "Something exceeds a stated limit.";
     DivisionByZero     "E0604" User     "A size expression divides by zero.";
     MemoryLimit        "E0605" User     "A call would take more memory than the option `memory_limit` allows.";
+    StaleFrozen        "E0606" User     "A frozen tensor was changed, released or declared invalid after what follows from it had been computed.";
 
     NoDriver           "E0701" Machine  "No CUDA driver can be loaded.";
     NoDevice           "E0702" Machine  "The device asked for does not exist on this machine.";

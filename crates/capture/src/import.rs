@@ -30,6 +30,8 @@ pub enum Products {
     Host,
     /// Our kernels.
     Own,
+    /// Whoever was measured to be faster: [`crate::aten::choice`].
+    Faster,
 }
 
 /// What an import may be told.
@@ -38,6 +40,8 @@ pub struct ImportOptions {
     /// Names of nodes that shall be external whatever their row says.
     pub external: BTreeSet<String>,
     pub products: Products,
+    /// Inputs of the description, by position, that are the same at every call.
+    pub frozen: BTreeSet<usize>,
     pub random: Random,
 }
 
@@ -175,8 +179,15 @@ impl<'d> Importer<'d> {
             draws: vec![],
         };
         importer.symbols(description)?;
-        for input in &description.inputs {
+        for (number, input) in description.inputs.iter().enumerate() {
             importer.input(input)?;
+            let written = description.mutations.iter().any(|m| m.input == number);
+            if options.frozen.contains(&number)
+                && !written
+                && let Some(InputKind::Tensor(at)) = importer.signature.inputs.last()
+            {
+                importer.b.freeze(*at);
+            }
         }
         for constant in &description.constants {
             importer

@@ -1,6 +1,6 @@
 //! `tests/filetests/capture`: a description in, the graph's text out, then what stays with the host and why.
 //!
-//! `products=own` compiles matrix products; `random=own` draws random numbers in kernels; `external=a,b` names nodes that shall stay with the host.
+//! `products=own` compiles matrix products, `products=faster` those that are faster than the host's; `frozen=1,2` names inputs that stay what they are; `random=own` draws random numbers in kernels; `external=a,b` names nodes that shall stay with the host.
 
 use oxyfuel_capture::{ImportOptions, Imported, Products, Random, import, read};
 use oxyfuel_testkit::{Case, run_folder};
@@ -21,6 +21,7 @@ fn options(case: &Case) -> Result<ImportOptions, String> {
     let products = match case.arg("products") {
         None | Some("host") => Products::Host,
         Some("own") => Products::Own,
+        Some("faster") => Products::Faster,
         Some(other) => return Err(format!("unknown products `{other}`")),
     };
     let random = match case.arg("random") {
@@ -32,6 +33,9 @@ fn options(case: &Case) -> Result<ImportOptions, String> {
     Ok(ImportOptions {
         products,
         random,
+        frozen: (case.arg("frozen").unwrap_or_default().split(','))
+            .filter_map(|n| n.parse().ok())
+            .collect(),
         external: names.filter(|n| !n.is_empty()).map(str::to_owned).collect(),
     })
 }

@@ -9,6 +9,7 @@
 //! | `assemble.rs` | kernels, buffers and steps become a plan |
 //! | `cost/` | bytes and operations of kernels, host calls and uncompiled operators |
 //! | `executable.rs` | a plan on a device, callable, with its guards |
+//! | `frozen.rs` | a graph with frozen inputs: what runs once, and what runs at every call |
 //! | `interpret.rs` | the tile interpreter as a runner and as a judge |
 //! | `joint.rs` | rules on a joint graph before the host cuts it in two |
 //! | `kernel.rs` | users' own tile programs |
@@ -30,6 +31,7 @@ pub mod cost;
 mod executable;
 pub mod explain;
 mod figures;
+mod frozen;
 mod interpret;
 mod joint;
 mod kernel;
@@ -46,6 +48,7 @@ pub use agree::{agree, same};
 pub use executable::{Executable, Mismatch};
 pub use explain::{Basis, Explanation, explain};
 pub use figures::{Figures, HostFigures, Level};
+pub use frozen::Frozen;
 pub use interpret::Interpreter;
 pub use joint::rewrite_joint;
 pub use kernel::{UserKernel, compile_kernel};

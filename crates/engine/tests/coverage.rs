@@ -118,9 +118,10 @@ fn cases() -> Vec<Case> {
         };
         let inputs: [(DType, &[i64]); 2] = [(dtype, shape), (dtype, &[5, 3])];
         all.extend(case(format!("slice_scatter {dtype}"), &inputs, &update));
-        let products: [(Op, &[&[i64]]); 3] = [
+        let products: [(Op, &[&[i64]]); 4] = [
             (Op::Mm, &[&[5, 6], &[6, 37]]),
             (Op::Bmm, &[&[2, 5, 6], &[2, 6, 37]]),
+            (Op::MmPanels { n: 37 }, &[&[5, 6], &[5, 6, 8]]),
             (
                 Op::Addmm {
                     beta: Scalar::F(1.0),

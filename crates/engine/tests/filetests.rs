@@ -1,11 +1,12 @@
 //! The stages between a graph and code, as files: one command a stage, one folder a room.
 
 use oxyfuel_engine::{Options, Stage, Target, compile};
-use oxyfuel_graph::{Graph, parse};
+use oxyfuel_graph::{Graph, Node, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, lookups, recurrences, reshapes, simplify, views,
+    attention, borders, concatenations, decompose, freeze, lookups, recurrences, reshapes,
+    simplify, views,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -71,6 +72,20 @@ fn command(case: &Case) -> Result<String, String> {
         "borders" => borders(&graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
+        "freeze" => {
+            let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
+            let panels = |graph: &Graph, node: &Node| {
+                oxyfuel_lower::panel_columns(graph, node, &target.desc)
+            };
+            let split = freeze(&graph(case)?, &panels).map_err(|e| e.to_string())?;
+            Ok(match split {
+                Some(split) => format!(
+                    "{}of inputs {:?}\n\n{}of inputs {:?}, then what is kept",
+                    split.prepare, split.prepare_inputs, split.main, split.main_inputs
+                ),
+                None => "nothing is kept".to_owned(),
+            })
+        }
         "schedule" => stage(case, Stage::Schedule),
         "logical" => stage(case, Stage::Logical),
         "mapped" => stage(case, Stage::Mapped),

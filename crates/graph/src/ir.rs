@@ -122,6 +122,9 @@ pub struct Value {
     /// An input that nobody looks at after the graph ran: its memory may hold other values as soon as everyone has read it.
     #[serde(default)]
     pub given: bool,
+    /// An input that is the same at every call: what follows from such inputs alone may be computed once and kept.
+    #[serde(default)]
+    pub frozen: bool,
     /// Name in the text: an identifier, unique in the graph.
     pub name: Option<String>,
 }
@@ -133,6 +136,7 @@ impl Value {
             layout: Layout::Any,
             align: 1,
             given: false,
+            frozen: false,
             name: None,
         }
     }

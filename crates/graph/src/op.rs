@@ -476,6 +476,8 @@ ops! {
         "Matrix product of each batch: [b, m, k] x [b, k, n].";
     Addmm "addmm" { beta: Scalar, alpha: Scalar } Matmul ["bias", "a", "b"] -> ["out"] Number Same Pure
         "beta * bias + alpha * (a x b), bias broadcast; rounded once. A beta of 0 ignores the bias, NaN and all.";
+    MmPanels "mm_panels" { n: usize } Matmul ["a", "panels", "bias?"] -> ["out"] Float Same Pure
+        "a x b + bias, rounded once: a [m, k], and b [k, n] cut into panels [n/w rounded up, k, w] of w columns each; what the last one has beyond column n is not read. The bias is broadcast.";
 
     Softmax "_softmax" { dim: usize } Composite ["x"] -> ["out"] Float Same Pure
         "exp(x - max) / sum(exp(x - max)) along a dimension, rounded once.";

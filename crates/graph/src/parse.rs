@@ -428,7 +428,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `%x: f32[4, s0] cpu required[4, 1] align 16 given`
+    /// `%x: f32[4, s0] cpu required[4, 1] align 16 given`, or `frozen` in place of `given`
     fn declaration(&mut self) -> Result<(Label<'a>, Value)> {
         let label = self.label()?;
         let default = crate::text::default_device(&self.graph);
@@ -450,6 +450,7 @@ impl<'a> Parser<'a> {
             1
         };
         let given = c.keyword("given");
+        let frozen = c.keyword("frozen");
         let name =
             (!label.text.starts_with(|c: char| c.is_ascii_digit())).then(|| label.text.to_owned());
         Ok((
@@ -463,6 +464,7 @@ impl<'a> Parser<'a> {
                 layout,
                 align,
                 given,
+                frozen,
                 name,
             },
         ))

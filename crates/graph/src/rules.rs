@@ -371,6 +371,29 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             broadcasts_to(op, &bias.shape, &shape)?;
             one(TensorType { shape, ..a.clone() })
         }
+        Op::MmPanels { n } => {
+            let [a, panels] = [operands[0], operands[1]];
+            accept(op, operands)?;
+            expect_rank(op, "a", a, 2)?;
+            expect_rank(op, "panels", panels, 3)?;
+            inner_ok(op, &a.shape[1], &panels.shape[1])?;
+            let sizes = (panels.shape[0].as_const(), panels.shape[2].as_const());
+            let n = i64::try_from(*n).unwrap_or(i64::MAX);
+            let fits = |(count, width): (i64, i64)| width > 0 && (n + width - 1) / width == count;
+            if !matches!(sizes, (Some(count), Some(width)) if fits((count, width))) {
+                let (count, width) = (&panels.shape[0], &panels.shape[2]);
+                return Err(fail(
+                    Code::ShapeMismatch,
+                    op,
+                    format!("{count} panels of {width} columns do not hold {n}"),
+                ));
+            }
+            let shape = vec![a.shape[0].clone(), Expr::constant(n)];
+            if let Some(bias) = operands.get(2) {
+                broadcasts_to(op, &bias.shape, &shape)?;
+            }
+            one(TensorType { shape, ..a.clone() })
+        }
         Op::Softmax { dim } | Op::LogSoftmax { dim } | Op::Cumsum { dim } | Op::Cumprod { dim } => {
             accept(op, operands)?;
             // A tensor without dimensions is one row of one element.

@@ -13,7 +13,7 @@
 //!
 //! A value is written with its name, or else its number. A type is dtype, shape and device; a result without a device is on that
 //! of the first input (cpu when there is none). What follows a type is the layout (`required` or `chosen` strides) and the alignment, where they
-//! are known, and `given` for an input that nobody looks at any more. Numbers of `full` and of constants are rounded to the dtype as they are read. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
+//! are known, `given` for an input that nobody looks at any more, and `frozen` for one that is the same at every call. Numbers of `full` and of constants are rounded to the dtype as they are read. Attributes stand in the order of the op table, all of them except those the result's type repeats. A comment
 //! runs from `//` to the end of the line.
 
 use crate::ir::{Device, Graph, Layout, Node, TensorType, Value, ValueId};
@@ -125,6 +125,7 @@ fn declaration(graph: &Graph, id: ValueId, implied: Option<Device>) -> String {
         layout,
         align,
         given,
+        frozen,
         name: _,
     } = &graph.values[id];
     let mut out = format!(
@@ -149,6 +150,9 @@ fn declaration(graph: &Graph, id: ValueId, implied: Option<Device>) -> String {
     }
     if *given {
         out.push_str(" given");
+    }
+    if *frozen {
+        out.push_str(" frozen");
     }
     out
 }

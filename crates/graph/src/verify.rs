@@ -10,7 +10,7 @@
 //!  6. Names of the graph, of values and of constants are identifiers; names of values are unique, names of constants too, and a symbol is declared once.
 //!  7. A constant has as many bytes as its type says.
 //!  8. A result of the graph is one of its values. One that is aliased to an input has that input's type, and no input is
-//!     aliased twice. Only an input is given away, and none that a result is stored into.
+//!     aliased twice. Only an input is given away or frozen, and none that a result is stored into.
 //!  9. A number in an attribute is one the result's dtype can hold, so that lowering never rounds it again.
 //!
 //! A broken invariant is `E0301`; a broken rule (3) keeps the rule's own code.
@@ -148,6 +148,12 @@ fn values(graph: &Graph, symbols: &HashSet<Symbol>) -> Result<()> {
             !value.given || graph.inputs.contains(&id),
             InvalidGraph,
             "{} is given away and no input",
+            called()
+        );
+        ensure!(
+            !value.frozen || (graph.inputs.contains(&id) && !value.given),
+            InvalidGraph,
+            "{} is frozen and no input, or given away",
             called()
         );
         ensure!(
@@ -332,7 +338,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Cumprod { .. }
         | Op::LinearScan { .. }
         | Op::Copy => {}
-        Op::Addmm { .. } | Op::Convolution { .. } => {}
+        Op::Addmm { .. } | Op::MmPanels { .. } | Op::Convolution { .. } => {}
     }
     Ok(())
 }
@@ -357,6 +363,11 @@ fn outputs(graph: &Graph) -> Result<()> {
             !graph.values[target].given,
             InvalidGraph,
             "a result is stored into input {input}, which is given away"
+        );
+        ensure!(
+            !graph.values[target].frozen,
+            InvalidGraph,
+            "a result is stored into input {input}, which is frozen"
         );
         let called = |v| crate::text::value_name(graph, v);
         ensure!(

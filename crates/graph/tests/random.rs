@@ -154,11 +154,14 @@ fn random_programs_use_the_whole_vocabulary() {
     assert!(missing.is_empty(), "never seen: {missing:?}");
     let made: Vec<_> = seen.iter().filter(|(name, _)| never(name)).collect();
     assert!(made.is_empty(), "seen after all: {made:?}");
-    for name in ["mm", "bmm", "addmm", "sdpa", "sdpa_backward", "convolution"] {
-        let types = PRODUCTS.iter().filter(|dtype| {
-            !["sdpa", "sdpa_backward", "convolution"].contains(&name) || dtype.is_float()
-        });
-        let missing: Vec<_> = types.filter(|&&t| !products.contains(&(name, t))).collect();
+    let floats = ["mm_panels", "sdpa", "sdpa_backward", "convolution"];
+    for name in ["mm", "bmm", "addmm"].iter().chain(&floats) {
+        let types = PRODUCTS
+            .iter()
+            .filter(|dtype| !floats.contains(name) || dtype.is_float());
+        let missing: Vec<_> = types
+            .filter(|&&t| !products.contains(&(*name, t)))
+            .collect();
         assert!(missing.is_empty(), "no {name} of {missing:?}");
     }
     assert!(ran > 240, "only {ran} of 300 programs ran");

@@ -11,15 +11,17 @@
 //! ```
 //!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own. The first copy of an operand is the only time it is read from where it lies; every loop
-//! after that reads in order. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
+//! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
 //! on the threads. A depth of a few hundred is one chunk: its panel of `b` is read from the second-level cache, and no sum leaves the registers before it is done.
 
 use oxyfuel_base::{DType, Expr, Result, err};
+use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
+use crate::build::accumulator;
 use crate::direct::Product;
 use crate::map::vector;
 use crate::nest::Nest;
@@ -30,6 +32,8 @@ use crate::tile::ceil_div;
 
 /// Below so many multiply-adds the copies cost more than they save.
 const WORTH_COPYING: i64 = 1 << 15;
+/// Products of so few rows have kernels that read `b` where it lies.
+const FEW: i64 = 16;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
 
@@ -112,7 +116,10 @@ pub fn blocked(
         product,
         blocking: &blocking,
     };
-    let panels = blocking.shared.then(|| work.share(&k));
+    let panels = match product.b.panels {
+        Some(_) => Some(params.mems[product.b.buffer].clone()),
+        None => blocking.shared.then(|| work.share(&k)),
+    };
     let grid = [
         ceil_div(blocking.row_blocks(product), blocking.band),
         ceil_div(blocking.col_blocks(product), blocking.across),
@@ -155,14 +162,18 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     }
     let size = part.size() as i64;
     let lanes = i64::from(target.lanes(part.size() as u32));
-    // Two vectors of columns, unless that leaves too many of them empty.
-    let padded = |cols: i64| ceil_div(n, cols) * cols;
-    let vectors = if padded(2 * lanes) > padded(lanes) + n / 16 {
-        1
-    } else {
-        2
-    };
-    let cols = vectors * lanes;
+    if let Some(width) = product.b.panels
+        && (product.b.dtype != part
+            || width != columns(n, lanes)
+            || product.b.strides != [width, 1])
+    {
+        return Err(err!(
+            NoLowering,
+            "panels of {width} columns are not those of this machine"
+        ));
+    }
+    let cols = columns(n, lanes);
+    let vectors = cols / lanes;
     // Every register but those for b and two to spare accumulates; blocks of equal height, so that the last one is not mostly empty.
     let most = (i64::from(target.registers) - 4) / vectors;
     let rows = ceil_div(m, ceil_div(m, most));
@@ -186,9 +197,62 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         chunks: ceil_div(k, chunk),
         band: 1,
         across: 1,
-        shared: false,
+        shared: product.b.panels.is_some(),
     };
     Ok(cheapest(&blocking, product, target))
+}
+
+/// Columns of a block: two vectors of them, unless that leaves too many empty.
+fn columns(n: i64, lanes: i64) -> i64 {
+    let padded = |cols: i64| ceil_div(n, cols) * cols;
+    if padded(2 * lanes) > padded(lanes) + n / 16 {
+        lanes
+    } else {
+        2 * lanes
+    }
+}
+
+/// How many columns the panels have that a product's second operand may be cut into ahead of time.
+pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
+    let (a, b) = match node.op {
+        Op::Mm => (node.inputs[0], node.inputs[1]),
+        Op::Addmm { .. } => (node.inputs[1], node.inputs[2]),
+        _ => return None,
+    };
+    let (left, right) = (graph.ty(a), graph.ty(b));
+    let sizes = [&left.shape[0], &left.shape[1], &right.shape[1]];
+    let [m, k, n] = sizes.map(Expr::as_const);
+    let (m, k, n) = (m?, k?, n?);
+    let part = accumulator(left.dtype);
+    let float = matches!(left.dtype, DType::F32 | DType::F64);
+    // Few rows read the operand where it lies.
+    let many = m > FEW && n > 1 && m.saturating_mul(n).saturating_mul(k) >= WORTH_COPYING;
+    let vectors = !target.is_simt() && target.vector_bytes > 0;
+    let lanes = || i64::from(target.lanes(part.size() as u32));
+    (float && many && vectors).then(|| columns(n, lanes()))
+}
+
+/// Whether the panels of a node are those of this machine's kernel, and lie as they were written: an input, one panel behind the other.
+pub fn reads_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
+    let (Op::MmPanels { n }, [a, panels, ..]) = (&node.op, &node.inputs[..]) else {
+        return false;
+    };
+    let (left, right) = (graph.ty(*a), graph.ty(*panels));
+    let strides = graph.values[*panels].layout.strides();
+    let dense = strides.is_none_or(|strides| strides == right.contiguous_strides());
+    if !dense || !graph.inputs.contains(panels) {
+        return false;
+    }
+    let sizes = [&left.shape[0], &left.shape[1], &right.shape[2]];
+    let [Some(m), Some(k), Some(width)] = sizes.map(Expr::as_const) else {
+        return false;
+    };
+    let n = i64::try_from(*n).unwrap_or(i64::MAX);
+    let float = matches!(left.dtype, DType::F32 | DType::F64);
+    let worth = m > 1 && n > 1 && m.saturating_mul(n).saturating_mul(k) >= WORTH_COPYING;
+    let lanes = || i64::from(target.lanes(left.dtype.size() as u32));
+    let vectors = !target.is_simt() && target.vector_bytes > 0;
+    float && worth && vectors && width == columns(n, lanes())
 }
 
 /// The shape of an instance that the workers are done with first.
@@ -198,6 +262,9 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
     for bands in counts(row_blocks) {
         for parts in counts(col_blocks) {
             for shared in [false, true] {
+                if product.b.panels.is_some() && !shared {
+                    continue;
+                }
                 let shape = Blocking {
                     band: ceil_div(row_blocks, bands),
                     across: ceil_div(col_blocks, parts),
@@ -267,7 +334,7 @@ impl Blocking {
             * ceil_div(self.row_blocks(product), self.band)
             * ceil_div(self.col_blocks(product), self.across);
         let turns = (f(instances) / workers).ceil();
-        let sharing = if self.shared {
+        let sharing = if self.shared && product.b.panels.is_none() {
             let elements = f(product.batch) * depth * f(self.col_blocks(product) * self.cols);
             elements * cost::SHARE / workers + cost::PHASE
         } else {
@@ -351,7 +418,11 @@ impl Work<'_> {
             Some(batch) => batch * blocks + col,
             None => col.clone(),
         };
-        (panel * self.product.k + chunk * self.blocking.chunk) * self.blocking.cols
+        let at = (panel * self.product.k + chunk * self.blocking.chunk) * self.blocking.cols;
+        match (self.product.b.panels, self.product.b.base) {
+            (Some(_), base) if base != 0 => at + base,
+            _ => at,
+        }
     }
 
     /// Copies `deep` elements of the depth, for one panel of columns.

@@ -274,7 +274,16 @@ impl<'a> Builder<'a> {
                 let acc = nest.push(NestOp::Given, accumulator(out))?;
                 Writer { nest }.cast(acc, out)
             }
-            Op::Addmm { beta, alpha } => self.addmm(nest, node, &map, *beta, *alpha),
+            Op::Addmm { beta, alpha } => {
+                self.addmm(nest, node, &map, node.inputs[0], [*beta, *alpha])
+            }
+            Op::MmPanels { .. } => match node.inputs.get(2) {
+                Some(&bias) => self.addmm(nest, node, &map, bias, [Scalar::I(1); 2]),
+                None => {
+                    let acc = nest.push(NestOp::Given, accumulator(out))?;
+                    Writer { nest }.cast(acc, out)
+                }
+            },
             Op::Cat { .. }
             | Op::SliceScatter { .. }
             | Op::IndexPut { .. }
@@ -310,8 +319,8 @@ impl<'a> Builder<'a> {
         nest: &mut Nest,
         node: &GraphNode,
         map: &DimMap,
-        beta: Scalar,
-        alpha: Scalar,
+        bias: ValueId,
+        [beta, alpha]: [Scalar; 2],
     ) -> Result<Node> {
         let out = self.graph.values[node.out()].ty.dtype;
         let wide = accumulator(out);
@@ -325,7 +334,7 @@ impl<'a> Builder<'a> {
         };
         sum = scaled(nest, sum, alpha)?;
         if beta.as_f64() != 0.0 {
-            let bias = self.operand(nest, node.inputs[0], map)?;
+            let bias = self.operand(nest, bias, map)?;
             let bias = Writer { nest }.cast(bias, wide)?;
             let bias = scaled(nest, bias, beta)?;
             sum = nest.push(NestOp::Binary(BinaryOp::Add, sum, bias), wide)?;

@@ -34,6 +34,8 @@ pub struct Operand<N = i64> {
     pub batch_stride: N,
     /// Along the product's own dims: `[m, k]` for `a`, `[k, n]` for `b`.
     pub strides: [N; 2],
+    /// Columns of each panel that it was cut into ahead of time, row by row; strides are those within a panel then.
+    pub panels: Option<N>,
 }
 
 impl Product<Expr> {
@@ -53,6 +55,7 @@ impl Product<Expr> {
                 base: constant(&operand.base)?,
                 batch_stride: constant(&operand.batch_stride)?,
                 strides: [constant(first)?, constant(second)?],
+                panels: operand.panels.as_ref().map(constant).transpose()?,
             })
         };
         Ok(Product {
@@ -75,7 +78,7 @@ pub fn product(
     buffers: &[ValueId],
 ) -> Result<Product<Expr>> {
     let (a, b) = match node.op {
-        Op::Mm | Op::Bmm => (node.inputs[0], node.inputs[1]),
+        Op::Mm | Op::Bmm | Op::MmPanels { .. } => (node.inputs[0], node.inputs[1]),
         Op::Addmm { .. } => (node.inputs[1], node.inputs[2]),
         _ => {
             return Err(Error::new(
@@ -84,7 +87,10 @@ pub fn product(
             ));
         }
     };
+    let packed = matches!(node.op, Op::MmPanels { .. });
     let operand = |value: ValueId| -> Result<Operand<Expr>> {
+        let width = || checked(&graph.values[value].ty.shape[2]);
+        let panels = (packed && value == b).then(width).transpose()?;
         let place = placements.of(value);
         let strides = place
             .strides
@@ -100,12 +106,13 @@ pub fn product(
             buffer,
             dtype: graph.values[value].ty.dtype,
             base: checked(&place.offset)?,
-            batch_stride: if rank == 3 {
+            batch_stride: if rank == 3 && panels.is_none() {
                 strides[0].clone()
             } else {
                 Expr::ZERO
             },
             strides: [strides[rank - 2].clone(), strides[rank - 1].clone()],
+            panels,
         })
     };
     let extent = |value: ValueId, from_end: usize| {
@@ -122,7 +129,7 @@ pub fn product(
         batch,
         m: extent(a, 2)?,
         k: extent(a, 1)?,
-        n: extent(b, 1)?,
+        n: checked(&out.shape[out.rank() - 1])?,
         a: operand(a)?,
         b: operand(b)?,
         acc: accumulator(out.dtype),
@@ -131,6 +138,12 @@ pub fn product(
 
 /// Puts the product in place of the nest's given value, which is its first.
 pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>) -> Result<Nest> {
+    if product.b.panels.is_some() {
+        return Err(oxyfuel_base::err!(
+            NoLowering,
+            "a product with panels that no kernel reads"
+        ));
+    }
     let map = &group.maps[&out];
     let columns = map[map.len() - 1];
     let depth = if product.runs_along_depth() {

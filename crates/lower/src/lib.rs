@@ -88,7 +88,14 @@ pub enum Argument {
 
 /// Whether a machine has a kernel of its own for a composite node, as it stands.
 pub fn has_kernel(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
-    attention::applies(graph, node, target) || convolution::applies(graph, node, target)
+    attention::applies(graph, node, target)
+        || convolution::applies(graph, node, target)
+        || blocked::reads_panels(graph, node, target)
+}
+
+/// How many columns the panels have that a product's second operand is cut into ahead of time; `None` where the kernel for it reads the operand where it lies, or the matrix unit does.
+pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
+    blocked::panel_columns(graph, node, target)
 }
 
 /// A group as programs of both forms.
@@ -212,7 +219,9 @@ fn contraction(
     target: &TargetDesc,
 ) -> Result<(Program, Program, Vec<Expr>)> {
     let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
-    let program = if target.is_simt() {
+    let program = if product.b.panels.is_some() {
+        blocked::blocked(nest, params, product, target)?
+    } else if target.is_simt() {
         warps::warps(nest, params, product, target)?
     } else {
         packed::packed(nest, params, product, target)

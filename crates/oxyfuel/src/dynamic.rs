@@ -391,6 +391,7 @@ impl Pattern {
                 layout: Layout::Required(strides),
                 align: shape.align,
                 given: false,
+                frozen: false,
                 name: Some(short(name)),
             }
         };

@@ -63,6 +63,7 @@ impl Guard {
             layout: required(&self.strides),
             align: self.align,
             given: false,
+            frozen: false,
             name: Some(name),
         }
     }

@@ -5,9 +5,11 @@
 
 use crate::place::Place;
 use oxyfuel_base::{Code, Error, Result, err};
-use oxyfuel_capture::{Description, ImportOptions, Imported, Random, Signature};
+use oxyfuel_capture::{
+    Description, ImportOptions, Imported, InputKind, OutputKind, Products, Random, Signature,
+};
 use oxyfuel_engine::cache::BUILD;
-use oxyfuel_engine::{Compiler, Executable, Options, Record, cpu_device};
+use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, cpu_device};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::{Device, MemorySummary};
@@ -51,6 +53,12 @@ pub struct Settings {
     /// FX nodes that the host shall run.
     #[serde(default)]
     external: Vec<String>,
+    /// Who computes products, convolutions and attention: `own`, `torch`, or `auto`.
+    #[serde(default)]
+    contractions: String,
+    /// Parameters that are the same at every call, by position.
+    #[serde(default)]
+    frozen: Vec<usize>,
 }
 
 fn cpu() -> String {
@@ -58,6 +66,11 @@ fn cpu() -> String {
 }
 
 impl Settings {
+    /// Whether a parameter is the same at every call.
+    pub fn is_frozen(&self, parameter: usize) -> bool {
+        self.frozen.contains(&parameter)
+    }
+
     pub fn place(&self) -> Result<Place> {
         Place::named(&self.device)
     }
@@ -74,6 +87,12 @@ impl Settings {
             } else {
                 Random::Own
             },
+            products: match self.contractions.as_str() {
+                "own" => Products::Own,
+                "auto" => Products::Faster,
+                _ => Products::Host,
+            },
+            frozen: self.frozen.iter().copied().collect(),
             ..ImportOptions::default()
         }
     }
@@ -178,6 +197,64 @@ pub struct Compiled {
     pub signature: Signature,
     pub externals: Vec<oxyfuel_capture::External>,
     pub settings: Settings,
+    pub once: Option<Once>,
+}
+
+/// What runs once for a graph with frozen parameters; its results are the last inputs of the graph.
+#[derive(Clone, Debug)]
+pub struct Once {
+    pub executable: Arc<Executable>,
+    /// The parameters that it reads, and of those the ones that nothing else reads.
+    pub parameters: Vec<usize>,
+    pub alone: Vec<bool>,
+    /// In a sentence, for people.
+    pub text: String,
+}
+
+impl Once {
+    /// A graph of its own, that takes its parameters and returns what is kept.
+    pub fn compiled(&self, settings: &Settings) -> Compiled {
+        let results = self.executable.plan().outputs.len();
+        Compiled {
+            executable: self.executable.clone(),
+            signature: Signature {
+                inputs: (0..self.parameters.len()).map(InputKind::Tensor).collect(),
+                outputs: (0..results).map(OutputKind::Value).collect(),
+            },
+            externals: vec![],
+            settings: Settings {
+                frozen: vec![],
+                ..settings.clone()
+            },
+            once: None,
+        }
+    }
+
+    /// What a split became for the host, whose parameters the graph of every call has fewer of.
+    fn of(frozen: &Frozen, signature: &mut Signature) -> Self {
+        let at = |input: usize| frozen.main_inputs.iter().position(|&i| i == input);
+        let parameter = |&input: &usize| {
+            let mut all = signature.inputs.iter();
+            all.position(|kind| *kind == InputKind::Tensor(input))
+        };
+        let parameters: Vec<usize> = frozen.prepare_inputs.iter().filter_map(parameter).collect();
+        let alone = frozen.prepare_inputs.iter().map(|&i| at(i).is_none());
+        let once = Self {
+            executable: frozen.prepare.clone(),
+            parameters,
+            alone: alone.collect(),
+            text: frozen.text(),
+        };
+        for kind in &mut signature.inputs {
+            *kind = match kind {
+                InputKind::Tensor(i) => at(*i).map_or(InputKind::Unused, InputKind::Tensor),
+                InputKind::Object(i) => at(*i).map_or(InputKind::Unused, InputKind::Object),
+                InputKind::Symbol(expr) => InputKind::Symbol(expr.clone()),
+                InputKind::Unused => InputKind::Unused,
+            };
+        }
+        once
+    }
 }
 
 impl Compiled {
@@ -218,11 +295,24 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
     for _ in 0..ROUNDS {
         let Imported {
             graph,
-            signature,
+            mut signature,
             externals,
         } = oxyfuel_capture::import(&description, &options)?;
         let before = options.external.len();
-        let executable = match compiler.compile_or_name(&graph)? {
+        let frozen = match settings.frozen.is_empty() {
+            true => None,
+            false => match compiler.compile_frozen(&graph) {
+                // Told below, with names.
+                Err(error) if error.code == Code::NoLowering => None,
+                made => made?,
+            },
+        };
+        let once = frozen.as_ref().map(|f| Once::of(f, &mut signature));
+        let made = match frozen {
+            Some(frozen) => Ok(frozen.main),
+            None => compiler.compile_or_name(&graph)?,
+        };
+        let executable = match made {
             Ok(executable) => executable,
             Err(unmade) => {
                 options.external.extend(unmade.sources);
@@ -239,6 +329,7 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
                 signature,
                 externals,
                 settings: settings.clone(),
+                once,
             });
         }
     }
@@ -255,6 +346,8 @@ struct Stored {
     plan: Plan,
     signature: Signature,
     externals: Vec<oxyfuel_capture::External>,
+    /// The plan that runs once, which parameters it reads and which of them alone, and what is said of it.
+    once: Option<(Plan, Vec<usize>, Vec<bool>, String)>,
 }
 
 /// What a graph is stored as.
@@ -264,6 +357,16 @@ pub fn store(compiled: &Compiled) -> Result<Vec<u8>> {
         plan: Plan::clone(compiled.executable.plan()),
         signature: compiled.signature.clone(),
         externals: compiled.externals.clone(),
+        once: compiled.once.as_ref().map(|once| {
+            let plan = Plan::clone(once.executable.plan());
+            let Once {
+                parameters,
+                alone,
+                text,
+                ..
+            } = once.clone();
+            (plan, parameters, alone, text)
+        }),
     };
     postcard::to_stdvec(&stored).map_err(|e| err!(Internal, "a plan cannot be written: {e}"))
 }
@@ -283,8 +386,19 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
         ));
     }
     let device = compiler.device().clone();
-    let executable = Executable::load(stored.plan, Record::from_disk(), device)?;
+    let load = |plan: Plan| Executable::load(plan, Record::from_disk(), device.clone());
+    let once = match stored.once {
+        None => None,
+        Some((plan, parameters, alone, text)) => Some(Once {
+            executable: Arc::new(load(plan)?),
+            parameters,
+            alone,
+            text,
+        }),
+    };
+    let executable = load(stored.plan)?;
     Ok(Compiled {
+        once,
         executable: Arc::new(executable.limited(settings.memory_limit)?),
         signature: stored.signature,
         externals: stored.externals,

@@ -60,6 +60,7 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
         .count();
     let text = serde_json::to_value(&said).and_then(|mut value| {
         value["interpreted"] = interpreted.into();
+        value["frozen"] = compiled.once.as_ref().map(|once| once.text.clone()).into();
         let device = executable.device();
         value["device"]["id"] = device.id().to_string().into();
         value["device"]["name"] = device.name().into();

@@ -4,6 +4,7 @@ use crate::compile::{self, Compiled, Leftovers};
 use crate::dlpack::View;
 use crate::errors::raise;
 use crate::form::{Form, Forms, Maker, Output};
+use crate::frozen::Frozen;
 use crate::host::Caller;
 use crate::place::Home;
 use crate::torch::Torch;
@@ -16,7 +17,7 @@ use oxyfuel_runtime::execute::LATER;
 use oxyfuel_runtime::overlap::{Range, overlaps};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// More assignments than this and the oldest knowledge is forgotten.
@@ -58,6 +59,11 @@ pub struct Inner {
     others: Mutex<HashMap<usize, Arc<Executable>>>,
     /// What calls need for themselves, waiting for the next.
     states: Mutex<Vec<State>>,
+    /// What was computed once, of frozen parameters.
+    frozen: Option<Frozen>,
+    /// Inputs that are frozen parameters as they are, and where calls found them.
+    weights: Vec<usize>,
+    weights_at: Mutex<BTreeSet<u64>>,
     _leftovers: Leftovers,
 }
 
@@ -148,7 +154,22 @@ impl Graph {
             | OutputKind::None
             | OutputKind::Constant(_) => None,
         });
+        let frozen = match &compiled.once {
+            Some(once) => Some(Frozen::new(py, once, &compiled.settings, &objects)?),
+            None => None,
+        };
+        let weights = signature.inputs.iter().enumerate();
+        let weights = weights.filter_map(|(parameter, kind)| match kind {
+            InputKind::Tensor(input) if compiled.settings.is_frozen(parameter) => Some(*input),
+            InputKind::Tensor(_)
+            | InputKind::Object(_)
+            | InputKind::Symbol(_)
+            | InputKind::Unused => None,
+        });
         let mut inner = Inner {
+            frozen,
+            weights: weights.collect(),
+            weights_at: Mutex::default(),
             written: written.collect(),
             returned: returned.collect(),
             read: read_buffers(plan),
@@ -260,7 +281,7 @@ impl Inner {
         maker.make()
     }
 
-    fn call<'py>(&self, inputs: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
+    pub fn call<'py>(&self, inputs: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
         let count = inputs.len();
         if count != self.compiled.signature.inputs.len() {
             return Err(raise(err!(
@@ -289,6 +310,12 @@ impl Inner {
 
     fn states(&self) -> MutexGuard<'_, Vec<State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn weights_at(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.weights_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call_with<'py>(
@@ -326,6 +353,19 @@ impl Inner {
                     }
                 }
                 InputKind::Unused => {}
+            }
+        }
+        if !self.weights.is_empty() {
+            let at = self.weights.iter().map(|&input| state.views[input].address);
+            self.weights_at().extend(at);
+        }
+        if let Some(frozen) = &self.frozen {
+            let kept = frozen.kept(inputs, self)?;
+            let first = plan.inputs.len() - kept.tensors.len();
+            for (number, tensor) in kept.tensors.iter().enumerate() {
+                state.views[first + number].read(tensor.bind(py), self.home.place)?;
+                let buffer = self.input_buffers[first + number];
+                state.slots[buffer] = Some(tensor.clone_ref(py));
             }
         }
         let returned = self.returned.iter().map(|&parameter| {
@@ -511,6 +551,12 @@ fn check(form: &Form, view: &View, align: u32, name: &str) -> Result<bool> {
     if !view.is_of(form.dtype) {
         return Err(err!(DTypeMismatch, "input {name} is not {}", form.dtype));
     }
+    if view.address == 0 && !view.shape.contains(&0) {
+        let empty = err!(StaleFrozen, "input {name} has no memory any more");
+        return Err(empty.help(
+            "weights that oxyfuel.release() gave back are kept for the graphs that had been called before it alone",
+        ));
+    }
     Ok(form.same_strides(&view.strides) && view.address.is_multiple_of(u64::from(align.max(1))))
 }
 
@@ -532,6 +578,32 @@ impl Graph {
     fn explain(&self, py: Python<'_>, request: Option<&str>) -> PyResult<String> {
         py.detach(|| crate::explain::explain(&self.inner.compiled, request))
             .map_err(raise)
+    }
+
+    /// What is computed once, of frozen parameters, is computed anew at the next call; whether there is any.
+    fn refreeze(&self) -> PyResult<bool> {
+        match &self.inner.frozen {
+            Some(frozen) => frozen.forget().map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Addresses of parameters that a call does not read any more, once what follows from them was computed.
+    fn unread(&self) -> Vec<u64> {
+        let frozen = self.inner.frozen.as_ref();
+        frozen.map(Frozen::unread).unwrap_or_default()
+    }
+
+    /// Addresses of frozen parameters that calls read as they are.
+    fn reads(&self) -> Vec<u64> {
+        self.inner.weights_at().iter().copied().collect()
+    }
+
+    /// The memory at these addresses was given back.
+    fn released(&self, addresses: Vec<u64>) {
+        if let Some(frozen) = &self.inner.frozen {
+            frozen.released(&addresses);
+        }
     }
 
     /// How many launches, copies and calls of torch's a call makes.

@@ -8,6 +8,7 @@
 //! | `torch.rs` | what is taken from torch, found once |
 //! | `compile.rs` | text to a plan |
 //! | `form.rs` | everything in a plan that Python needs, with numbers in it |
+//! | `frozen.rs` | what was computed once of frozen parameters |
 //! | `host.rs` | Python as the host of a plan: memory and operators |
 //! | `graph.rs` | the callable |
 //! | `explain.rs` | what became of a graph |
@@ -19,6 +20,7 @@ mod dlpack;
 mod errors;
 mod explain;
 mod form;
+mod frozen;
 mod graph;
 mod host;
 mod place;

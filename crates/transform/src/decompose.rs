@@ -70,6 +70,11 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
                 let b = &mut rebuild.builder;
                 vec![b.composed_convolution(inputs[0], inputs[1], &how)?]
             }
+            Op::MmPanels { n } => {
+                let (a, panels, bias) = (inputs[0], inputs[1], inputs.get(2).copied());
+                let b = &mut rebuild.builder;
+                vec![b.composed_mm_panels(a, panels, *n, bias)?]
+            }
             Op::Var {
                 dims,
                 correction,

@@ -6,6 +6,7 @@
 //! | `borders.rs` | strides of outputs, memory of their own, and mutations of inputs |
 //! | `concatenations.rs` | concatenations behind the elementwise work on them, and in place of writes into slices |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
+//! | `freeze.rs` | what follows from frozen inputs alone becomes a graph of its own |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
@@ -19,6 +20,7 @@ mod attention;
 mod borders;
 mod concatenations;
 mod decompose;
+mod freeze;
 mod lookups;
 mod recurrences;
 mod reshapes;
@@ -29,6 +31,7 @@ pub use attention::attention;
 pub use borders::borders;
 pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};
+pub use freeze::{Split, freeze};
 pub use lookups::lookups;
 pub use recurrences::recurrences;
 pub use reshapes::reshapes;

@@ -1,6 +1,6 @@
 //! Attention, and its gradients: ops of ours where products are ours, else the host's fused kernels.
 
-use super::{Import::Compiled, Row};
+use super::{Import::Compiled, Row, choice};
 use crate::call::{Call, refuse};
 use crate::import::Products;
 use oxyfuel_base::Result;
@@ -34,8 +34,9 @@ struct Asked {
 
 /// Reads a call whose queries stand at `first`; `mask`, `dropout` and `causal` say where the others do.
 fn asked(c: &mut Call<'_>, first: usize, [mask, dropout, causal]: [usize; 3]) -> Result<Asked> {
-    if c.products == Products::Host {
-        return refuse("fused attention runs in the host's library");
+    match c.products {
+        Products::Own => {}
+        Products::Host | Products::Faster => choice::attention()?,
     }
     let operands = [
         c.tensor(first, "query")?,

@@ -14,7 +14,6 @@ const MUTATES: &str = "writes to an argument";
 const SAMPLE: &str = "interpolation is not in the vocabulary yet";
 
 pub(super) const ROWS: &[Row] = &[
-    ("aten.convolution.default", External(LIBRARY)),
     ("aten.convolution_backward.default", External(LIBRARY)),
     (
         "aten.native_group_norm_backward.default",

@@ -9,6 +9,7 @@
 mod activation;
 mod attention;
 mod backward;
+mod choice;
 mod external;
 mod index;
 mod maths;

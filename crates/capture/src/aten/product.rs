@@ -1,12 +1,13 @@
-//! Matrix products: the host's library computes them until our kernels are faster, unless the import is told otherwise.
+//! Matrix products and convolutions: the host's library computes them until our kernels are faster, unless the import is told otherwise.
 //!
 //! A *thin* product reads every element of its larger operand for one result only (a matrix times a vector), or makes every result from one pair (a column times a row). Memory decides how
 //! long it takes, a library has nothing to add, and as elementwise work and a sum it joins the kernels around it.
 
-use super::{Import::Compiled, Row};
+use super::{Import::Compiled, Row, choice};
 use crate::call::{Call, refuse};
 use crate::import::Products;
 use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Op, ValueId};
 
 /// The longest sum of a thin product; a longer one is cut between threads, which a library does well.
@@ -16,29 +17,31 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.mm.default", Compiled(mm)),
     ("aten.bmm.default", Compiled(bmm)),
     ("aten.addmm.default", Compiled(addmm)),
+    ("aten.convolution.default", Compiled(convolution)),
 ];
 
-fn ours(c: &Call<'_>) -> Result<()> {
+fn ours(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     match c.products {
         Products::Own => Ok(()),
         Products::Host => refuse("products run in the host's library"),
+        Products::Faster => choice::product(c, a, b),
     }
 }
 
 fn mm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    ours(c)?;
     let (a, b) = (c.tensor(0, "self")?, c.tensor(1, "mat2")?);
+    ours(c, a, b)?;
     Ok(vec![c.b.mm(a, b)?])
 }
 
 fn bmm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (a, b) = (c.tensor(0, "self")?, c.tensor(1, "mat2")?);
-    if c.products == Products::Host
+    if c.products != Products::Own
         && let Some(product) = thin(c, a, b)?
     {
         return Ok(vec![product]);
     }
-    ours(c)?;
+    ours(c, a, b)?;
     Ok(vec![c.b.bmm(a, b)?])
 }
 
@@ -86,13 +89,39 @@ fn unmerged(c: &Call<'_>, a: ValueId, b: ValueId) -> Option<(ValueId, ValueId)> 
 }
 
 fn addmm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    ours(c)?;
     let (bias, a, b) = (
         c.tensor(0, "self")?,
         c.tensor(1, "mat1")?,
         c.tensor(2, "mat2")?,
     );
+    ours(c, a, b)?;
     let beta = c.number(usize::MAX, "beta")?.unwrap_or(Scalar::I(1));
     let alpha = c.number(usize::MAX, "alpha")?.unwrap_or(Scalar::I(1));
     Ok(vec![c.b.addmm(bias, a, b, beta, alpha)?])
+}
+
+fn convolution(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (x, weight) = (c.tensor(0, "input")?, c.tensor(1, "weight")?);
+    match c.products {
+        Products::Own => {}
+        Products::Host | Products::Faster => choice::convolution()?,
+    }
+    if c.flag(6, "transposed", false)? {
+        return refuse("transposed convolutions run in the host's library");
+    }
+    let numbers = |position: usize, name: &str| -> Result<Vec<i64>> {
+        let all = c.exprs(position, name)?.unwrap_or_default();
+        let known = all.iter().map(Expr::as_const).collect::<Option<Vec<_>>>();
+        known.map_or_else(|| refuse(format!("`{name}` is no number")), Ok)
+    };
+    let (stride, padding) = (numbers(3, "stride")?, numbers(4, "padding")?);
+    let dilation = numbers(5, "dilation")?;
+    let how = Convolution {
+        stride,
+        padding,
+        dilation,
+        groups: c.int(8, "groups", 1)?,
+    };
+    let bias = c.optional_tensor(2, "bias")?;
+    Ok(vec![c.b.convolution(x, weight, bias, &how)?])
 }

@@ -109,6 +109,7 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
             product(graph, node.inputs[1], numel(node.out()))
                 + out(adds + u32::try_from(scaled).unwrap_or(0))
         }
+        Op::MmPanels { .. } => node_products(graph, node) + out(u32::from(node.inputs.len() > 2)),
         Op::Convolution { .. } => node_products(graph, node),
         // Two products, and between them a softmax over the scores.
         Op::Sdpa { .. } => node_products(graph, node) + scores(graph, node) * i64::from(exp + 4),
@@ -176,7 +177,7 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
         Op::Convolution { .. } => {
             return graph.values[node.out()].ty.numel() * window(graph, node) * 2;
         }
-        Op::Mm | Op::Bmm => node.inputs[0],
+        Op::Mm | Op::Bmm | Op::MmPanels { .. } => node.inputs[0],
         Op::Addmm { .. } => node.inputs[1],
         _ => return Expr::ZERO,
     };

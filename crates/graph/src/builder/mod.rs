@@ -211,6 +211,12 @@ impl Builder {
         self.graph.values[value].layout = layout;
     }
 
+    /// The input of this position is the same at every call.
+    pub fn freeze(&mut self, input: usize) {
+        let value = self.graph.inputs[input];
+        self.graph.values[value].frozen = true;
+    }
+
     /// One application of an op to operands that already fit; all its results.
     #[track_caller]
     pub fn node(&mut self, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>> {

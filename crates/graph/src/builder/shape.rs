@@ -337,6 +337,65 @@ impl Builder {
         self.emit(Op::Addmm { beta, alpha }, &[bias, a, b])
     }
 
+    /// The panels of `width` columns that `mm_panels` reads, of a matrix: `[n / width, k, width]`, filled up with zeros.
+    #[track_caller]
+    pub fn panels(&mut self, b: ValueId, width: i64) -> Result<ValueId> {
+        let [k, n] = match &self.ty(b).shape[..] {
+            [k, n] => [k.as_const(), n.as_const()],
+            _ => [None, None],
+        };
+        let (Some(k), Some(n), true) = (k, n, width > 0) else {
+            return Err(oxyfuel_base::err!(
+                InvalidArgument,
+                "panels of {width} columns of something that is no matrix of known sizes"
+            ));
+        };
+        let count = (n + width - 1) / width;
+        let mut whole = b;
+        if count * width > n {
+            let ty = self.ty(b).clone();
+            let shape = [k, count * width - n].map(Expr::constant).to_vec();
+            let zeros = self.full(0.0, shape, ty.dtype, ty.device)?;
+            whole = self.cat(&[b, zeros], 1)?;
+        }
+        let split = self.view(whole, &[k, count, width].map(Expr::constant))?;
+        let panels = self.permute(split, &[1, 0, 2])?;
+        self.emit(Op::Clone, &[panels])
+    }
+
+    /// The matrix product with a matrix of `n` columns in panels, plus a bias.
+    #[track_caller]
+    pub fn mm_panels(
+        &mut self,
+        a: ValueId,
+        panels: ValueId,
+        n: usize,
+        bias: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let operands = [Some(a), Some(panels), bias];
+        let operands: Vec<ValueId> = operands.into_iter().flatten().collect();
+        self.emit(Op::MmPanels { n }, &operands)
+    }
+
+    /// The same as products of this vocabulary's other ops: the panels as the matrix that they were cut from.
+    pub fn composed_mm_panels(
+        &mut self,
+        a: ValueId,
+        panels: ValueId,
+        n: usize,
+        bias: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let shape = self.ty(panels).shape.clone();
+        let turned = self.permute(panels, &[1, 0, 2])?;
+        let all = shape[0].clone() * shape[2].clone();
+        let whole = self.view(turned, &[shape[1].clone(), all])?;
+        let b = self.slice(whole, 1, 0, i64::try_from(n).unwrap_or(i64::MAX), 1)?;
+        match bias {
+            Some(bias) => self.addmm(bias, a, b, 1, 1),
+            None => self.mm(a, b),
+        }
+    }
+
     /// `torch.matmul`: vectors, matrices, and batches of them that broadcast.
     #[track_caller]
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId> {

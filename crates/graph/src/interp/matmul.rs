@@ -68,6 +68,30 @@ pub(super) fn bmm(a: &Tensor, b: &Tensor) -> Tensor {
     )
 }
 
+/// The columns of all panels side by side, as far as there are any.
+fn from_panels(panels: &Tensor, n: usize) -> Tensor {
+    let [k, width] = [panels.shape[1], panels.shape[2]];
+    let places = (0..k).flat_map(|row| (0..n).map(move |col| (row, col)));
+    let at = |(row, col): (usize, usize)| (col / width * k + row) * width + col % width;
+    let data = match &panels.data {
+        Data::F(x) => Data::F(places.map(|place| x[at(place)]).collect()),
+        Data::I(x) => Data::I(places.map(|place| x[at(place)]).collect()),
+    };
+    Tensor {
+        shape: vec![k, n],
+        data,
+        ..panels.clone()
+    }
+}
+
+pub(super) fn mm_panels(operands: &[&Tensor], n: usize) -> Tensor {
+    let (a, b) = (operands[0], from_panels(operands[1], n));
+    match operands.get(2) {
+        Some(bias) => addmm(bias, a, &b, Scalar::I(1), Scalar::I(1)),
+        None => mm(a, &b),
+    }
+}
+
 pub(super) fn addmm(bias: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: Scalar) -> Tensor {
     let shape = vec![a.shape[0], b.shape[1]];
     let bias = bias.expand(&shape);

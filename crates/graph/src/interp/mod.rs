@@ -260,6 +260,7 @@ fn apply(
             *beta,
             *alpha,
         )),
+        Op::MmPanels { n } => one(matmul::mm_panels(operands, *n)),
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Product {
     is_turned: [bool; 2],
     /// Of as many elements as the result has columns.
     bias: ValueId,
+    /// Another right side, in panels, and how many columns it has.
+    panels: Option<(ValueId, usize)>,
 }
 
 /// A convolution.
@@ -138,11 +140,22 @@ fn product(
     } else {
         right
     };
+    let (left, depth) = (shape(&m, &k, is_turned[0]), k.as_const());
+    let panels = match (n.as_const(), depth) {
+        (Some(n), Some(k)) if batches == 0 && accepts(Accepts::Float, dtype) && choices.flip() => {
+            let width = choices.pick(&[8, 16, 32, 3]);
+            let shape = [(n + width - 1) / width, k, width].map(Expr::from);
+            let panels = input(b, "panels", dtype, shape)?;
+            Some((panels, usize::try_from(n).unwrap_or(0)))
+        }
+        _ => None,
+    };
     Ok(Product {
-        a: input(b, "a", dtype, shape(&m, &k, is_turned[0]))?,
+        a: input(b, "a", dtype, left)?,
         b: input(b, "b", dtype, right)?,
         is_turned,
         bias: input(b, "bias", dtype, [n])?,
+        panels,
     })
 }
 
@@ -350,6 +363,12 @@ impl Product {
             }
         }
         let [left, right] = sides;
+        if let Some((panels, n)) = self.panels
+            && choices.flip()
+        {
+            let bias = choices.flip().then_some(self.bias);
+            return b.mm_panels(left, panels, n, bias);
+        }
         if b.ty(left).rank() == 2 && b.ty(right).rank() == 2 && choices.flip() {
             let (beta, alpha) = (choices.pick(&[1, 0, 2]), choices.pick(&[1, 2, -1]));
             return b.addmm(self.bias, left, right, beta, alpha);

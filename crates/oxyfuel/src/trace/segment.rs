@@ -186,6 +186,7 @@ impl Open {
                     ty,
                     align: alignment(&tensor),
                     given: false,
+                    frozen: false,
                     name: None,
                 });
                 contents.push((*number, tensor));

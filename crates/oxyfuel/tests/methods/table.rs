@@ -19,6 +19,7 @@ macro_rules! methods {
 }
 
 methods! { x;
+    convolution: x.conv2d(x, None, &Convolution::default());
     scaled_dot_product_attention: x.scaled_dot_product_attention(x, x, Some(x), true, Some(0.5));
     abs: x.abs(); neg: x.neg(); sign sgn: x.sign(); relu: x.relu(); silu: x.silu(); sigmoid: x.sigmoid(); tanh: x.tanh(); exp: x.exp(); exp2: x.exp2();
     expm1: x.expm1(); log: x.log(); log2: x.log2(); log10: x.log10(); log1p: x.log1p(); sqrt: x.sqrt(); rsqrt: x.rsqrt(); reciprocal: x.reciprocal();

@@ -1,0 +1,154 @@
+//! Frozen inputs: what follows from them alone is computed once, and results are those of the graph that computes everything at every call.
+
+use oxyfuel_base::DType;
+use oxyfuel_engine::{Compiler, Options, Target, cpu_device};
+use oxyfuel_graph::{HostTensor, parse, run};
+use oxyfuel_runtime::tensor::Tensor;
+use oxyfuel_testkit::{Rng, compare};
+
+/// Compilers for the interpreter and for every vector level of this machine.
+fn compilers() -> Vec<Compiler> {
+    let all = Target::all().filter(|target| !target.desc.is_simt() && target.supported_here());
+    let options = Options {
+        threads: 2,
+        ..Options::default()
+    };
+    all.map(|target| Compiler::on(target, options.clone(), cpu_device(&options)))
+        .collect()
+}
+
+fn passed(compiler: &Compiler, host: &HostTensor) -> Tensor {
+    let device = compiler.device();
+    let tensor = Tensor::empty_on(&**device, host.dtype, &host.shape).unwrap();
+    device.copy_in(&host.data, tensor.storage(), 0).unwrap();
+    tensor
+}
+
+fn elements(compiler: &Compiler, tensor: &Tensor) -> Vec<f64> {
+    let count: i64 = tensor.shape().iter().product();
+    let mut data = vec![0; usize::try_from(count).unwrap() * tensor.dtype().size()];
+    let device = compiler.device();
+    device.copy_out(tensor.storage(), 0, &mut data).unwrap();
+    let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+    HostTensor { dtype, shape, data }.to_f64()
+}
+
+/// Both ways on the same numbers, judged by the interpreter of graphs; for every compiler its name, how many values are kept and how many products read panels.
+fn both(text: &str, rng: &mut Rng) -> Vec<(String, usize, usize)> {
+    let graph = parse("test", text).unwrap();
+    let inputs: Vec<HostTensor> = (graph.inputs.iter())
+        .map(|&value| {
+            let ty = graph.ty(value);
+            let shape: Vec<i64> = ty.shape.iter().map(|n| n.as_const().unwrap()).collect();
+            let count = shape.iter().product::<i64>();
+            let values: Vec<f64> = (0..count).map(|_| rng.uniform(-1.0, 1.0)).collect();
+            HostTensor::from_f64(ty.dtype, &shape, &values).unwrap()
+        })
+        .collect();
+    let exact = run(&graph, &inputs).unwrap();
+    let each = |compiler: &Compiler| {
+        let inputs: Vec<Tensor> = inputs.iter().map(|x| passed(compiler, x)).collect();
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let plain = compiler.compile(&graph).unwrap().run(&inputs).unwrap();
+        let frozen = compiler.compile_frozen(&graph).unwrap().unwrap();
+        let kept = frozen.prepare(&inputs).unwrap();
+        let mut passed: Vec<&Tensor> = frozen.main_inputs.iter().map(|&i| inputs[i]).collect();
+        passed.extend(&kept);
+        let got = frozen.main.run(&passed).unwrap();
+        let format = |dtype| match dtype {
+            DType::F64 => compare::F64,
+            _ => compare::F32,
+        };
+        for ((got, plain), exact) in got.iter().zip(&plain).zip(&exact) {
+            let (ours, theirs) = (elements(compiler, got), elements(compiler, plain));
+            compare::agrees(&format(exact.dtype), &ours, &theirs, &exact.to_f64())
+                .unwrap_or_else(|e| panic!("{}: {e}\n{text}", compiler.target().name()));
+        }
+        let name = compiler.target().name().to_owned();
+        (name, kept.len(), frozen.packed)
+    };
+    compilers().iter().map(each).collect()
+}
+
+/// What is found on machines with vectors.
+fn on_vectors(found: &[(String, usize, usize)]) -> Vec<(usize, usize)> {
+    let vectors = found.iter().filter(|(name, ..)| name.starts_with("avx"));
+    vectors.map(|&(_, kept, packed)| (kept, packed)).collect()
+}
+
+#[test]
+fn panels_give_what_the_operand_gives() {
+    let mut rng = Rng::new(11);
+    let mut shapes = vec![(17, 33, 64), (61, 50, 129), (24, 80, 1500)];
+    shapes.extend((0..3).map(|_| {
+        let (m, n) = (rng.between(17, 50), rng.between(20, 90));
+        (m, n, rng.between(100, 250))
+    }));
+    for (m, n, k) in shapes {
+        for (dtype, turned) in [("f32", true), ("f32", false), ("f64", true)] {
+            let (weight, view) = match turned {
+                true => (format!("{n}, {k}"), "permute %w, dims=[1, 0]".to_owned()),
+                false => (format!("{k}, {n}"), "view %w".to_owned()),
+            };
+            let text = format!(
+                "graph @f(%x: {dtype}[{m}, {k}] cpu, %w: {dtype}[{weight}] cpu frozen, %c: {dtype}[{n}] cpu frozen) {{
+  %t: {dtype}[{k}, {n}] = {view}
+  %y: {dtype}[{m}, {n}] = addmm %c, %x, %t, beta=1, alpha=1
+  %z: {dtype}[{m}, {n}] = relu %y
+  return %z
+}}"
+            );
+            for found in on_vectors(&both(&text, &mut rng)) {
+                assert_eq!(found, (1, 1), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn work_on_weights_is_done_once() {
+    let text = "graph @f(%x: f32[20, 64] cpu, %w: f32[64, 48] cpu frozen, %s: f32[48] cpu frozen) {
+  %e: f32[48] = exp %s
+  %v: f32[64, 48] = mul %w, %e
+  %y: f32[20, 48] = mm %x, %v
+  %z: f32[20, 48] = add %y, %e
+  return %z
+}";
+    for found in on_vectors(&both(text, &mut Rng::new(12))) {
+        assert_eq!(found, (2, 1));
+    }
+}
+
+#[test]
+fn a_batch_norm_is_part_of_the_weight() {
+    let text = "graph @f(%x: f32[2, 3, 12, 12] cpu, %w: f32[8, 3, 3, 3] cpu frozen, %s: f32[8, 1, 1] cpu frozen, %b: f32[8, 1, 1] cpu frozen) {
+  %c: f32[2, 8, 12, 12] = convolution %x, %w, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1
+  %p: f32[2, 8, 12, 12] = mul %c, %s
+  %y: f32[2, 8, 12, 12] = add %p, %b
+  %z: f32[2, 8, 12, 12] = relu %y
+  return %z
+}";
+    for (target, kept, packed) in both(text, &mut Rng::new(13)) {
+        assert_eq!((kept, packed), (1, 0), "{target}");
+    }
+}
+
+#[test]
+fn two_weights_share_a_plan_and_an_unfrozen_graph_has_its_own() {
+    let text = |frozen: &str| {
+        format!(
+            "graph @f(%x: f32[20, 64] cpu, %w: f32[64, 48] cpu{frozen}) {{
+  %y: f32[20, 48] = mm %x, %w
+  return %y
+}}"
+        )
+    };
+    let compiler = &compilers()[0];
+    let graph = |frozen| parse("test", &text(frozen)).unwrap();
+    let plain = compiler.compile(&graph("")).unwrap();
+    let first = compiler.compile_frozen(&graph(" frozen")).unwrap().unwrap();
+    let again = compiler.compile_frozen(&graph(" frozen")).unwrap().unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first.main, &again.main));
+    assert!(!std::sync::Arc::ptr_eq(&first.main, &plain));
+    assert!(compiler.compile_frozen(&graph("")).unwrap().is_none());
+}

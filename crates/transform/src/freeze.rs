@@ -1,0 +1,302 @@
+//! A graph with frozen inputs becomes two: one that runs once, and one that runs at every call.
+//!
+//! ```text
+//!   x ────────────────▶ mm ─▶ relu          prepare:  w frozen ─▶ cast ─▶ panels ─▶ kept
+//!   w frozen ─▶ cast ──┘                    main:     x, kept ─▶ mm_panels ─▶ relu
+//! ```
+//!
+//! What follows from frozen inputs and constants alone is computed once. A view computes nothing, so it stays where it is read. The second operand of a product is cut into the panels that its kernel would make at every
+//! call, and the weight of a convolution is multiplied by what a batch norm behind it multiplies with. Neither graph has the weights in it: plans and their keys are the same whatever they are, and whoever runs them keeps what `prepare` returns.
+
+use std::collections::BTreeMap;
+
+use oxyfuel_base::{Expr, Id, Result};
+use oxyfuel_graph::{
+    Binary, Category, Graph, GraphOutput, Layout, Node, Op, Rebuild, Value, ValueId,
+};
+
+/// Two graphs for one.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// Computes what is kept, from these inputs of the graph (by position).
+    pub prepare: Graph,
+    pub prepare_inputs: Vec<usize>,
+    /// Computes the results, from these inputs of the graph and then what is kept.
+    pub main: Graph,
+    pub main_inputs: Vec<usize>,
+}
+
+/// What a value follows from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum From {
+    /// Numbers in the program.
+    Nothing,
+    /// Frozen inputs and constants.
+    Frozen,
+    Varying,
+}
+
+/// Splits a graph; `None` where nothing is to be kept. `panels` says how many columns the panels have that a product's kernel reads, where it reads any.
+pub fn freeze(
+    graph: &Graph,
+    panels: &dyn Fn(&Graph, &Node) -> Option<i64>,
+) -> Result<Option<Split>> {
+    if !graph.inputs.iter().any(|&v| graph.values[v].frozen) {
+        return Ok(None);
+    }
+    let graph = pack(&fold(graph)?, panels)?;
+    let from = sources(&graph);
+    let kept = kept(&graph, &from);
+    if kept.is_empty() {
+        return Ok(None);
+    }
+    let outputs = |values: &[ValueId]| -> Vec<GraphOutput> {
+        let output = |&value: &ValueId| GraphOutput { value, alias: None };
+        values.iter().map(output).collect()
+    };
+    let (prepare, prepare_inputs) = part(&graph, &[], outputs(&kept), |_| false)?;
+    let written: Vec<usize> = graph.outputs.iter().filter_map(|o| o.alias).collect();
+    let stays = |i: usize| {
+        let value = &graph.values[graph.inputs[i]];
+        let fixed = value.ty.shape.iter().all(|n| n.as_const().is_some());
+        !value.frozen || !fixed || written.contains(&i)
+    };
+    let (main, main_inputs) = part(&graph, &kept, graph.outputs.clone(), stays)?;
+    Ok(Some(Split {
+        prepare,
+        prepare_inputs,
+        main,
+        main_inputs,
+    }))
+}
+
+/// Multiplies the weight of a convolution by what its channels are multiplied by afterwards, as a batch norm in inference does: what is left of that is a sum.
+fn fold(graph: &Graph) -> Result<Graph> {
+    let from = sources(graph);
+    let (definitions, users) = (graph.definitions(), graph.users());
+    let scaled = |node: &Node| {
+        let (Op::Binary(Binary::Mul), &[a, b]) = (&node.op, &node.inputs[..]) else {
+            return None;
+        };
+        [(a, b), (b, a)].into_iter().find_map(|(image, scale)| {
+            let conv = &graph.nodes[definitions[image]?];
+            let alone = users.count(image) == 1 && graph.ty(image) == graph.ty(node.out());
+            let (Op::Convolution { .. }, &[x, weight]) = (&conv.op, &conv.inputs[..]) else {
+                return None;
+            };
+            let frozen = [weight, scale]
+                .iter()
+                .all(|v| from[v.index()] == From::Frozen);
+            let (whole, sizes) = (&graph.ty(image).shape, &graph.ty(scale).shape);
+            let channel = sizes.len().checked_sub(whole.len() - 1)?;
+            let mut others = sizes.iter().enumerate().filter(|(i, _)| *i != channel);
+            let channels = sizes[channel] == whole[1] && others.all(|(_, n)| n.is_const(1));
+            (alone && frozen && channels).then_some((conv, x, weight, scale))
+        })
+    };
+    let mut rebuild = Rebuild::new(graph);
+    for (id, node) in graph.nodes.iter() {
+        let Some((conv, x, weight, scale)) = scaled(node) else {
+            rebuild.copy(id)?;
+            continue;
+        };
+        rebuild.at(id);
+        let [x, weight, scale] = [rebuild.get(x)?, rebuild.get(weight)?, rebuild.get(scale)?];
+        let mut shape = vec![Expr::ONE; graph.ty(conv.inputs[1]).shape.len()];
+        shape[0] = graph.ty(conv.inputs[1]).shape[0].clone();
+        let scale = rebuild.builder.view(scale, &shape)?;
+        let weight = rebuild.builder.mul(weight, scale)?;
+        let out = rebuild.builder.emit(conv.op.clone(), &[x, weight])?;
+        let old = &graph.values[node.out()];
+        if let Some(name) = &old.name {
+            rebuild.builder.set_name(out, name);
+        }
+        rebuild.builder.set_layout(out, old.layout.clone());
+        rebuild.define(node.out(), out);
+    }
+    rebuild.finish()
+}
+
+/// Cuts frozen operands of products into panels.
+fn pack(graph: &Graph, panels: &dyn Fn(&Graph, &Node) -> Option<i64>) -> Result<Graph> {
+    let from = sources(graph);
+    let mut rebuild = Rebuild::new(graph);
+    let mut cut: BTreeMap<(ValueId, i64), ValueId> = BTreeMap::new();
+    for (id, node) in graph.nodes.iter() {
+        let operands = match (&node.op, &node.inputs[..]) {
+            (Op::Mm, &[a, b]) => Some((a, b, None)),
+            (Op::Addmm { beta, alpha }, &[bias, a, b])
+                if beta.as_f64() == 1.0 && alpha.as_f64() == 1.0 =>
+            {
+                Some((a, b, Some(bias)))
+            }
+            _ => None,
+        };
+        let operands = operands.filter(|(a, b, _)| {
+            from[a.index()] == From::Varying && from[b.index()] == From::Frozen
+        });
+        let Some(((a, b, bias), width)) =
+            operands.and_then(|operands| Some((operands, panels(graph, node)?)))
+        else {
+            rebuild.copy(id)?;
+            continue;
+        };
+        rebuild.at(id);
+        let panels = match cut.get(&(b, width)) {
+            Some(&panels) => panels,
+            None => {
+                let whole = rebuild.get(b)?;
+                let panels = rebuild.builder.panels(whole, width)?;
+                cut.insert((b, width), panels);
+                panels
+            }
+        };
+        let n = graph.ty(b).shape[1].as_const().unwrap_or(0);
+        let n = usize::try_from(n).unwrap_or(0);
+        let (a, bias) = (rebuild.get(a)?, bias.map(|v| rebuild.get(v)).transpose()?);
+        let out = rebuild.builder.mm_panels(a, panels, n, bias)?;
+        let old = &graph.values[node.out()];
+        if let Some(name) = &old.name {
+            rebuild.builder.set_name(out, name);
+        }
+        rebuild.builder.set_layout(out, old.layout.clone());
+        rebuild.define(node.out(), out);
+    }
+    rebuild.finish()
+}
+
+fn sources(graph: &Graph) -> Vec<From> {
+    let mut from = vec![From::Varying; graph.values.len()];
+    for &input in &graph.inputs {
+        if graph.values[input].frozen {
+            from[input.index()] = From::Frozen;
+        }
+    }
+    for node in graph.nodes.values() {
+        let known = |&v: &ValueId| {
+            let shape = &graph.ty(v).shape;
+            shape.iter().all(|n| n.as_const().is_some())
+        };
+        let own = match &node.op {
+            Op::External { .. } | Op::ScalarTensor { .. } => From::Varying,
+            Op::Constant { .. } => From::Frozen,
+            _ if !node.outputs.iter().all(known) => From::Varying,
+            _ => From::Nothing,
+        };
+        let most = node.inputs.iter().map(|v| from[v.index()]).max();
+        let most = most.map_or(own, |most| most.max(own));
+        for v in &node.outputs {
+            from[v.index()] = most;
+        }
+    }
+    from
+}
+
+/// The values that cross from one graph into the other: computed, frozen, and read by what is not.
+fn kept(graph: &Graph, from: &[From]) -> Vec<ValueId> {
+    let definitions = graph.definitions();
+    let mut found = Vec::new();
+    let mut see = |mut value: ValueId| {
+        if from[value.index()] != From::Frozen {
+            return;
+        }
+        while let Some(id) = definitions[value] {
+            let node = &graph.nodes[id];
+            match node.op.category() {
+                Category::View => value = node.inputs[0],
+                Category::Source => return,
+                _ => break,
+            }
+        }
+        if definitions[value].is_some() && !found.contains(&value) {
+            found.push(value);
+        }
+    };
+    for node in graph.nodes.values() {
+        if node.outputs.iter().any(|v| from[v.index()] != From::Frozen) || node.outputs.is_empty() {
+            node.inputs.iter().copied().for_each(&mut see);
+        }
+    }
+    graph.outputs.iter().for_each(|output| see(output.value));
+    found
+}
+
+/// The part of a graph that computes these outputs from its inputs and some values that are given; and the inputs that it has, those that nobody reads only where they stay.
+fn part(
+    graph: &Graph,
+    given: &[ValueId],
+    outputs: Vec<GraphOutput>,
+    stays: impl Fn(usize) -> bool,
+) -> Result<(Graph, Vec<usize>)> {
+    let mut live = vec![false; graph.values.len()];
+    for output in &outputs {
+        live[output.value.index()] = true;
+    }
+    let mut nodes = Vec::new();
+    for (id, node) in graph.nodes.iter().rev() {
+        let made = |v: &ValueId| live[v.index()] && !given.contains(v);
+        if node.outputs.iter().any(made) || node.op.is_ordered() && !given.is_empty() {
+            node.inputs.iter().for_each(|v| live[v.index()] = true);
+            nodes.push(id);
+        }
+    }
+    nodes.reverse();
+    let mut new = Graph {
+        name: graph.name.clone(),
+        symbols: graph.symbols.clone(),
+        constants: graph.constants.clone(),
+        ..Graph::default()
+    };
+    if given.is_empty() {
+        new.name.push_str("_once");
+        new.symbols.clear();
+    }
+    let mut map: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+    let mut inputs = Vec::new();
+    for (i, &input) in graph.inputs.iter().enumerate() {
+        if live[input.index()] || stays(i) {
+            let value = new.values.push(graph.values[input].clone());
+            new.inputs.push(value);
+            map.insert(input, value);
+            inputs.push(i);
+        }
+    }
+    let dense = |value: &Value| Layout::Required(value.ty.contiguous_strides());
+    for &value in given {
+        let mut input = graph.values[value].clone();
+        input.layout = dense(&input);
+        input.align = 64;
+        input.frozen = true;
+        let id = new.values.push(input);
+        new.inputs.push(id);
+        map.insert(value, id);
+    }
+    for id in nodes {
+        let node = &graph.nodes[id];
+        let mut copy = node.clone();
+        for input in &mut copy.inputs {
+            *input = map[input];
+        }
+        for output in &mut copy.outputs {
+            let mut value = graph.values[*output].clone();
+            if given.is_empty() && outputs.iter().any(|o| o.value == *output) {
+                value.layout = dense(&value);
+            }
+            let made = new.values.push(value);
+            // One of several results may be given.
+            map.entry(*output).or_insert(made);
+            *output = made;
+        }
+        new.nodes.push(copy);
+    }
+    new.outputs = outputs
+        .iter()
+        .map(|output| GraphOutput {
+            value: map[&output.value],
+            alias: output
+                .alias
+                .and_then(|old| inputs.iter().position(|&i| i == old)),
+        })
+        .collect();
+    Ok((new.compact()?, inputs))
+}

@@ -1,0 +1,135 @@
+"""Frozen weights: results are those of the model, a change is an error before anything runs, memory can be given back."""
+
+import copy
+import gc
+
+import pytest
+import torch
+
+import oxyfuel
+
+
+def layers():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 33)).eval()
+
+
+def frozen(model, **options):
+    return torch.compile(model, backend="oxyfuel", dynamic=False, options={"freezing": True, "fallback": "error", **options})
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    gc.collect()
+    yield
+    torch._dynamo.reset()
+
+
+def test_linear_layers():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("contractions", ["auto", "own", "torch"])
+def test_a_batch_norm_behind_a_convolution(contractions):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2.0)
+    x = torch.randn(2, 3, 16, 16)
+    compiled = frozen(model, contractions=contractions)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_attention_of_ours():
+    q, k, v = (torch.randn(2, 4, 24, 32) for _ in range(3))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    compiled = torch.compile(lambda q, k, v: attend(q, k, v, is_causal=True), backend="oxyfuel", options={"contractions": "own", "fallback": "error"})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(q, k, v), attend(q, k, v, is_causal=True))
+
+
+def test_a_change_is_an_error_before_anything_runs():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    with torch.no_grad():
+        compiled(x)
+        model[0].weight.mul_(2)
+        with pytest.raises(oxyfuel.OxyfuelError, match="E0606"):
+            compiled(x)
+        assert oxyfuel.refreeze() >= 1
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_weights_are_released():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    with torch.no_grad():
+        want = compiled(x)
+        bytes_given = oxyfuel.release(model)
+        assert bytes_given == 4 * (64 * 128 + 128 * 33)
+        assert model[0].weight.untyped_storage().nbytes() == 0
+        torch.testing.assert_close(compiled(x), want)
+        with pytest.raises(oxyfuel.OxyfuelError, match="E0606"):
+            oxyfuel.refreeze()
+
+
+def test_a_weight_that_another_graph_reads_is_not_released():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    with torch.no_grad():
+        compiled(x)
+        few = compiled(x[:4])
+        assert oxyfuel.release(model) == 0
+        torch.testing.assert_close(compiled(x[:4]), few)
+
+
+def test_other_graphs_say_that_a_weight_was_released():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    with torch.no_grad():
+        compiled(x)
+        oxyfuel.release(model)
+        with pytest.raises(oxyfuel.OxyfuelError, match="E0606"):
+            compiled(x[:4])
+        plain = torch.compile(lambda x, w: x @ w.t() + 1, backend="oxyfuel", options={"contractions": "own", "fallback": "error"})
+        with pytest.raises(oxyfuel.OxyfuelError, match="E0606"):
+            plain(x, model[0].weight)
+
+
+def test_two_models_of_one_shape_keep_their_own_weights():
+    model, x = layers(), torch.randn(40, 64)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(-0.5)
+        first, second = frozen(model), frozen(other)
+        for _ in range(2):
+            torch.testing.assert_close(first(x), model(x))
+            torch.testing.assert_close(second(x), other(x))
+
+
+def test_training_freezes_nothing():
+    model, x = layers(), torch.randn(40, 64)
+    compiled = frozen(model)
+    for _ in range(2):
+        compiled(x).sum().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 0.1 * weight.grad
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_explain_says_so():
+    model, x = layers(), torch.randn(40, 64)
+    with torch.no_grad():
+        said = oxyfuel.explain(model, x, options={"freezing": True}, dynamic=False)
+        plain = oxyfuel.explain(model, x, dynamic=False)
+    assert "2 products read weights in panels" in str(said), said
+    assert said.graphs[0].frozen is not None and plain.graphs[0].frozen is None
