@@ -402,6 +402,10 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (Code::UnsupportedHost, "this door has no host framework"),
     (
+        Code::StaleFrozen,
+        "this door freezes nothing; tested in the torch door",
+    ),
+    (
         Code::DriverTooOld,
         "wants an old driver; tested in runtime with a driver of our own",
     ),
