@@ -33,7 +33,7 @@ fn tolerance(dtype: DType) -> (f64, f64, f64) {
 }
 
 /// Whether a mapped program says every rounding: then all ways to run it give the same bits. What is left open is the order in which floats are combined, and
-/// whether the root inside of a reciprocal root is rounded.
+/// how near a near function comes, and whether the root inside of a reciprocal root is rounded.
 pub fn is_exact(program: &Program) -> bool {
     let mut exact = true;
     program.walk(|inst| exact &= !is_open(program, inst));
@@ -51,7 +51,10 @@ fn is_open(program: &Program, inst: &Inst) -> bool {
             float && matches!(op, ReduceOp::Sum | ReduceOp::Prod)
         }
         Op::Dot { .. } | Op::Mma { .. } | Op::MmaWait { .. } => float,
-        Op::Unary { op, .. } => *op == UnaryOp::Rsqrt,
+        Op::Unary { op, .. } => matches!(
+            op,
+            UnaryOp::Rsqrt | UnaryOp::NearRecip | UnaryOp::NearExp2
+        ),
         _ => false,
     }
 }

@@ -69,12 +69,14 @@ impl UnaryOp {
             Self::Sqrt
             | Self::Rsqrt
             | Self::Recip
+            | Self::NearRecip
             | Self::Floor
             | Self::Ceil
             | Self::Trunc
             | Self::Round
             | Self::Exp
             | Self::Exp2
+            | Self::NearExp2
             | Self::Expm1
             | Self::Log
             | Self::Log2

@@ -562,12 +562,14 @@ op_names!(
         Sqrt = "sqrt", "Correctly rounded square root.";
         Rsqrt = "rsqrt", "`1 / sqrt(x)`, within 1 ulp.";
         Recip = "recip", "`1 / x`, correctly rounded.";
+        NearRecip = "near_recip", "`1 / x` within 2 ulp; what is below the normal numbers may be zero.";
         Floor = "floor", "Towards minus infinity.";
         Ceil = "ceil", "Towards plus infinity.";
         Trunc = "trunc", "Towards zero.";
         Round = "round", "To nearest, ties to even.";
         Exp = "exp", "`e^x`.";
         Exp2 = "exp2", "`2^x`.";
+        NearExp2 = "near_exp2", "`2^x` within 2 ulp; what is below the normal numbers may be zero.";
         Expm1 = "expm1", "`e^x - 1` without cancellation.";
         Log = "log", "Natural logarithm.";
         Log2 = "log2", "Logarithm to base 2.";

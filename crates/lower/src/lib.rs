@@ -19,7 +19,7 @@
 //! | `attention_backward.rs` | its gradients, from weights that are computed anew tile by tile |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
-//! | `wide.rs` | narrow values kept in f32 inside of a kernel |
+//! | `wide.rs` | narrow values kept in f32 inside of a kernel, and arithmetic on pairs of them |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
 //! This is the only crate that sees both IRs.
@@ -63,7 +63,7 @@ use oxyfuel_base::{Expr, Result};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
-use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase};
+use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase, UnaryOp};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
@@ -128,6 +128,9 @@ pub fn lower_group(
     let mut work = build::build(graph, schedule, group, name)?;
     if rounding == Rounding::AtStores {
         work.nests = work.nests.iter().map(wide::kept_wide).collect();
+    }
+    if target.is_simt() && matches!(group.kind, GroupKind::Loops | GroupKind::Writes(_)) {
+        work.nests = work.nests.iter().map(wide::kept_narrow).collect();
     }
     let known = Known::of(graph);
     let mut depth = 1;
@@ -235,8 +238,10 @@ fn contraction(
 
 /// Transcendental functions, and on CPUs storage floats, as arithmetic that every target has.
 fn expanded(program: Program, target: &TargetDesc) -> Result<Program> {
-    // GPUs have powers of two of their own, conversions for storage floats, and products.
-    let program = maths::expand_on(program, &|_, _| true, target.is_simt())?;
+    // GPUs have powers of two, reciprocals and their roots of their own, conversions for storage floats, and products.
+    let is_simt = target.is_simt();
+    let needs = |op: UnaryOp, _| !(is_simt && op == UnaryOp::NearExp2);
+    let program = maths::expand_on(program, &needs, is_simt)?;
     if target.is_simt() {
         return Ok(program);
     }

@@ -3,8 +3,11 @@
 //! Arithmetic on bf16 and f16 happens in f32. Eager rounds after every operator, so a nest does too: a cast to the narrow dtype, and for the next operator one back. Here
 //! such a pair goes, and only what is stored is rounded. A cast that the program asks for and takes back goes with them; storage floats (fp8 and narrower) stay, since a cast
 //! to them is meant.
+//!
+//! Where it does round after every operator, [`kept_narrow`] lets machines do so without conversions.
 
 use oxyfuel_base::DType;
+use oxyfuel_kernel::ir::BinaryOp;
 
 use crate::nest::{Nest, NestOp, Node};
 
@@ -29,6 +32,11 @@ pub fn kept_wide(nest: &Nest) -> Nest {
         });
         debug_assert_eq!(nest.values[stands[node]].dtype, value.dtype);
     }
+    pruned(nest, &stands)
+}
+
+/// The nest with `stands[node]` in the place of each value, and without what nobody reads then.
+fn pruned(nest: &Nest, stands: &[Node]) -> Nest {
     let mut live = vec![false; nest.values.len()];
     for store in &nest.stores {
         live[stands[store.value]] = true;
@@ -65,6 +73,43 @@ pub fn kept_wide(nest: &Nest) -> Nest {
         scatter.old = scatter.old.map(|old| place[stands[old]]);
     }
     out
+}
+
+/// Sums, products and extremes of narrow values that are rounded to their own dtype, as operations of that dtype: the same bits, since f32 holds a product exactly and has more than twice the digits of a sum.
+/// Machines with arithmetic on pairs do two of them in one instruction, and convert nothing.
+pub fn kept_narrow(nest: &Nest) -> Nest {
+    let mut out = nest.clone();
+    for node in 0..out.values.len() {
+        if let Some(op) = of_narrow(&out, node) {
+            out.values[node].op = op;
+        }
+    }
+    let same: Vec<Node> = (0..out.values.len()).collect();
+    pruned(&out, &same)
+}
+
+/// What a cast to a narrow dtype rounds, as an operation of that dtype.
+fn of_narrow(nest: &Nest, node: Node) -> Option<NestOp> {
+    let to = nest.values[node].dtype;
+    if !matches!(to, DType::BF16 | DType::F16) {
+        return None;
+    }
+    let NestOp::Cast(wide) = nest.values[node].op else {
+        return None;
+    };
+    let NestOp::Binary(f, a, b) = nest.values[wide].op else {
+        return None;
+    };
+    let exact = matches!(
+        f,
+        BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Min | BinaryOp::Max
+    );
+    let widened = |node: Node| match nest.values[node].op {
+        NestOp::Cast(narrow) if nest.values[narrow].dtype == to => Some(narrow),
+        _ => None,
+    };
+    let is_single = nest.values[wide].dtype == DType::F32;
+    (exact && is_single).then_some(NestOp::Binary(f, widened(a)?, widened(b)?))
 }
 
 /// The f32 value that a cast brings back, if it is one.

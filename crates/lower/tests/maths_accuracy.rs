@@ -8,8 +8,10 @@
 mod maths_truth;
 
 use maths_truth::ulp_error;
-use oxyfuel_kernel::UnaryOp;
+use oxyfuel_kernel::{DType, Scalar, UnaryOp};
 use oxyfuel_lower::maths::gate::{one_plus_erf, one_plus_tanh};
+use oxyfuel_lower::maths::near::{self, summand};
+use oxyfuel_lower::maths::roots::rsqrt_of_estimate;
 use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, apply, trigonometric};
 
@@ -388,4 +390,60 @@ fn gates_are_right_below_zero_too() {
         assert_eq!(some, [1.0, 1.0, 2.0, 0.0, 0.0]);
         assert!(of(f32::NAN).is_nan());
     }
+}
+
+/// The formulas of functions that are rounded to 16 bits, over every bf16 and every f16: half a unit there is 2^-9 and 2^-12 of a number at least.
+#[test]
+fn functions_to_be_rounded_are_within_their_bound() {
+    type Pair = (fn(&Native, f32) -> f32, fn(f64) -> f64);
+    let pairs: [Pair; 4] = [
+        (near::exp, f64::exp),
+        (near::sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+        (near::tanh, f64::tanh),
+        (near::one_plus_tanh, |x| 2.0 / (1.0 + (-2.0 * x).exp())),
+    ];
+    let all = (0..=u16::MAX).flat_map(|bits| {
+        let bits = u64::from(bits);
+        [DType::BF16, DType::F16].map(|dtype| Scalar::from_bits(dtype, bits).as_f64() as f32)
+    });
+    for x in all {
+        for (function, truth) in pairs {
+            let (got, true_value) = (function(&Native, x), truth(f64::from(x)));
+            let size = true_value.abs();
+            let error = (f64::from(got) - true_value).abs();
+            let fits = match size {
+                _ if x.is_nan() => got.is_nan(),
+                _ if size > f64::from(f32::MAX) => got == f32::INFINITY,
+                _ => error <= size * 2f64.powi(-17) + 2f64.powi(-149),
+            };
+            assert!(fits, "of {x:e}: {got:e}, not {true_value:e}");
+        }
+    }
+    let zero = near::tanh(&Native, -0.0);
+    assert!(zero == 0.0 && zero.is_sign_negative());
+}
+
+/// Terms of a sum of exponentials, as far as the machine's power of two is exact; and roots from estimates that are two units off.
+#[test]
+fn what_begins_with_estimates_ends_near() {
+    for i in 0..100_000 {
+        let x = -87.0 * i as f32 / 100_000.0;
+        let (got, true_value) = (summand(&Native, x), f64::from(x).exp());
+        let error = (f64::from(got) / true_value - 1.0).abs();
+        assert!(error <= 2f64.powi(-23), "of {x}: {got:e}, not {true_value:e}");
+    }
+    let low = [f32::NEG_INFINITY, -1e30, -104.0].map(|x| summand(&Native, x));
+    assert!(low.iter().all(|&power| power < 1e-44));
+    assert!(summand(&Native, f32::NAN).is_nan());
+    for i in 0..1_000_000u32 {
+        let x = f32::from_bits(i * 2139 + 1);
+        let got = rsqrt_of_estimate(&Native, x);
+        let true_value = 1.0 / f64::from(x).sqrt();
+        let error = (f64::from(got) / true_value - 1.0).abs();
+        assert!(error <= 0.51 * 2f64.powi(-23), "of {x:e}: {got:e}");
+    }
+    let of = |x: f32| rsqrt_of_estimate(&Native, x);
+    assert_eq!([of(0.0), of(f32::INFINITY)], [f32::INFINITY, 0.0]);
+    assert_eq!(of(-0.0), f32::NEG_INFINITY);
+    assert!(of(-1.0).is_nan() && of(f32::NAN).is_nan());
 }

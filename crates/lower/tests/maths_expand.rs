@@ -130,6 +130,47 @@ fn a_gate_is_one_power_of_the_machine() {
     assert_eq!(functions(UnaryOp::Erf, true).0, []);
 }
 
+/// A machine's own functions do where the result is rounded to 16 bits before a sum, a comparison or a store can tell its bits apart; elsewhere they are only where estimates begin.
+#[test]
+fn estimates_do_where_results_are_rounded() {
+    let functions = |op: UnaryOp, dtype: DType, summed: bool| {
+        let k = KernelBuilder::new("rounded");
+        let x = k.buffer("x", DType::F32, BufferMode::Read, LEN);
+        let y = k.buffer("y", dtype, BufferMode::Write, LEN);
+        k.phase([1], |k| {
+            let x = k.load(x.at(0).shape([LEN]));
+            let mut value = x.unary(op) * &x;
+            if summed {
+                value = value + &x;
+            }
+            k.store(y.at(0).shape([LEN]), value.cast(dtype));
+        });
+        let program = k.finish().expect("a valid program");
+        let expanded = expand_on(program, &|_, _| true, true).expect("f32 expands");
+        verify(&expanded).expect("a valid program");
+        unary_ops(&expanded)
+    };
+    let (power, inverse) = (UnaryOp::NearExp2, UnaryOp::NearRecip);
+    let short = vec![power, inverse];
+    for dtype in [DType::BF16, DType::F16] {
+        assert_eq!(functions(UnaryOp::Sigmoid, dtype, false), short);
+        let tanh = functions(UnaryOp::Tanh, dtype, false);
+        assert_eq!(tanh, [power, inverse, UnaryOp::Abs]);
+        assert_eq!(functions(UnaryOp::Exp, dtype, false), [UnaryOp::Exp2]);
+    }
+    for (dtype, summed) in [(DType::F32, false), (DType::BF16, true)] {
+        for op in [UnaryOp::Sigmoid, UnaryOp::Tanh] {
+            let ops = functions(op, dtype, summed);
+            assert!(!ops.contains(&power) && ops.contains(&inverse), "{ops:?}");
+        }
+        assert_eq!(functions(UnaryOp::Exp, dtype, summed), []);
+    }
+    // A function of what is narrow itself is rounded whoever reads it.
+    let narrow = expand_on(program(UnaryOp::Tanh, DType::F16), &|_, _| true, true);
+    let ops = unary_ops(&narrow.expect("f16 expands"));
+    assert!(ops.contains(&power), "{ops:?}");
+}
+
 /// Powers of what was an integer need no polynomial, and have the same bits.
 #[test]
 fn powers_of_whole_numbers_add_nothing_up() {

@@ -1,13 +1,13 @@
 //! One op after the other: the dispatch, and elementwise ops.
 
 use oxyfuel_base::{DType, Result, ensure, err};
-use oxyfuel_kernel::ir::{Inst, Op, Val};
+use oxyfuel_kernel::ir::{BinaryOp, Inst, Op, Val};
 
-use crate::asm::{Asm, Class, Opd};
+use crate::asm::{Asm, Class, Opd, Reg};
 use crate::emit::Emitter;
 use crate::fact::Fact;
 use crate::scalar::compute_dtype;
-use crate::value::{Int, Memory, Slot, Value, clamp_fact, class_of, range_of};
+use crate::value::{Int, Memory, Slot, Value, clamp_fact, class_of, parts, range_of};
 
 /// What an elementwise op does with the elements of one place, in the dtype it computes in.
 type Elementwise<'a> = dyn FnMut(&mut Asm, DType, &[Int]) -> Result<Int> + 'a;
@@ -49,11 +49,15 @@ impl Emitter<'_> {
                     asm.unary(*op, dtype, x[0])
                 })
             }
-            Op::Binary { op, lhs, rhs } => self.elementwise(
-                Self::one_result(inst)?,
-                &[*lhs, *rhs],
-                &mut |asm, dtype, x| asm.binary(*op, dtype, x[0], x[1]),
-            ),
+            Op::Binary { op, lhs, rhs } => {
+                let result = Self::one_result(inst)?;
+                if let Some(mnemonic) = self.of_pairs(*op, *lhs)? {
+                    return self.by_pairs(mnemonic, result, *lhs, *rhs);
+                }
+                self.elementwise(result, &[*lhs, *rhs], &mut |asm, dtype, x| {
+                    asm.binary(*op, dtype, x[0], x[1])
+                })
+            }
             Op::Compare { op, lhs, rhs } => self.elementwise(
                 Self::one_result(inst)?,
                 &[*lhs, *rhs],
@@ -266,6 +270,66 @@ impl Emitter<'_> {
             }
         }
         self.define(result, slots, fact)
+    }
+
+    /// The instruction that does an op on two neighbours of 16 bits and rounds each once, where there are neighbours and there is one.
+    fn of_pairs(&self, op: BinaryOp, operand: Val) -> Result<Option<&'static str>> {
+        let tile = self.tile(operand)?;
+        let is_bf16 = match tile.dtype {
+            DType::BF16 => self.target.bf16_pairs,
+            DType::F16 => false,
+            _ => return Ok(None),
+        };
+        if tile.slots.len() < 2 || (tile.dtype == DType::BF16 && !is_bf16) {
+            return Ok(None);
+        }
+        Ok(match op {
+            BinaryOp::Add if is_bf16 => Some("add.rn.bf16x2"),
+            BinaryOp::Sub if is_bf16 => Some("sub.rn.bf16x2"),
+            BinaryOp::Mul if is_bf16 => Some("mul.rn.bf16x2"),
+            BinaryOp::Min if is_bf16 => Some("min.NaN.bf16x2"),
+            BinaryOp::Max if is_bf16 => Some("max.NaN.bf16x2"),
+            BinaryOp::Add => Some("add.rn.f16x2"),
+            BinaryOp::Sub => Some("sub.rn.f16x2"),
+            BinaryOp::Mul => Some("mul.rn.f16x2"),
+            BinaryOp::Min => Some("min.NaN.f16x2"),
+            BinaryOp::Max => Some("max.NaN.f16x2"),
+            BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::FloorDiv
+            | BinaryOp::Mod
+            | BinaryOp::Pow
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr => None,
+        })
+    }
+
+    fn by_pairs(&mut self, mnemonic: &str, result: Val, lhs: Val, rhs: Val) -> Result<()> {
+        let (a, b) = (self.tile(lhs)?, self.tile(rhs)?);
+        let (dtype, n) = (a.dtype, a.slots.len());
+        ensure!(
+            b.slots.len() == n,
+            InvalidKernel,
+            "operands of an elementwise op have different layouts"
+        );
+        let mut words = |slots: &[Slot]| -> Vec<Opd> {
+            let words = self.asm.words(dtype, slots);
+            let in_register = |word| match word {
+                Opd::Reg(_) => word,
+                literal => self.asm.constant(Class::B32, literal).into(),
+            };
+            words.into_iter().map(in_register).collect()
+        };
+        let (a, b) = (words(&a.slots), words(&b.slots));
+        let pairs: Vec<Reg> = a
+            .into_iter()
+            .zip(b)
+            .map(|(a, b)| self.asm.pure(Class::B32, mnemonic, &[a, b]))
+            .collect();
+        self.define(result, parts(dtype, &pairs, n), Fact::UNKNOWN)
     }
 
     fn select(&mut self, result: Val, cond: Val, on_true: Val, on_false: Val) -> Result<()> {

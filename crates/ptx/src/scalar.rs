@@ -145,6 +145,9 @@ impl Asm {
             UnaryOp::IsNan => return Ok(self.pure(Class::Pred, "setp.nan.f32", &[x, x]).into()),
             // Within 2 ulp; the instruction for log2 is far off near 1 and is left alone.
             UnaryOp::Exp2 => "ex2.approx.f32",
+            // Denormal numbers, which take three more instructions, are not asked for.
+            UnaryOp::NearExp2 => "ex2.approx.ftz.f32",
+            UnaryOp::NearRecip => "rcp.approx.ftz.f32",
             UnaryOp::Not
             | UnaryOp::Exp
             | UnaryOp::Expm1
@@ -169,7 +172,7 @@ impl Asm {
             UnaryOp::Neg => "neg.f64",
             UnaryOp::Abs => "abs.f64",
             UnaryOp::Sqrt => "sqrt.rn.f64",
-            UnaryOp::Recip => "rcp.rn.f64",
+            UnaryOp::Recip | UnaryOp::NearRecip => "rcp.rn.f64",
             UnaryOp::Rsqrt => {
                 let root = self.pure(Class::B64, "sqrt.rn.f64", &[x]);
                 return Ok(self.pure(Class::B64, "rcp.rn.f64", &[root.into()]).into());
@@ -182,6 +185,7 @@ impl Asm {
             UnaryOp::Not
             | UnaryOp::Exp
             | UnaryOp::Exp2
+            | UnaryOp::NearExp2
             | UnaryOp::Expm1
             | UnaryOp::Log
             | UnaryOp::Log2

@@ -18,6 +18,8 @@ pub struct Target {
     pub stmatrix: bool,
     /// Conversions between f32 and the 8-bit floats.
     pub fp8: bool,
+    /// Sums and products of pairs of bf16.
+    pub bf16_pairs: bool,
     /// Shared memory that one block may use.
     pub shared_bytes: u32,
     /// Registers that a block's threads share.
@@ -33,6 +35,7 @@ pub const TARGETS: &[Target] = &[
         tensor_copies: false,
         stmatrix: false,
         fp8: false,
+        bf16_pairs: false,
         shared_bytes: 166_912,
         registers: 65_536,
     },
@@ -43,6 +46,7 @@ pub const TARGETS: &[Target] = &[
         tensor_copies: true,
         stmatrix: true,
         fp8: true,
+        bf16_pairs: true,
         shared_bytes: 232_448,
         registers: 65_536,
     },

@@ -455,7 +455,7 @@ impl Emit<'_> {
                 )
             }
             UnaryOp::Sqrt => self.vec(by(bytes, Op::VSqrtPs, Op::VSqrtPd), w, &[a.into()]),
-            UnaryOp::Rsqrt | UnaryOp::Recip => {
+            UnaryOp::Rsqrt | UnaryOp::Recip | UnaryOp::NearRecip => {
                 let one = if bytes == 8 {
                     self.f64(1.0)
                 } else {
@@ -489,6 +489,7 @@ impl Emit<'_> {
             UnaryOp::IsNan => return self.float_compare(3, bytes, a, a, lanes),
             UnaryOp::Exp
             | UnaryOp::Exp2
+            | UnaryOp::NearExp2
             | UnaryOp::Expm1
             | UnaryOp::Log
             | UnaryOp::Log2

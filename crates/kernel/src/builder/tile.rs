@@ -528,8 +528,8 @@ macro_rules! unary_methods {
 }
 
 unary_methods! {
-    abs Abs; sqrt Sqrt; rsqrt Rsqrt; recip Recip; floor Floor; ceil Ceil; trunc Trunc; round Round;
-    exp Exp; exp2 Exp2; expm1 Expm1; log Log; log2 Log2; log1p Log1p; sin Sin; cos Cos; tanh Tanh; atan Atan; erf Erf; erfc Erfc; sigmoid Sigmoid; isnan IsNan;
+    abs Abs; sqrt Sqrt; rsqrt Rsqrt; recip Recip; near_recip NearRecip; floor Floor; ceil Ceil; trunc Trunc; round Round;
+    exp Exp; exp2 Exp2; near_exp2 NearExp2; expm1 Expm1; log Log; log2 Log2; log1p Log1p; sin Sin; cos Cos; tanh Tanh; atan Atan; erf Erf; erfc Erfc; sigmoid Sigmoid; isnan IsNan;
 }
 
 macro_rules! binary_methods {

@@ -23,6 +23,7 @@ fn is_open(op: UnaryOp) -> bool {
     match op {
         UnaryOp::Exp
         | UnaryOp::Exp2
+        | UnaryOp::NearExp2
         | UnaryOp::Expm1
         | UnaryOp::Log
         | UnaryOp::Log2
@@ -34,7 +35,8 @@ fn is_open(op: UnaryOp) -> bool {
         | UnaryOp::Erf
         | UnaryOp::Erfc
         | UnaryOp::Sigmoid
-        | UnaryOp::Rsqrt => true,
+        | UnaryOp::Rsqrt
+        | UnaryOp::NearRecip => true,
         UnaryOp::Neg
         | UnaryOp::Abs
         | UnaryOp::Not

@@ -30,13 +30,13 @@ fn float_unary(op: UnaryOp) -> fn(f64) -> f64 {
         UnaryOp::Abs => f64::abs,
         UnaryOp::Sqrt => f64::sqrt,
         UnaryOp::Rsqrt => |x| 1.0 / x.sqrt(),
-        UnaryOp::Recip => |x| 1.0 / x,
+        UnaryOp::Recip | UnaryOp::NearRecip => |x| 1.0 / x,
         UnaryOp::Floor => f64::floor,
         UnaryOp::Ceil => f64::ceil,
         UnaryOp::Trunc => f64::trunc,
         UnaryOp::Round => f64::round_ties_even,
         UnaryOp::Exp => f64::exp,
-        UnaryOp::Exp2 => f64::exp2,
+        UnaryOp::Exp2 | UnaryOp::NearExp2 => f64::exp2,
         UnaryOp::Expm1 => f64::exp_m1,
         UnaryOp::Log => f64::ln,
         UnaryOp::Log2 => f64::log2,
@@ -63,12 +63,14 @@ fn int_unary(op: UnaryOp, dtype: DType, x: i64) -> i64 {
         | UnaryOp::Sqrt
         | UnaryOp::Rsqrt
         | UnaryOp::Recip
+        | UnaryOp::NearRecip
         | UnaryOp::Floor
         | UnaryOp::Ceil
         | UnaryOp::Trunc
         | UnaryOp::Round
         | UnaryOp::Exp
         | UnaryOp::Exp2
+        | UnaryOp::NearExp2
         | UnaryOp::Expm1
         | UnaryOp::Log
         | UnaryOp::Log2

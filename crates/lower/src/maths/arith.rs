@@ -38,6 +38,16 @@ pub trait Arith {
 
     /// `2^a` as the machine has it, within 2 ulp; not every machine does.
     fn exp2(&self, a: Self::F) -> Self::F;
+    /// The same; what is below the normal numbers may be zero.
+    fn near_exp2(&self, a: Self::F) -> Self::F;
+    /// `1 / a` in the same way.
+    fn near_recip(&self, a: Self::F) -> Self::F;
+    /// `1 / sqrt(a)` in the same way, of denormal numbers too.
+    fn near_rsqrt(&self, a: Self::F) -> Self::F;
+    /// `1 / a` for `1 <= a < 2^100`, within 0.51 ulp.
+    fn inverse(&self, a: Self::F) -> Self::F {
+        self.div(self.float(1.0), a)
+    }
 
     fn lt(&self, a: Self::F, b: Self::F) -> Self::B;
     fn eq(&self, a: Self::F, b: Self::F) -> Self::B;

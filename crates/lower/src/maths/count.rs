@@ -45,7 +45,7 @@ impl Arith for Count {
     }
     counted! { singles:
         add((), ()); sub((), ()); mul((), ()); div((), ()); fma((), (), ()); min((), ());
-        max((), ()); neg(()); abs(()); sqrt(()); exp2(()); lt((), ()); eq((), ()); select((), (), ());
+        max((), ()); neg(()); abs(()); sqrt(()); exp2(()); near_exp2(()); near_recip(()); near_rsqrt(()); lt((), ()); eq((), ()); select((), (), ());
         nonzero(()); to_float(()); iadd((), ()); isub((), ()); and((), ()); or((), ());
         xor((), ()); shl((), i32); shr((), i32);
     }

@@ -9,12 +9,24 @@ use super::arith::Arith;
 pub(crate) struct Emit<'k> {
     builder: &'k KernelBuilder,
     shape: Vec<i64>,
+    /// Whether the machine has functions of its own that are within 2 ulp.
+    own_functions: bool,
 }
 
 impl<'k> Emit<'k> {
     /// For an argument of this shape.
     pub(crate) fn new(builder: &'k KernelBuilder, shape: Vec<i64>) -> Self {
-        Self { builder, shape }
+        Self {
+            builder,
+            shape,
+            own_functions: false,
+        }
+    }
+
+    /// For a machine with functions of its own.
+    pub(crate) fn with_own_functions(mut self, own_functions: bool) -> Self {
+        self.own_functions = own_functions;
+        self
     }
 
     fn tile(&self, value: Val) -> Tile {
@@ -129,6 +141,17 @@ impl Arith for Emit<'_> {
         self.ternary(cond, yes, no)
     }
 
+    /// A quotient takes ten instructions and a branch on machines that estimate reciprocals in one.
+    fn inverse(&self, a: Val) -> Val {
+        let one = self.float(1.0);
+        if !self.own_functions {
+            return self.div(one, a);
+        }
+        let estimate = self.near_recip(a);
+        let rest = self.fma(self.neg(a), estimate, one);
+        self.fma(estimate, rest, estimate)
+    }
+
     fn nonzero(&self, a: Val) -> Val {
         self.compare(CompareOp::Ne, a, self.int(0))
     }
@@ -144,6 +167,9 @@ impl Arith for Emit<'_> {
         abs unary UnaryOp::Abs;
         sqrt unary UnaryOp::Sqrt;
         exp2 unary UnaryOp::Exp2;
+        near_exp2 unary UnaryOp::NearExp2;
+        near_recip unary UnaryOp::NearRecip;
+        near_rsqrt unary UnaryOp::Rsqrt;
         lt compare CompareOp::Lt;
         eq compare CompareOp::Eq;
         bits bitcast DType::I32;

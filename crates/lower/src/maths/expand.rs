@@ -8,7 +8,8 @@ use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, Scalar, Type,
 
 use super::emit::Emit;
 use super::table::{apply, apply_double, has_expansion};
-use super::{double_power, exponential, gate, narrow, power, remainder};
+use super::rounded::Exact;
+use super::{double_power, exponential, gate, narrow, near, power, remainder, roots};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
 /// always stays. In a mapped program the new tiles take the layout of the argument.
@@ -18,11 +19,11 @@ pub fn expand(program: Program, needs: &dyn Fn(UnaryOp, DType) -> bool) -> Resul
     expand_on(program, needs, false)
 }
 
-/// As [`expand`], for a machine that may have powers of two of its own, good to 2 ulp: they are used where results lose nothing by it.
+/// As [`expand`], for a machine that may have powers of two, reciprocals and reciprocal roots of its own, good to 2 ulp: they are used where results lose nothing by it.
 pub fn expand_on(
     program: Program,
     needs: &dyn Fn(UnaryOp, DType) -> bool,
-    own_powers: bool,
+    own_functions: bool,
 ) -> Result<Program> {
     let mut any = false;
     program.walk(|inst| {
@@ -38,19 +39,88 @@ pub fn expand_on(
     if !any {
         return Ok(program);
     }
-    let gates = if own_powers {
-        Gates::of(&program)
-    } else {
-        Gates::default()
-    };
+    let own = own_functions.then(|| Own {
+        gates: Gates::of(&program),
+        exact: Exact::of(&program),
+    });
     let mut bounds = Bounds::default();
     rewrite(program, &mut |k, inst| {
-        if let Some(made) = gates.replace(k, inst) {
+        let made = own.as_ref().and_then(|own| own.replace(k, inst, needs));
+        if let Some(made) = made {
             return Ok(Some(vec![made]));
         }
         bounds.note(k, inst);
         expand_inst(k, inst, needs, &bounds)
     })
+}
+
+/// What a machine with functions of its own computes by them.
+struct Own {
+    gates: Gates,
+    exact: Exact,
+}
+
+impl Own {
+    /// What stands for an instruction, if it is one of these.
+    fn replace(
+        &self,
+        k: &KernelBuilder,
+        inst: &Inst,
+        needs: &dyn Fn(UnaryOp, DType) -> bool,
+    ) -> Option<Val> {
+        let is_exact = self.exact.contains(inst);
+        if let Some(gate) = self.gates.replace(k, inst, is_exact) {
+            return Some(gate);
+        }
+        let Op::Unary { op, value } = inst.op else {
+            return None;
+        };
+        let argument = k.tile(value);
+        let dtype = argument.dtype();
+        let is_narrow = matches!(dtype, DType::BF16 | DType::F16);
+        if !(is_narrow || dtype == DType::F32) || !needs(op, dtype) {
+            return None;
+        }
+        let emit = emit_like(k, &argument).with_own_functions(true);
+        let wide = argument.cast(DType::F32).val();
+        let result = own_function(&emit, op, is_narrow || !is_exact, wide)?;
+        Some(k.tile(result).cast(dtype).val())
+    }
+}
+
+/// A function of f32 by the machine's own ones, whose result is rounded to 16 bits or not; `None` where they are of no use.
+fn own_function(a: &Emit<'_>, op: UnaryOp, is_rounded: bool, x: Val) -> Option<Val> {
+    match op {
+        UnaryOp::Exp if is_rounded => Some(near::exp(a, x)),
+        UnaryOp::Sigmoid if is_rounded => Some(near::sigmoid(a, x)),
+        UnaryOp::Sigmoid => Some(exponential::sigmoid(a, x)),
+        UnaryOp::Tanh if is_rounded => Some(near::tanh(a, x)),
+        UnaryOp::Tanh => Some(exponential::tanh(a, x)),
+        UnaryOp::Rsqrt => Some(roots::rsqrt_of_estimate(a, x)),
+        UnaryOp::Neg
+        | UnaryOp::Abs
+        | UnaryOp::Not
+        | UnaryOp::Sqrt
+        | UnaryOp::Recip
+        | UnaryOp::NearRecip
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::Trunc
+        | UnaryOp::Round
+        | UnaryOp::Exp
+        | UnaryOp::Exp2
+        | UnaryOp::NearExp2
+        | UnaryOp::Expm1
+        | UnaryOp::Log
+        | UnaryOp::Log2
+        | UnaryOp::Log1p
+        | UnaryOp::Sin
+        | UnaryOp::Cos
+        | UnaryOp::Atan
+        | UnaryOp::Erf
+        | UnaryOp::Erfc
+        | UnaryOp::IsNan => None,
+    }
 }
 
 /// Sums of 1 and an `erf` or `tanh` that is good for nothing else.
@@ -116,7 +186,7 @@ impl Gates {
     }
 
     /// The argument in place of such a function, and the gate in place of its sum.
-    fn replace(&self, k: &KernelBuilder, inst: &Inst) -> Option<Val> {
+    fn replace(&self, k: &KernelBuilder, inst: &Inst, is_exact: bool) -> Option<Val> {
         let result = inst.results.first()?;
         match inst.op {
             Op::Unary { value, .. } if self.inner.contains(result) => Some(value),
@@ -125,6 +195,7 @@ impl Gates {
                 let argument = k.tile(if first { lhs } else { rhs });
                 let emit = emit_like(k, &argument);
                 Some(match function {
+                    UnaryOp::Tanh if !is_exact => near::one_plus_tanh(&emit, argument.val()),
                     UnaryOp::Tanh => gate::one_plus_tanh(&emit, argument.val()),
                     _ => gate::one_plus_erf(&emit, argument.val()),
                 })

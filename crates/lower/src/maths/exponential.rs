@@ -112,7 +112,7 @@ pub fn sigmoid<A: Arith>(a: &A, x: A::F) -> A::F {
     let scale = a.mul(s, t);
     let d = a.fma(scale, p, one);
     let d_lost = a.fma(scale, h, a.sub(scale, a.sub(d, one)));
-    let inverse = a.div(one, d);
+    let inverse = a.inverse(d);
     let negative = a.neg(inverse);
     let rest = a.fma(d_lost, negative, a.fma(d, negative, one));
     let g = a.add(r, a.fma(p, rest, small));
@@ -132,6 +132,6 @@ pub fn tanh<A: Arith>(a: &A, x: A::F) -> A::F {
     let h = expm1_core(a, r, &c::EXP_OF_DOUBLE);
     let half = a.float(0.5);
     let d = a.fma(scale, h, a.fma(scale, half, half));
-    let far = a.sub(a.float(1.0), a.div(a.float(1.0), d));
+    let far = a.sub(a.float(1.0), a.inverse(d));
     a.with_sign(a.select(a.lt(y, a.float(0.95)), near, far), x)
 }

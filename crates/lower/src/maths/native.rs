@@ -78,6 +78,18 @@ impl Arith for Native {
         a.exp2()
     }
     #[inline(always)]
+    fn near_exp2(&self, a: f32) -> f32 {
+        a.exp2()
+    }
+    #[inline(always)]
+    fn near_recip(&self, a: f32) -> f32 {
+        1.0 / a
+    }
+    #[inline(always)]
+    fn near_rsqrt(&self, a: f32) -> f32 {
+        1.0 / a.sqrt()
+    }
+    #[inline(always)]
     fn lt(&self, a: f32, b: f32) -> bool {
         a < b
     }

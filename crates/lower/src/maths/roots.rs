@@ -13,3 +13,14 @@ pub fn rsqrt<A: Arith>(a: &A, x: A::F) -> A::F {
     let other = a.select(a.eq(x, a.float(0.0)), quotient, a.float(f32::NAN));
     a.select(a.lt(a.float(0.0), x), y, other)
 }
+
+/// The same from the machine's own estimate and one step of Newton's: `y + y (1 - x y^2) / 2`, where the product `x y` is kept as a float and its rounding error. Where the estimate is zero or infinite it is the result.
+pub fn rsqrt_of_estimate<A: Arith>(a: &A, x: A::F) -> A::F {
+    let y = a.near_rsqrt(x);
+    let root = a.mul(x, y);
+    let lost = a.fma(x, y, a.neg(root));
+    let rest = a.fma(a.neg(root), y, a.float(1.0));
+    let rest = a.fma(a.neg(lost), y, rest);
+    let better = a.fma(a.mul(y, a.float(0.5)), rest, y);
+    a.select(a.lt(a.abs(rest), a.float(0.5)), better, y)
+}

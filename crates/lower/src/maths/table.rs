@@ -48,11 +48,13 @@ macro_rules! expansions {
                 // Rare enough to be computed in f64.
                 UnaryOp::Atan => Some(a.narrow(double_angle::atan(a, a.widen(x)))),
                 UnaryOp::Erfc => Some(a.narrow(double_error::erfc(a, a.widen(x)))),
+                UnaryOp::NearExp2 => Some(exponential::exp2(a, x)),
                 UnaryOp::Neg
                 | UnaryOp::Abs
                 | UnaryOp::Not
                 | UnaryOp::Sqrt
                 | UnaryOp::Recip
+                | UnaryOp::NearRecip
                 | UnaryOp::Floor
                 | UnaryOp::Ceil
                 | UnaryOp::Trunc
@@ -82,7 +84,7 @@ expansions! {
 pub fn apply_double<A: Arith>(a: &A, op: UnaryOp, x: A::D) -> Option<A::D> {
     let function = match op {
         UnaryOp::Exp => double::exp,
-        UnaryOp::Exp2 => double::exp2,
+        UnaryOp::Exp2 | UnaryOp::NearExp2 => double::exp2,
         UnaryOp::Expm1 => double::expm1,
         UnaryOp::Log => double::log,
         UnaryOp::Log2 => double::log2,
@@ -100,6 +102,7 @@ pub fn apply_double<A: Arith>(a: &A, op: UnaryOp, x: A::D) -> Option<A::D> {
         | UnaryOp::Sqrt
         | UnaryOp::Rsqrt
         | UnaryOp::Recip
+        | UnaryOp::NearRecip
         | UnaryOp::Floor
         | UnaryOp::Ceil
         | UnaryOp::Trunc
@@ -120,5 +123,6 @@ pub fn instructions(op: UnaryOp) -> u32 {
 
 /// Whether an op is one that this module expands.
 pub fn has_expansion(op: UnaryOp) -> bool {
-    matches!(op, UnaryOp::Atan | UnaryOp::Erfc) || TABLE.iter().any(|row| row.op == op)
+    matches!(op, UnaryOp::Atan | UnaryOp::Erfc | UnaryOp::NearExp2)
+        || TABLE.iter().any(|row| row.op == op)
 }

@@ -897,7 +897,7 @@ pub fn own_cost(op: &Op) -> usize {
         | Op::Permute { .. }
         | Op::ConvertLayout { .. } => 0,
         Op::Unary {
-            op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip,
+            op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip | UnaryOp::NearRecip,
             ..
         } => 6,
         Op::Gather { .. } => 8,
