@@ -1,13 +1,15 @@
 //! Rows too long for registers: reductions as loops over chunks of a row.
 //!
 //! Every layer of reductions is one loop that reads the row anew, computes what it needs and combines it into an accumulator tile of one chunk; after the loop the accumulator is
-//! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it.
+//! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it; where threads hold accumulators of their own, twice ([`crate::online`]).
 
 use oxyfuel_base::Expr;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, Order, ReduceOp};
+use oxyfuel_plan::TargetDesc;
 
 use crate::nest::{Dims, Nest, NestOp, Node};
+use crate::online::Online;
 use crate::rows::{Blocks, Frame};
 use crate::size::Params;
 use crate::tile::Tiling;
@@ -19,11 +21,16 @@ pub fn emit_chunked(
     nest: &Nest,
     tiling: &Tiling,
     along: usize,
+    target: &TargetDesc,
 ) {
     let blocks = Blocks::new(nest, tiling, Dims::default().with(along));
     let grid: Vec<Expr> = blocks.grid.clone();
     let layers = layers(nest);
     let deepest = layers.iter().copied().max().unwrap_or(0);
+    // Where threads hold what they have met, the row need not be read twice for its largest element and the sum beside it.
+    let online = (0..nest.values.len())
+        .filter(|_| target.is_simt())
+        .find_map(|node| Online::of(nest, tiling, along, node));
     k.phase_ordered(grid, Order::Plain, |k| {
         let mut outer = Frame::new(k, params, nest, tiling, &blocks);
         for layer in 0..=deepest {
@@ -33,7 +40,17 @@ pub fn emit_chunked(
                     outer.value(node);
                 }
             }
+            if let Some(online) = online.as_ref().filter(|o| layers[o.largest] == layer + 1) {
+                let (largest, sum) = online.emit(k, &outer);
+                outer.give(online.largest, largest);
+                outer.give(online.sum, sum);
+            }
+            let given = |node: Node| {
+                let mut both = online.iter().flat_map(|o| [o.largest, o.sum]);
+                both.any(|n| n == node)
+            };
             let sums: Vec<(Node, ReduceOp, Node)> = (0..nest.values.len())
+                .filter(|&node| !given(node))
                 .filter_map(|node| match nest.values[node].op {
                     NestOp::Reduce(f, operand) if layers[node] == layer + 1 => {
                         Some((node, f, operand))

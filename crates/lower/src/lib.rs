@@ -10,6 +10,7 @@
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `together.rs` | reductions that do not need each other, next to each other |
 //! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
+//! | `online.rs` | what a softmax needs of a long row, in one reading of it |
 //! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
 //! | `scatter.rs` | stores at computed places |
@@ -40,6 +41,7 @@ mod flat;
 mod map;
 pub mod maths;
 mod nest;
+mod online;
 mod packed;
 mod pointwise;
 mod rare;
@@ -372,7 +374,7 @@ fn loops(
             | Strategy::PackedProduct
             | Strategy::DirectProduct => match tile::chunked(nest, target, &tiling) {
                 Some((tiling, along)) => {
-                    chunk::emit_chunked(&k, &params, nest, &tiling, along);
+                    chunk::emit_chunked(&k, &params, nest, &tiling, along, target);
                 }
                 None => rows::emit(&k, &params, nest, &tiling),
             },

@@ -44,7 +44,10 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     let (geometry, spread) = if target.is_simt() {
         let vector = (16 / narrowest_access.max(1)).clamp(1, 8);
         let vector = neighbours(&program, &largest, vector);
-        simt(&largest, target, vector)
+        let rows = rows_of_warps(&program, &largest, target, vector);
+        let (mut geometry, spread) = simt(&largest, target, vector, rows);
+        geometry.registers = register_bound(&program, &largest, geometry);
+        (geometry, spread)
     } else {
         vector(lanes)
     };
@@ -129,6 +132,8 @@ pub struct Spread {
     warps: u32,
     /// Neighbouring elements that one thread holds.
     vector: u32,
+    /// Whether warps have whole rows.
+    has_rows: bool,
 }
 
 /// One vector register wide.
@@ -144,6 +149,7 @@ pub fn vector(lanes: u32) -> (Geometry, Spread) {
             lanes,
             warps: 1,
             vector: 1,
+            has_rows: false,
         },
     )
 }
@@ -151,7 +157,89 @@ pub fn vector(lanes: u32) -> (Geometry, Spread) {
 /// Elements of one tile that a thread holds before its block gets more warps.
 const MOST_A_THREAD: i64 = 16;
 
-fn simt(largest: &[i64], target: &TargetDesc, vector: u32) -> (Geometry, Spread) {
+/// Elements of a row that a lane holds at most where warps have whole rows.
+const MOST_OF_A_ROW: i64 = 32;
+
+/// How many warps have rows of their own, where rows are reduced and a warp can hold one: its lanes combine what they have without waiting for other warps.
+fn rows_of_warps(
+    program: &Program,
+    largest: &[i64],
+    target: &TargetDesc,
+    vector: u32,
+) -> Option<u32> {
+    let &[rows, length] = largest else {
+        return None;
+    };
+    let (mut along_rows, mut others) = (false, false);
+    program.walk(|inst| {
+        if let Op::Reduce { axes, .. } = &inst.op {
+            along_rows |= axes[..] == [1];
+            others |= axes[..] != [1];
+        }
+    });
+    let lanes = i64::from(target.warp_lanes);
+    let fits = length > lanes * i64::from(vector) && length <= lanes * MOST_OF_A_ROW;
+    let even = rows > 1 && rows & (rows - 1) == 0;
+    (along_rows && !others && fits && even)
+        .then(|| u32::try_from(rows).unwrap_or(1).min(MOST_ROWS))
+}
+
+/// Ops on whole tiles up to which a kernel of rows is a plain one.
+const PLAIN: usize = 16;
+
+/// Bounds on registers, and how many of them tiles may not take.
+const BOUNDS: [(i64, i64); 2] = [(32, 16), (64, 20)];
+
+/// Registers of a thread of a plain kernel of rows; 0 where nothing is known. Without a bound it would read weights ahead of the reductions, and fewer rows would be under way. There is room for one tile that waits for the
+/// reductions and for all but one of those that are stored.
+fn register_bound(program: &Program, largest: &[i64], geometry: Geometry) -> u32 {
+    let tile = |v: Val| match &program.value(v).ty {
+        Type::Tile(tile) if tile.shape == largest => Some(tile.dtype.size() as i64),
+        Type::Tile(_) | Type::Mem(_) | Type::TensorMap => None,
+    };
+    let (mut reduces, mut branches) = (false, false);
+    let (mut loads, mut computes) = (0, 0);
+    let mut stored: Vec<i64> = Vec::new();
+    program.walk(|inst| {
+        let whole = inst.results.iter().any(|&v| tile(v).is_some());
+        reduces |= matches!(inst.op, Op::Reduce { .. });
+        branches |= !inst.op.blocks().is_empty() || matches!(inst.op, Op::Gather { .. });
+        loads += usize::from(whole && matches!(inst.op, Op::Load { .. }));
+        computes += usize::from(
+            whole
+                && matches!(
+                    inst.op,
+                    Op::Unary { .. } | Op::Binary { .. } | Op::Fma { .. } | Op::Select { .. }
+                ),
+        );
+        if let Op::Store { value, .. } = inst.op {
+            stored.extend(tile(value));
+        }
+    });
+    let threads = i64::from(geometry.lanes * geometry.warps);
+    let elements = ceil_div(largest.iter().product(), threads);
+    let waiting = stored.iter().sum::<i64>() - stored.iter().max().copied().unwrap_or(0);
+    let tiles = elements + elements * waiting / 4;
+    let plain = reduces && !branches && computes <= PLAIN && (1..=2).contains(&loads);
+    let fits = |&(bound, others): &(i64, i64)| tiles + others <= bound;
+    match BOUNDS.into_iter().find(fits) {
+        Some((bound, _)) if plain && elements >= i64::from(SMALL) => bound as u32,
+        _ => 0,
+    }
+}
+
+/// Elements of a thread below which registers are plenty.
+const SMALL: u32 = 16;
+
+/// The most warps that have rows of their own.
+const MOST_ROWS: u32 = 8;
+
+fn simt(
+    largest: &[i64],
+    target: &TargetDesc,
+    vector: u32,
+    rows: Option<u32>,
+) -> (Geometry, Spread) {
     let elements: i64 = largest.iter().product::<i64>().max(1);
     let lanes = target.warp_lanes;
     let per_warp = i64::from(lanes * vector);
@@ -163,6 +251,7 @@ fn simt(largest: &[i64], target: &TargetDesc, vector: u32) -> (Geometry, Spread)
         .clamp(1, 8)
         .max(least.next_power_of_two())
         .min(target.max_warps);
+    let warps = rows.unwrap_or(warps);
     (
         Geometry {
             lanes,
@@ -174,6 +263,7 @@ fn simt(largest: &[i64], target: &TargetDesc, vector: u32) -> (Geometry, Spread)
             lanes,
             warps,
             vector,
+            has_rows: rows.is_some(),
         },
     )
 }
@@ -196,8 +286,14 @@ impl Spread {
                     rest: &mut [i64],
                     step: &mut [i64],
                     mut want: i64,
-                    round_up: bool| {
-            for d in (0..full.len()).rev() {
+                    round_up: bool,
+                    slowest_first: bool| {
+            let dims = 0..full.len();
+            let dims: Vec<usize> = match slowest_first {
+                true => dims.collect(),
+                false => dims.rev().collect(),
+            };
+            for d in dims {
                 if want <= 1 {
                     break;
                 }
@@ -251,6 +347,7 @@ impl Spread {
             &mut step,
             i64::from(self.lanes),
             true,
+            false,
         );
         take(
             &mut layout.warp,
@@ -258,6 +355,7 @@ impl Spread {
             &mut step,
             i64::from(self.warps),
             false,
+            self.has_rows,
         );
         layout
             .reg
@@ -313,6 +411,7 @@ mod tests {
             lanes: 32,
             warps: 4,
             vector: 4,
+            has_rows: false,
         };
         let layout = spread.layout(&[1024], &[1024]);
         assert_eq!(layout.lane, [mode(0, 32, 4)]);

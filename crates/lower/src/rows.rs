@@ -627,6 +627,39 @@ impl<'a> Frame<'a> {
         inner
     }
 
+    /// The frame over a nest whose last dim is this one's cut into several, with everything computed so far.
+    pub fn over<'b>(&self, nest: &'b Nest, tiling: &Tiling) -> Frame<'b>
+    where
+        'a: 'b,
+    {
+        let longer = |all: &[Option<Tile>]| {
+            let mut all = all.to_vec();
+            all.resize(nest.rank(), None);
+            all
+        };
+        let (position, start) = (longer(&self.position), longer(&self.start));
+        let left = longer(&self.left);
+        let mut over = Frame::place(self.k, self.params, nest, tiling, position, start, left);
+        over.values.clone_from(&self.values);
+        over
+    }
+
+    /// The frame of a piece: it starts elsewhere along one dim, has another block of one, and where it is cut short so many coordinates of one.
+    pub fn piece(
+        &self,
+        start: (usize, &Tile),
+        block: (usize, i64),
+        left: Option<(usize, Tile)>,
+    ) -> Frame<'a> {
+        let mut piece = self.clone();
+        piece.start[start.0] = Some(start.1.clone());
+        piece.block[block.0] = block.1;
+        if let Some((dim, left)) = left {
+            piece.left[dim] = Some(left);
+        }
+        piece
+    }
+
     /// As [`Self::at_chunk`], where nothing is left from `end` on.
     pub fn at_chunk_before(&self, along: usize, at: &Tile, block: i64, end: &Tile) -> Frame<'a> {
         let mut inner = self.at_chunk(along, at, 1);

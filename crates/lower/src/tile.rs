@@ -38,6 +38,14 @@ const SMALL_BLOCK: i64 = 64;
 /// Side of a tile that two windows walk in different directions.
 const SQUARE: i64 = 64;
 
+/// Elements of a reduced row from which on a warp of its own is worth it.
+const SIMT_ROW: i64 = 256;
+
+/// The largest power of two that is at most `n`, which is at least 1.
+fn power_of_two(n: i64) -> i64 {
+    1 << n.max(1).ilog2()
+}
+
 /// `a / b` rounded up, for a positive `b`.
 pub fn ceil_div(a: i64, b: i64) -> i64 {
     (a + b - 1).div_euclid(b)
@@ -80,6 +88,11 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         budget = budget.min(LOOP_ROWS);
     }
     budget = (budget / reduced.max(1)).max(1);
+    if nest.has_reduction() && target.is_simt() && reduced >= SIMT_ROW {
+        // As many rows as there are warps, of which every one has whole rows; and no more than leave work for all.
+        let each = total / reduced.max(1) / (i64::from(target.workers.max(1)) * 2);
+        budget = power_of_two(budget.min(each.max(1)));
+    }
     if let Some(other) = transposed(nest)
         && !nest.has_reduction()
     {

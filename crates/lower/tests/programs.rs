@@ -236,6 +236,32 @@ fn a_row_too_long_for_registers() {
     );
 }
 
+/// Threads that meet nothing but minus infinity before the others have numbers, rows that wide accesses fit, and the parts of a row behind its whole pieces.
+#[test]
+fn a_long_row_in_one_reading() {
+    let masked = |dtype: &str, n: i64| {
+        format!(
+            "graph @f(%x: {dtype}[2, {n}] cpu) {{\n %1: {dtype}[] = full value=1.96875\n %2: bool[2, {n}] = lt %x, %1\n \
+             %3: {dtype}[] = full value=-inf\n %4: {dtype}[2, {n}] = where %2, %3, %x\n \
+             %5: {dtype}[2, {n}] = _softmax %4, dim=1\n return %5\n}}"
+        )
+    };
+    agree(&masked("f32", 40961), &gpu(), 1e-6);
+    agree(&masked("f32", 33792), &gpu(), 1e-6);
+    agree(&masked("bf16", 34824), &gpu(), 1e-2);
+    let text = "graph @f(%x: bf16[2, 40968] cpu) {\n %1: bf16[2, 40968] = _log_softmax %x, dim=1\n return %1\n}";
+    agree(text, &gpu(), 1e-1);
+}
+
+/// A warp a row, and gates that are rounded between their steps.
+#[test]
+fn rows_of_warps_and_pairs() {
+    let text = "graph @f(%x: bf16[256, 768] cpu align 64, %w: bf16[768] cpu align 64) {\n \
+                %1: bf16[256, 768] = add %x, %w\n %2: bf16[256, 768] = tanh %1\n %3: bf16[256, 768] = mul %2, %w\n \
+                %4: bf16[256, 768] = _softmax %3, dim=1\n return %3, %4\n}";
+    agree(text, &gpu(), 1e-2);
+}
+
 #[test]
 fn a_cut_reduction() {
     everywhere(
