@@ -13,7 +13,7 @@
 //!  "outputs":   [A..],
 //!  "mutations": [{"input": 3, "value": A}],
 //!  "objects":   2}
-//! T = {"dtype": "float32", "shape": [E..], "strides": [E..], "device": "cpu", "requires_grad": false}
+//! T = {"dtype": "float32", "shape": [E..], "strides": [E..], "device": "cpu", "requires_grad": false, "align": 1}
 //! E = integer | "s0*2 + 1"
 //! R = {"kind": "tensor", "type": T} | {"kind": "int", "value": E} | {"kind": "object"} | {"kind": "none"}
 //! A = null | bool | integer | float | "string" | {"float": "inf" | "-inf" | "nan"} | {"node": "add"} | {"node": "split", "index": 1} | {"expr": E}
@@ -80,6 +80,13 @@ pub struct Type {
     pub device: String,
     #[serde(default)]
     pub requires_grad: bool,
+    /// A power of two that divides the address, in bytes, where kernels gain by it; a caller with a tensor elsewhere hands over a copy.
+    #[serde(default = "anywhere")]
+    pub align: u32,
+}
+
+fn anywhere() -> u32 {
+    1
 }
 
 fn cpu() -> String {

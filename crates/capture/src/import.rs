@@ -277,6 +277,7 @@ impl<'d> Importer<'d> {
                 Some(ours) => {
                     let mut value = Value::new(ours);
                     value.layout = Layout::Required(ty.strides.clone());
+                    value.align = ty.align;
                     (value, Some(ty.strides.clone()))
                 }
                 None => (Value::new(TensorType::object()), None),

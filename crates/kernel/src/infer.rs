@@ -242,21 +242,31 @@ impl Program {
         })
     }
 
-    /// `[side, k]` and the dtype of an operand.
-    fn mma_operand(&self, operand: &MmaOperand, k_first: bool) -> Result<(i64, i64, DType)> {
+    /// The extents of an operand by [`MmaDim`], and its dtype.
+    fn mma_operand(&self, operand: &MmaOperand, k_first: bool) -> Result<OperandType> {
         match operand {
             MmaOperand::Tile(v) => {
                 let tile = self.tile(*v)?;
-                ensure!(
-                    tile.shape.len() == 2,
-                    RankMismatch,
-                    "an operand of a product has rank 2, not {tile}"
-                );
-                let (first, second) = (tile.shape[0], tile.shape[1]);
-                Ok(if k_first {
-                    (second, first, tile.dtype)
+                let (batch, first, second) = match tile.shape[..] {
+                    [first, second] => (None, first, second),
+                    [batch, first, second] => (Some(batch), first, second),
+                    _ => {
+                        return Err(err!(
+                            RankMismatch,
+                            "an operand of a product has rank 2, or 3 with a batch, not {tile}"
+                        ));
+                    }
+                };
+                let (side, k) = if k_first {
+                    (second, first)
                 } else {
-                    (first, second, tile.dtype)
+                    (first, second)
+                };
+                Ok(OperandType {
+                    batch,
+                    side,
+                    k,
+                    dtype: tile.dtype,
                 })
             }
             MmaOperand::Mem { access, dims } => {
@@ -275,10 +285,22 @@ impl Program {
                         .map(|(_, extent)| *extent)
                         .fold(1, i64::saturating_mul)
                 };
-                Ok((extent(MmaDim::Side), extent(MmaDim::K), tile.dtype))
+                Ok(OperandType {
+                    batch: None,
+                    side: extent(MmaDim::Side),
+                    k: extent(MmaDim::K),
+                    dtype: tile.dtype,
+                })
             }
         }
     }
+}
+
+struct OperandType {
+    batch: Option<i64>,
+    side: i64,
+    k: i64,
+    dtype: DType,
 }
 
 /// Extents are positive, and the number of elements stays in bounds that any target could hold.
@@ -644,6 +666,12 @@ impl Op {
                 Ok(types)
             }
             Self::Dot { a, b, acc } => {
+                let out = program.tile(*acc)?;
+                ensure!(
+                    out.shape.len() == 2,
+                    RankMismatch,
+                    "`dot` is one product of rank 2, not {out}"
+                );
                 product(program, &MmaOperand::Tile(*a), &MmaOperand::Tile(*b), *acc)
             }
             Self::For {
@@ -799,14 +827,29 @@ impl Op {
 }
 
 fn product(program: &Program, a: &MmaOperand, b: &MmaOperand, acc: Val) -> Result<Vec<Type>> {
-    let (m, ka, da) = program.mma_operand(a, false)?;
-    let (n, kb, db) = program.mma_operand(b, true)?;
+    let (a, b) = (
+        program.mma_operand(a, false)?,
+        program.mma_operand(b, true)?,
+    );
+    let (da, db) = (a.dtype, b.dtype);
     let out = program.tile(acc)?;
-    ensure!(ka == kb, ShapeMismatch, "a product of depth {ka} and {kb}");
     ensure!(
-        out.shape == [m, n],
+        a.k == b.k,
         ShapeMismatch,
-        "a product of [{m}, {n}] added to {out}"
+        "a product of depth {} and {}",
+        a.k,
+        b.k
+    );
+    ensure!(
+        a.batch == b.batch,
+        ShapeMismatch,
+        "one operand of a product has a batch that the other has not"
+    );
+    let shape: Vec<i64> = a.batch.into_iter().chain([a.side, b.side]).collect();
+    ensure!(
+        out.shape == shape,
+        ShapeMismatch,
+        "a product of {shape:?} added to {out}"
     );
     ensure!(
         out.dtype.is_int() || (out.dtype.is_float() && !out.dtype.is_narrow_float()),

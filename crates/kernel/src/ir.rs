@@ -259,7 +259,7 @@ pub enum CacheHint {
 /// An operand of [`Op::Mma`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MmaOperand {
-    /// In registers, `[rows, k]` for `a` and `[k, cols]` for `b`.
+    /// In registers, `[rows, k]` for `a` and `[k, cols]` for `b`; `[batch, rows, k]` and `[batch, k, cols]` are products of their own, into `[batch, rows, cols]`.
     Tile(Val),
     /// In memory. `dims` says for each dim of the access whether it counts along the product's depth (`K`) or along the operand's own side
     /// (`Side`: rows for `a`, columns for `b`). Several dims of one kind compose, the first being the slowest: pairs interleaved along the depth are

@@ -55,6 +55,7 @@ mod size;
 mod sort;
 mod split;
 mod thin;
+mod thin_warps;
 mod tile;
 mod together;
 mod walk;
@@ -227,7 +228,8 @@ fn contraction(
     let program = if product.b.panels.is_some() {
         blocked::blocked(nest, params, product, target)?
     } else if target.is_simt() {
-        warps::warps(nest, params, product, target)?
+        thin_warps::thin(nest, params, product, target)
+            .or_else(|_| warps::warps(nest, params, product, target))?
     } else {
         packed::packed(nest, params, product, target)
             .or_else(|_| thin::thin(nest, params, product, target))

@@ -409,7 +409,7 @@ fn in_boxes(layout: &TileLayout, width: i64) -> TileLayout {
 }
 
 /// The layout of a tile with extent 1 along some dims: what it does not vary over is replicated.
-fn restricted(layout: &TileLayout, shape: &[i64]) -> TileLayout {
+pub fn restricted(layout: &TileLayout, shape: &[i64]) -> TileLayout {
     let still = |mode: &Mode| shape[usize::from(mode.dim)] == 1;
     let replicate = |modes: &[Mode]| {
         modes

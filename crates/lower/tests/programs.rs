@@ -373,6 +373,39 @@ fn products() {
     }
 }
 
+/// Few rows times a weight that is stored by its outputs: several shares of the depth and one, columns and rows that do not fill their blocks, rows that lie further apart.
+#[test]
+fn products_of_few_rows_on_a_gpu() {
+    for (m, k, n) in [
+        (1, 32, 16),
+        (3, 96, 24),
+        (8, 256, 40),
+        (16, 1024, 32),
+        (17, 160, 100),
+        (32, 512, 64),
+    ] {
+        for dtype in ["bf16", "f16"] {
+            let text = format!(
+                "graph @f(%a: {dtype}[{m}, {k}] cpu align 16, %w: {dtype}[{n}, {k}] cpu align 16, %c: {dtype}[{n}] cpu, %r: {dtype}[{m}, {n}] cpu) {{
+  %t: {dtype}[{k}, {n}] = permute %w, dims=[1, 0]
+  %p: {dtype}[{m}, {n}] = addmm %c, %a, %t, beta=1, alpha=1
+  %g: {dtype}[{m}, {n}] = gelu %p
+  %y: {dtype}[{m}, {n}] = add %g, %r
+  return %y
+}}"
+            );
+            agree(&text, &gpu(), 2e-2);
+        }
+    }
+    let apart = "graph @f(%a: bf16[6, 128] cpu align 16, %w: bf16[48, 64] cpu align 16) {
+  %s: bf16[6, 64] = slice %a, dim=1, start=64, end=128, step=1
+  %t: bf16[64, 48] = permute %w, dims=[1, 0]
+  %y: bf16[6, 48] = mm %s, %t
+  return %y
+}";
+    agree(apart, &gpu(), 2e-2);
+}
+
 #[test]
 fn batched_products_of_views() {
     everywhere(

@@ -21,6 +21,8 @@ pub(crate) struct Window {
     pub(crate) base: Int,
     pub(crate) strides: Vec<Int>,
     pub(crate) valid: Vec<Option<Int>>,
+    /// Read once: not kept in the first-level cache.
+    pub(crate) streaming: bool,
 }
 
 /// When an element may be touched.
@@ -84,6 +86,7 @@ impl Emitter<'_> {
             base,
             strides,
             valid,
+            streaming: false,
         })
     }
 
@@ -539,6 +542,7 @@ impl Emitter<'_> {
             base: Int::constant(0),
             strides: strides.iter().map(|s| Int::constant(*s)).collect(),
             valid: vec![None; strides.len()],
+            streaming: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Loads and stores of windows, gathers, scatters, atomics.
 
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
-use oxyfuel_kernel::ir::{Access, ReduceOp, Space, Val};
+use oxyfuel_kernel::ir::{Access, CacheHint, ReduceOp, Space, Val};
 
 use crate::access::{Plan, Run, When, Window};
 use crate::asm::{Class, Opd, Reg, braces};
@@ -19,6 +19,9 @@ fn space_name(space: Space) -> Result<&'static str> {
         )),
     }
 }
+
+/// The PTX version with loads that leave the first-level cache alone.
+const NO_ALLOCATE: (u32, u32) = (7, 4);
 
 /// The type of a load or store of one element.
 fn element_type(dtype: DType) -> &'static str {
@@ -42,9 +45,13 @@ impl Emitter<'_> {
         access: &Access,
         mask: Option<Val>,
         fill: Scalar,
+        hint: CacheHint,
     ) -> Result<()> {
         let place = self.place(result)?;
-        let window = self.window(access)?;
+        let window = Window {
+            streaming: hint == CacheHint::Streaming,
+            ..self.window(access)?
+        };
         let mask = mask.map(|mask| self.tile(mask)).transpose()?;
         let slots = self.load_window(&place, &window, mask.as_ref(), fill)?;
         self.define(result, slots, range_of(window.memory.dtype))
@@ -187,7 +194,12 @@ impl Emitter<'_> {
         fill: Opd,
     ) -> Result<Vec<Slot>> {
         let dtype = window.memory.dtype;
-        let space = space_name(window.memory.space)?;
+        let space = match window.memory.space {
+            Space::Global if window.streaming && self.target.ptx >= NO_ALLOCATE => {
+                "global.L1::no_allocate"
+            }
+            space => space_name(space)?,
+        };
         let bytes = n * dtype.size();
         if n == 1 || bytes < 4 || dtype.size() == 8 {
             // Elements of their own; only those of 4 and 8 bytes have vectors here.

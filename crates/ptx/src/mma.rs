@@ -92,28 +92,17 @@ fn product(dims: &[(i64, i64)]) -> i64 {
     dims.iter().map(|(extent, _)| extent).product()
 }
 
-/// The registers of an accumulator by their coordinates.
+/// The registers of a matrix by their coordinates; of a batch of them, of the one that a warp holds.
 fn by_coords(place: &Place) -> FxHashMap<(i64, i64), usize> {
-    place
-        .regs
-        .iter()
-        .enumerate()
-        .map(|(r, c)| ((c[0], c[1]), r))
-        .collect()
+    let rows = place.rank() - 2;
+    let regs = place.regs.iter().enumerate();
+    regs.map(|(r, c)| ((c[rows], c[rows + 1]), r)).collect()
 }
 
-const ACC_LANES: [Mode; 2] = [
-    Mode {
-        dim: 1,
-        extent: 4,
-        stride: 2,
-    },
-    Mode {
-        dim: 0,
-        extent: 8,
-        stride: 1,
-    },
-];
+/// How the lanes of a warp share an accumulator whose rows are dim `rows`.
+fn acc_lanes(rows: u8) -> [Mode; 2] {
+    [Mode::new(rows + 1, 4, 2), Mode::new(rows, 8, 1)]
+}
 
 impl Emitter<'_> {
     pub(crate) fn mma(
@@ -125,14 +114,16 @@ impl Emitter<'_> {
         asynchronous: bool,
     ) -> Result<()> {
         let tile = self.tile(acc)?;
+        let rank = tile.place.rank();
         ensure!(
-            tile.place.rank() == 2 && tile.place.layout.lane == ACC_LANES,
+            (2..=3).contains(&rank) && tile.place.layout.lane == acc_lanes(rank as u8 - 2),
             NoLowering,
             "the accumulator of a product must lie as the matrix unit leaves it"
         );
         let tile = self.owned(&tile);
         let in_shared = |operand: &MmaOperand| matches!(operand, MmaOperand::Mem { .. });
         if self.target.wgmma
+            && rank == 2
             && in_shared(a)
             && in_shared(b)
             && tile.place.layout.warp.first()
@@ -429,6 +420,15 @@ impl Emitter<'_> {
     /// `mma.sync` of one warp: operands are loaded into (or renamed to) fragments.
     fn warp_product(&mut self, acc: &Tile, a: &MmaOperand, b: &MmaOperand) -> Result<()> {
         let place = acc.place.clone();
+        let first = place.rank() - 2;
+        ensure!(
+            place
+                .regs
+                .iter()
+                .all(|c| c[..first].iter().all(|at| *at == 0)),
+            NoLowering,
+            "a warp holds more than one product of a batch"
+        );
         let registers = by_coords(&place);
         let (a_tile, b_tile) = (self.fragment(&place, a, 0)?, self.fragment(&place, b, 1)?);
         let types = match (a_tile.dtype, b_tile.dtype, acc.dtype) {
@@ -442,17 +442,17 @@ impl Emitter<'_> {
             }
         };
         let (a_regs, b_regs) = (by_coords(&a_tile.place), by_coords(&b_tile.place));
-        let depth = a_tile.place.shape[1];
+        let depth = a_tile.place.shape[first + 1];
         let mut rows: Vec<i64> = place
             .regs
             .iter()
-            .map(|c| c[0])
+            .map(|c| c[first])
             .filter(|m| m % 16 == 0)
             .collect();
         let mut cols: Vec<i64> = place
             .regs
             .iter()
-            .map(|c| c[1])
+            .map(|c| c[first + 1])
             .filter(|n| n % 8 == 0)
             .collect();
         for list in [&mut rows, &mut cols] {
@@ -509,6 +509,11 @@ impl Emitter<'_> {
         match operand {
             MmaOperand::Tile(v) => self.tile(*v),
             MmaOperand::Mem { access, dims } => {
+                ensure!(
+                    acc.rank() == 2,
+                    NoLowering,
+                    "a batch of products reads tiles, not memory"
+                );
                 let order: &[MmaDim] = if side == 0 {
                     &[MmaDim::Side, MmaDim::K]
                 } else {

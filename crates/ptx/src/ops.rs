@@ -92,8 +92,8 @@ impl Emitter<'_> {
                 access,
                 mask,
                 fill,
-                hint: _,
-            } => self.load(Self::one_result(inst)?, access, *mask, *fill),
+                hint,
+            } => self.load(Self::one_result(inst)?, access, *mask, *fill, *hint),
             Op::Store {
                 access,
                 value,

@@ -71,6 +71,20 @@ impl Data {
         }
     }
 
+    /// All elements of parts of one kind, in order.
+    pub fn concat(parts: Vec<Self>) -> Self {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or(Self::I(Vec::new()));
+        for part in parts {
+            match (&mut all, part) {
+                (Self::F(all), Self::F(part)) => all.extend(part),
+                (Self::I(all), Self::I(part)) => all.extend(part),
+                (Self::F(_), Self::I(_)) | (Self::I(_), Self::F(_)) => {}
+            }
+        }
+        all
+    }
+
     /// The integers of an integer or bool tile (nothing for floats, which the verifier keeps away).
     pub fn ints(&self) -> &[i64] {
         match self {

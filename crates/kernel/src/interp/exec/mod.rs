@@ -578,7 +578,7 @@ impl<'p, 'a> Machine<'p, 'a> {
             .ok_or_else(|| err!(Internal, "{v} is not a tensor map"))
     }
 
-    /// An operand of a product as a row-major `[side, k]` matrix.
+    /// An operand of a product as a row-major `[side, k]` matrix, those of a batch one after the other, and its two extents.
     fn operand(
         &mut self,
         thread: &Thread<'p>,
@@ -589,17 +589,16 @@ impl<'p, 'a> Machine<'p, 'a> {
         match operand {
             MmaOperand::Tile(v) => {
                 let shape = &self.ty(*v)?.shape;
-                let (rows, cols) = (
-                    usize::try_from(shape[0]).unwrap_or(0),
-                    usize::try_from(shape[1]).unwrap_or(0),
-                );
+                let size = |i: usize| usize::try_from(shape[shape.len() - i]).unwrap_or(0);
+                let (rows, cols) = (size(2), size(1));
                 let data = self.tile(*v)?;
                 if transpose {
-                    return Ok((
-                        data.pick((0..cols).flat_map(|c| (0..rows).map(move |r| r * cols + c))),
-                        cols,
-                        rows,
-                    ));
+                    let matrices = data.len() / (rows * cols).max(1);
+                    let turned = (0..matrices).flat_map(|p| {
+                        (0..cols)
+                            .flat_map(move |c| (0..rows).map(move |r| (p * rows + r) * cols + c))
+                    });
+                    return Ok((data.pick(turned), cols, rows));
                 }
                 Ok((Data::clone(data), rows, cols))
             }

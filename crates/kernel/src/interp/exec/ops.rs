@@ -240,7 +240,6 @@ impl<'p> Machine<'p, '_> {
     ) -> Result<()> {
         let (a, m, k) = self.operand(thread, a, false, asynchronous)?;
         let (bt, n, _) = self.operand(thread, b, true, asynchronous)?;
-        let b = bt.pick((0..k).flat_map(|l| (0..n).map(move |j| j * k + l)));
         let Value::Tile { data, pending } = self.env.get(acc)?.clone() else {
             return Err(err!(Internal, "{acc} is not a tile"));
         };
@@ -249,7 +248,20 @@ impl<'p> Machine<'p, '_> {
             DataRace,
             "accumulator {acc} is updated by an ordinary product while an asynchronous one may be writing it"
         );
-        let data = math::matmul(self.ty(acc)?.dtype, &a, &b, &data, [m, n, k]);
+        let ty = self.ty(acc)?;
+        let batch = match ty.shape[..] {
+            [batch, _, _] => usize::try_from(batch).unwrap_or(0),
+            _ => 1,
+        };
+        let mut parts = Vec::with_capacity(batch);
+        for p in 0..batch {
+            let part = |data: &Data, len: usize| data.pick(p * len..(p + 1) * len);
+            let from = p * n * k;
+            let b = bt.pick((0..k).flat_map(|l| (0..n).map(move |j| from + j * k + l)));
+            let [a, acc] = [part(&a, m * k), part(&data, m * n)];
+            parts.push(math::matmul(ty.dtype, &a, &b, &acc, [m, n, k]));
+        }
+        let data = Data::concat(parts);
         let pending = asynchronous.then(|| (thread.time.role, thread.time.product().time));
         self.env.set(
             result,
