@@ -62,6 +62,18 @@ def test_strides_windows_and_addresses() -> None:
     for seen in (x, x.t(), x[1:, 1:], x[::2, ::3], x[:, 3], x[0].expand(5, 66), x.view(-1)[1:]):
         same(lambda x: (x * 2 + 1).sin(), seen)
         same(lambda x: torch.softmax(x + 1, 0), seen)
+    # Compiled for one that begins at a multiple of 16 bytes, called with ones that do not, and written to there.
+    memory = rand(4097, dtype=torch.bfloat16)
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2).sigmoid() + 1
+
+    run = torch.compile(written, backend="oxyfuel", dynamic=False)
+    for start in (0, 1, 0, 3):
+        expected = memory[start : start + 4090].clone()
+        seen = memory[start : start + 4090]
+        torch.testing.assert_close(run(seen), written(expected))
+        torch.testing.assert_close(seen, expected)
 
 
 def test_index_scatter_scan_sort_and_joins() -> None:

@@ -53,6 +53,19 @@ def test_pointwise_work_reductions_and_norms_are_kernels() -> None:
     assert [tuple(result.shape) for result in results] == [(64, 256), (256,), (64, 256)]
 
 
+def test_inputs_that_begin_at_multiples_of_16_bytes_are_told_so() -> None:
+    def aligned(x: torch.Tensor) -> list[int]:
+        with FakeTensorMode() as mode:
+            fake = [mode.from_tensor(x)]
+            gm = make_fx(lambda x: [x + 1])(*fake)
+        return [row["type"]["align"] for row in json.loads(describe(gm, "inference").text)["inputs"]]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        whole = torch.empty(64, 64, dtype=torch.bfloat16, device=GPU)
+    assert [aligned(x) for x in (whole, whole[1:], whole[:, 8:], whole[:, 4:], whole[:, 1:])] == [[16], [16], [16], [8], [2]]
+    assert aligned(torch.empty(8, 8)) == [1]
+
+
 def test_products_convolutions_and_attention_are_torch_s() -> None:
     def f(x: torch.Tensor, w: torch.Tensor, image: torch.Tensor, filters: torch.Tensor) -> Any:
         return torch.relu(x @ w) + 1, torch.sigmoid(F.conv2d(image * 2, filters))

@@ -51,10 +51,9 @@ fn is_open(program: &Program, inst: &Inst) -> bool {
             float && matches!(op, ReduceOp::Sum | ReduceOp::Prod)
         }
         Op::Dot { .. } | Op::Mma { .. } | Op::MmaWait { .. } => float,
-        Op::Unary { op, .. } => matches!(
-            op,
-            UnaryOp::Rsqrt | UnaryOp::NearRecip | UnaryOp::NearExp2
-        ),
+        Op::Unary { op, .. } => {
+            matches!(op, UnaryOp::Rsqrt | UnaryOp::NearRecip | UnaryOp::NearExp2)
+        }
         _ => false,
     }
 }

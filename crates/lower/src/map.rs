@@ -180,8 +180,7 @@ fn rows_of_warps(
     let lanes = i64::from(target.warp_lanes);
     let fits = length > lanes * i64::from(vector) && length <= lanes * MOST_OF_A_ROW;
     let even = rows > 1 && rows & (rows - 1) == 0;
-    (along_rows && !others && fits && even)
-        .then(|| u32::try_from(rows).unwrap_or(1).min(MOST_ROWS))
+    (along_rows && !others && fits && even).then(|| u32::try_from(rows).unwrap_or(1).min(MOST_ROWS))
 }
 
 /// Ops on whole tiles up to which a kernel of rows is a plain one.

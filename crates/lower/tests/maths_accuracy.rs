@@ -10,9 +10,9 @@ mod maths_truth;
 use maths_truth::ulp_error;
 use oxyfuel_kernel::{DType, Scalar, UnaryOp};
 use oxyfuel_lower::maths::gate::{one_plus_erf, one_plus_tanh};
+use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::near::{self, summand};
 use oxyfuel_lower::maths::roots::rsqrt_of_estimate;
-use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, apply, trigonometric};
 
 /// How a function answers to the sign of its argument.
@@ -430,7 +430,10 @@ fn what_begins_with_estimates_ends_near() {
         let x = -87.0 * i as f32 / 100_000.0;
         let (got, true_value) = (summand(&Native, x), f64::from(x).exp());
         let error = (f64::from(got) / true_value - 1.0).abs();
-        assert!(error <= 2f64.powi(-23), "of {x}: {got:e}, not {true_value:e}");
+        assert!(
+            error <= 2f64.powi(-23),
+            "of {x}: {got:e}, not {true_value:e}"
+        );
     }
     let low = [f32::NEG_INFINITY, -1e30, -104.0].map(|x| summand(&Native, x));
     assert!(low.iter().all(|&power| power < 1e-44));

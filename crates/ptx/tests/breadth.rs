@@ -137,7 +137,8 @@ fn unary_ops() {
                     | UnaryOp::Erf
                     | UnaryOp::Erfc
                     | UnaryOp::Sigmoid
-            ) || (dtype == DType::F64 && matches!(op, UnaryOp::Exp2 | UnaryOp::NearExp2));
+            ) || (dtype == DType::F64
+                && matches!(op, UnaryOp::Exp2 | UnaryOp::NearExp2));
             assert_eq!(
                 refused.is_some(),
                 expanded_above,

@@ -7,8 +7,8 @@ use oxyfuel_kernel::builder::{KernelBuilder, Tile, rewrite};
 use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, Scalar, Type, UnaryOp, Val};
 
 use super::emit::Emit;
-use super::table::{apply, apply_double, has_expansion};
 use super::rounded::Exact;
+use super::table::{apply, apply_double, has_expansion};
 use super::{double_power, exponential, gate, narrow, near, power, remainder, roots};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
