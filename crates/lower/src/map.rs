@@ -197,10 +197,13 @@ fn register_bound(program: &Program, largest: &[i64], geometry: Geometry) -> u32
         Type::Tile(_) | Type::Mem(_) | Type::TensorMap => None,
     };
     let (mut reduces, mut branches) = (false, false);
-    let (mut loads, mut computes) = (0, 0);
+    let (mut loads, mut computes, mut widest) = (0, 0, 0);
     let mut stored: Vec<i64> = Vec::new();
     program.walk(|inst| {
-        let whole = inst.results.iter().any(|&v| tile(v).is_some());
+        let sizes = inst.results.iter().filter_map(|&v| tile(v));
+        let largest_size = sizes.max();
+        let whole = largest_size.is_some();
+        widest = widest.max(largest_size.unwrap_or(0));
         reduces |= matches!(inst.op, Op::Reduce { .. });
         branches |= !inst.op.blocks().is_empty() || matches!(inst.op, Op::Gather { .. });
         loads += usize::from(whole && matches!(inst.op, Op::Load { .. }));
@@ -219,7 +222,9 @@ fn register_bound(program: &Program, largest: &[i64], geometry: Geometry) -> u32
     let elements = ceil_div(largest.iter().product(), threads);
     let waiting = stored.iter().sum::<i64>() - stored.iter().max().copied().unwrap_or(0);
     let tiles = elements + elements * waiting / 4;
-    let plain = reduces && !branches && computes <= PLAIN && (1..=2).contains(&loads);
+    // What is only reduced holds no tile while others are read, and wide elements take two registers each.
+    let rows = reduces && program.phases.len() == 1 && !stored.is_empty() && widest <= 4;
+    let plain = rows && !branches && computes <= PLAIN && (1..=2).contains(&loads);
     let fits = |&(bound, others): &(i64, i64)| tiles + others <= bound;
     match BOUNDS.into_iter().find(fits) {
         Some((bound, _)) if plain && elements >= i64::from(SMALL) => bound as u32,
