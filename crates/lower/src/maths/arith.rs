@@ -44,7 +44,7 @@ pub trait Arith {
     fn near_recip(&self, a: Self::F) -> Self::F;
     /// `1 / sqrt(a)` in the same way, of denormal numbers too.
     fn near_rsqrt(&self, a: Self::F) -> Self::F;
-    /// `1 / a` for `1 <= a < 2^100`, within 0.51 ulp.
+    /// `1 / a` for `0.5 <= a < 2^125`, within 0.51 ulp.
     fn inverse(&self, a: Self::F) -> Self::F {
         self.div(self.float(1.0), a)
     }

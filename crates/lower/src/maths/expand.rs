@@ -193,7 +193,7 @@ impl Gates {
             Op::Binary { lhs, rhs, .. } => {
                 let &(function, first) = self.sums.get(result)?;
                 let argument = k.tile(if first { lhs } else { rhs });
-                let emit = emit_like(k, &argument);
+                let emit = emit_like(k, &argument).with_own_functions(true);
                 Some(match function {
                     UnaryOp::Tanh if !is_exact => near::one_plus_tanh(&emit, argument.val()),
                     UnaryOp::Tanh => gate::one_plus_tanh(&emit, argument.val()),

@@ -13,7 +13,13 @@ pub fn one_plus_erf<A: Arith>(a: &A, x: A::F) -> A::F {
     a.select(below, rest, a.sub(a.float(2.0), rest))
 }
 
+/// From this exponent on the second gate is shut: its reciprocals would be no normal numbers.
+const SHUT: f32 = 125.0;
+
 pub fn one_plus_tanh<A: Arith>(a: &A, x: A::F) -> A::F {
-    let power = a.exp2(a.mul(x, a.float(-2.0 * c::LOG2E)));
-    a.div(a.float(2.0), a.add(power, a.float(1.0)))
+    let exponent = a.mul(x, a.float(-2.0 * c::LOG2E));
+    let power = a.near_exp2(a.min(exponent, a.float(SHUT)));
+    let half = a.float(0.5);
+    let open = a.inverse(a.fma(power, half, half));
+    a.select(a.lt(a.float(SHUT), exponent), a.float(0.0), open)
 }
