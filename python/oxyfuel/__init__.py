@@ -5,7 +5,7 @@
 
 Nothing has to be imported for that: installing the package registers the backend. This module offers what goes beyond it: `config`, the
 defaults of the process, `explain`, which says what became of a model, `recompiles`, which says what was compiled again, `trim`, which gives kept memory
-back, `memory_summary`, which says where memory is, `recordings`, which says what is launched as one on a GPU, `cuda_graph`, which records any callable, `refreeze` and `release` for weights that were frozen, and the errors.
+back, `memory_summary`, which says where memory is, `profile`, which says where time goes, `recordings`, which says what is launched as one on a GPU, `cuda_graph`, which records any callable, `refreeze` and `release` for weights that were frozen, and the errors.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .explain import Explanation, GraphReport, explain
 from .frozen import refreeze, release
 from .memory import memory_summary
 from .options import Options
+from .profiles import Profile, profile
 from .recompiles import Recompile, recompiles
 from .recorded import Recording, recordings
 
@@ -30,6 +31,7 @@ __all__ = [
     "Options",
     "OxyfuelError",
     "OxyfuelWarning",
+    "Profile",
     "Recompile",
     "Recording",
     "__version__",
@@ -38,6 +40,7 @@ __all__ = [
     "cuda_graph",
     "explain",
     "memory_summary",
+    "profile",
     "recompiles",
     "recordings",
     "refreeze",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
 import functools
 import logging
 import operator
@@ -48,20 +49,25 @@ import sympy  # noqa: E402  (torch depends on it)
 from torch._decomp import _core_aten_decompositions_post_autograd  # noqa: E402
 from torch._dynamo import convert_frame  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402, F401
+from torch._dynamo.callback import callback_handler  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler  # noqa: E402
 from torch._functorch import partitioners  # noqa: E402
 from torch._guards import TracingContext  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402, F401
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as Uncacheable  # noqa: E402, F401
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional as triton_functional  # noqa: E402, F401
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation as triton_mutation  # noqa: E402, F401
 from torch._inductor import codecache  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.output_code import OutputCode  # noqa: E402
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
-from torch._prims_common import suggest_memory_format  # noqa: E402, F401
+from torch._prims_common import clone_preserve_strides, suggest_memory_format  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # noqa: E402, F401
 from torch.utils import _pytree as pytree  # noqa: E402
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes  # noqa: E402
 from torch.utils._sympy.numbers import int_oo  # noqa: E402
 
 log = logging.getLogger("oxyfuel")
@@ -71,6 +77,9 @@ flatten, unflatten = pytree.tree_flatten, pytree.tree_unflatten
 
 # Whether somebody records what runs.
 profiler_enabled = torch._C._autograd._profiler_enabled
+
+# A context whose time such a profiler shows by its name, with what runs on a GPU for it.
+profiler_range = torch._C._profiler._RecordFunctionFast
 
 num_threads = torch.get_num_threads
 
@@ -276,6 +285,14 @@ class BoxedCode(OutputCode):
         """There is none."""
 
 
+def bytes_of(value: torch.Tensor) -> bytes:
+    """The elements of a dense tensor as they lie. Nothing of it is traced."""
+    if value.device.type != "cpu":
+        with disable_modes():
+            value = value.detach().cpu()
+    return ctypes.string_at(value.data_ptr(), value.nbytes) if value.nbytes else b""
+
+
 def is_zero(value: torch.Tensor) -> bool:
     """Whether a tensor stands for zeros and has no memory."""
     return bool(value._is_zerotensor())
@@ -431,6 +448,19 @@ def _chosen(backend: Any) -> Any:
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
     return getattr(backend, "compiler_fn", backend)
+
+
+@contextlib.contextmanager
+def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
+    """Tells when Dynamo begins and ends to compile anything, capture and backend included."""
+    start, end = (lambda *_: begins()), (lambda *_: ends())
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)
 
 
 def original(function: Any) -> Any:

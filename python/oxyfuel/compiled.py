@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from . import _native, _torch, frozen
+from . import _native, _torch, frozen, profiles
 from .describe import Description, describe
+from .foreign import make_in_place
 from .options import Options
 from .images import channels_last
 from .products import align_products, part_biases
@@ -42,6 +43,10 @@ class OutputCode(_torch.BoxedCode):
 
     def __call__(self, inputs: list[Any]) -> Any:
         run = self.run if self.recorder is None else self.recorder
+        seen = profiles.current()
+        if seen is not None:
+            # Whoever profiles wants to see the steps.
+            run = functools.partial(seen.call, self.run)
         if _torch.profiler_enabled():
             with torch.profiler.record_function(f"oxyfuel::{self.role}"):
                 return run(inputs)
@@ -77,6 +82,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     # What a forward keeps for its backward lies as that was traced.
     if role == "inference":
         channels_last(gm)
+    make_in_place(gm)
     align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
     description = describe(gm, role)
@@ -104,6 +110,8 @@ def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, optio
     obstacle = None
     if not on_gpu:
         obstacle = "its tensors are not on a GPU"
+    elif options.launch_blocking:
+        obstacle = "`launch_blocking` waits after each of its steps"
     elif description.beside is not None:
         obstacle = f"{description.beside} is not done on the GPU alone"
     elif not required and steps < len(gm.graph.output_node().args[0]) / 4 + BESIDE:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import json
 import math
@@ -72,6 +71,10 @@ class Description:
     """What of it is not done on that device, or asks it for a number: the first such node."""
 
 
+# Whose operators are functions of their arguments, in whatever order.
+OURS = ("aten", "prims", "oxyfuel")
+
+
 class Call:
     """A call whose arguments have a form that the text does not know (dictionaries, slices): one object that takes the nodes in them
     one after the other."""
@@ -82,6 +85,12 @@ class Call:
     def __call__(self, *values: Any) -> Any:
         args, kwargs = fx.node.map_aggregate((self.args, self.kwargs), lambda a: values[a.index] if isinstance(a, _Place) else a)
         return self.target(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if getattr(self.target, "ordered", False) or isinstance(self.target, _torch.HigherOrderOperator):
+            # Its arguments may be numbers that mean something in this process alone, such as which Triton kernel it launches.
+            raise _torch.Uncacheable(f"a call of {self.target} belongs to its process")
+        return self.__dict__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -546,13 +555,11 @@ class _Describer:
     def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
         """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""
         value = _attribute(self.gm, node.target)
-        ours = node not in self.in_place and self.device == CPU and is_plain(value, CPU)
+        ours = node not in self.in_place and is_plain(value, self.device)
         small = ours and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
         if not small or not value.is_contiguous():
             return self.object(value)
-        # Read as memory: an operation on it would be traced.
-        data = ctypes.string_at(value.data_ptr(), value.nbytes).hex() if value.nbytes else ""
-        constants.append({"name": node.name, "type": self.result(value)["type"], "data": data})
+        constants.append({"name": node.name, "type": self.result(value)["type"], "data": _torch.bytes_of(value).hex()})
         return {"node": node.name}
 
     def object(self, value: Any) -> dict[str, Any]:
@@ -632,12 +639,12 @@ def _target_name(target: Any) -> str | None:
 
 def _is_ordered(node: fx.Node) -> bool:
     """Whether a call has effects, so that it keeps its place among the others that have; of an operator, all calls or none."""
-    if isinstance(node.target, _torch.HigherOrderOperator) or _torch.is_impure(node):
+    if isinstance(node.target, _torch.HigherOrderOperator) or getattr(node.target, "ordered", False) or _torch.is_impure(node):
         return True
     if not isinstance(node.target, _torch.OpOverload):
         return False
-    # Whoever returns nothing is called for what it does.
-    return node.target.namespace in ("_c10d_functional", "c10d_functional") or _torch.returns_nothing(node.target)
+    # Whoever returns nothing is called for what it does, and operators of a user's are launched in the order of the program.
+    return node.target.namespace not in OURS or _torch.returns_nothing(node.target)
 
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')

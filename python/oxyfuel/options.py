@@ -40,6 +40,7 @@ class Options:
     cudagraphs: str = "auto"
     cudagraph_memory_limit: int = 0
     verify: bool = False
+    launch_blocking: bool = False
     disable: bool = False
     cache_dir: str | None = None
     trace_dir: str | None = None
@@ -57,7 +58,7 @@ class Options:
 
     def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = ()) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are."""
-        names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
         return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
@@ -138,6 +139,7 @@ KEYS: dict[str, Key] = {
     "cudagraphs": Key(_one_of("auto", "require", "off"), "auto (calls on a GPU are recorded where the mode says so), require (a call that cannot be is an error) or off"),
     "cudagraph_memory_limit": Key(_count, "the most bytes that all recordings of a GPU may take; 0 for a quarter of its memory", "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT"),
     "verify": Key(_bool, "true (check every kernel against the interpreter) or false", "OXYFUEL_VERIFY"),
+    "launch_blocking": Key(_bool, "true (calls wait for the GPU after each kernel and operator, so that a fault names it) or false", "OXYFUEL_LAUNCH_BLOCKING"),
     "disable": Key(_bool, "true (run graphs as they are) or false", "OXYFUEL_DISABLE"),
     "cache_dir": Key(_path, "a directory for compiled plans, or None", "OXYFUEL_CACHE_DIR"),
     "trace_dir": Key(_path, "a directory for every stage of every compile as text, or None", "OXYFUEL_TRACE"),

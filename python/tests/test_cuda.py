@@ -515,3 +515,132 @@ def test_a_plan_is_stored_and_loaded() -> None:
         assert error.code == "E0103" and "cuda:0" in error.message
     else:
         raise AssertionError("a tensor of the CPU was taken")
+
+
+FAULT = """
+import ctypes
+import torch, oxyfuel
+torch._functorch.config.enable_autograd_cache = False
+
+def f(x, lost):
+    y = torch.softmax(x, -1)
+    return y @ y, lost.cumsum(0) * 2
+
+class Memory:
+    # Of the driver's own, which can be given back under a tensor.
+    def __init__(self, bytes):
+        self.driver, self.address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+        assert self.driver.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(bytes)) == 0
+        self.__cuda_array_interface__ = dict(shape=(bytes // 4,), typestr="<f4", data=(self.address.value, False), version=3)
+    def free(self):
+        assert self.driver.cuMemFree_v2(self.address) == 0
+
+x = torch.randn(256, 256, device="cuda")
+memory = Memory(64 << 20)
+lost = torch.as_tensor(memory, device="cuda").fill_(1)
+fast = torch.compile(f, backend="oxyfuel", options={"fallback": "error", "mode": MODE})
+fast(x, lost)
+torch.cuda.synchronize()
+memory.free()
+try:
+    fast(x, lost)
+    torch.cuda.synchronize()
+except Exception as error:
+    print("code", getattr(error, "code", None))
+    print(error)
+"""
+
+
+def faulted(mode: str, **environment: str) -> str:
+    """What a process says in which a kernel reads where nothing is: its GPU is lost, so it is another process."""
+    import os
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    folder = str(Path(oxyfuel.__file__).parent.parent)
+    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", FAULT.replace("MODE", repr(mode))], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path, **environment}
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_kernel_that_faults_is_named_with_its_operators() -> None:
+    for mode in ("default", "reduce-overhead"):
+        said = faulted(mode, OXYFUEL_LAUNCH_BLOCKING="1")
+        known = "code E0712" in said and "in kernel k" in said and "(cumsum" in said and "start a new process" in said.lower()
+        assert known, f"{mode}: {said[-2000:]}"
+
+
+def test_torch_s_profiler_counts_device_time_for_our_steps() -> None:
+    from torch.profiler import ProfilerActivity
+
+    x, w = rand(1024, 1024), rand(1024, 1024)
+    fast = compiled(lambda x, w: (torch.softmax(x * 2, -1) @ w).relu() + 1)
+    with torch.no_grad():
+        fast(x, w)
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            for _ in range(3):
+                fast(x, w)
+            torch.cuda.synchronize()
+    rows = {row.key: row for row in profiler.key_averages()}
+    steps = [row for name, row in rows.items() if name.startswith("oxyfuel::k")]
+    (softmax,) = [row for row in steps if "_softmax" in row.key]
+    assert softmax.count == 3 and softmax.device_time_total > 0, profiler.key_averages().table()
+    assert "test_cuda.py:" in softmax.key
+    (product,) = [row for name, row in rows.items() if name.startswith("oxyfuel::aten.mm.default")]
+    assert product.device_time_total > 0 and rows["oxyfuel::inference"].device_time_total >= softmax.device_time_total
+
+
+def test_a_profile_of_a_training_step_has_its_backward() -> None:
+    model, _ = layers()
+    for mode in ("default", "reduce-overhead"):
+        fast = compiled(model, options={"mode": mode})
+        for _ in range(4):
+            fast(rand(8, 64)).square().mean().backward()
+        with oxyfuel.profile() as seen:
+            for _ in range(2):
+                fast(rand(8, 64)).square().mean().backward()
+        rows = {row["name"]: row for row in seen.rows()}
+        # The backward runs on a thread of autograd's.
+        assert rows["forward"]["calls"] == rows["backward"]["calls"] == 2, rows
+        assert all(rows[name]["device_seconds"] > 0 for name in ("forward", "backward")) and seen.compile_seconds == 0
+        assert 0 < seen.device_seconds <= seen.wall_seconds
+        assert '"name":"cuda:0"' in seen.chrome_trace()
+        # Recordings go on afterwards.
+        fast(rand(8, 64)).square().mean().backward()
+
+
+def test_tensors_of_two_devices_are_an_error_before_anything_runs() -> None:
+    def f(state: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        state.add_(1)
+        return x * 2 + y
+
+    state = torch.zeros(4, device="cuda")
+    try:
+        compiled(f)(state, rand(4), torch.ones(4))
+    except Exception as error:
+        assert "cuda:0" in str(error) and "cpu" in str(error), error
+    else:
+        raise AssertionError("tensors of two devices were added")
+    assert state.abs().sum().item() == 0
+    # A graph that was compiled for a GPU and is given a tensor of the CPU.
+    from oxyfuel.compiled import compile_graph
+    from oxyfuel.options import Options
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def g(x: torch.Tensor, y: torch.Tensor) -> Any:
+        y.copy_(x + y)
+        return (y * 2,)
+
+    x, y = rand(4), torch.zeros(4, device="cuda")
+    code = compile_graph(make_fx(g)(x, y.clone()), Options(), "inference")
+    try:
+        code([x.cpu(), y])
+    except oxyfuel.OxyfuelError as error:
+        assert error.code == "E0103" and "cuda:0" in error.message, error
+    else:
+        raise AssertionError("a tensor of the CPU was taken")
+    assert y.abs().sum().item() == 0

@@ -121,17 +121,18 @@ def check_signatures(said: dict[str, ast.FunctionDef], owner: object) -> None:
 def test_the_stub_says_what_the_native_half_has() -> None:
     module = stub()
     functions = stubs(module.body)
-    (graph,) = (item for item in module.body if isinstance(item, ast.ClassDef))
+    classes = {item.name: item for item in module.body if isinstance(item, ast.ClassDef)}
     values = {item.target.id for item in module.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}
     public = {name for name in dir(_native) if not is_private(name) and not name.startswith("__")}
-    assert public == {*functions, graph.name}
+    assert public == {*functions, *classes}
     assert values == {"__version__"} and isinstance(_native.__version__, str)
     check_signatures(functions, _native)
-    methods = stubs(graph.body)
-    known = {name for name in vars(_native.CompiledGraph) if not name.startswith("__")}
-    assert known == {name for name in methods if not name.startswith("__")}
-    assert "__call__" in methods
-    check_signatures(methods, _native.CompiledGraph)
+    for name, said in classes.items():
+        owner, methods = getattr(_native, name), stubs(said.body)
+        known = {name for name in vars(owner) if not name.startswith("__")}
+        assert known == {name for name in methods if not name.startswith("__")}
+        check_signatures(methods, owner)
+    assert "__call__" in stubs(classes["CompiledGraph"].body)
 
 
 def mypy(*arguments: str) -> subprocess.CompletedProcess[str]:

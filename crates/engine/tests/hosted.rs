@@ -6,6 +6,7 @@ use oxyfuel_graph::parse;
 use oxyfuel_plan::{ArgRef, BufferHome, BufferId, Plan, Step};
 use oxyfuel_runtime::device::Stream;
 use oxyfuel_runtime::execute::{Host, LATER, Program};
+use oxyfuel_runtime::profile::{Category, Profiling};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ struct Vectors<'a> {
     calls: Vec<String>,
     /// What lies between kernels, where it is the host's to lend.
     lent: Option<Vec<u64>>,
+    /// Steps as they begin, and `None` as they end, where it watches.
+    watched: Option<Vec<Option<usize>>>,
 }
 
 impl Vectors<'_> {
@@ -87,6 +90,20 @@ impl Host for Vectors<'_> {
     fn compute(&mut self, _: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
         work()
     }
+
+    fn watches(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    fn begin(&mut self, step: usize) -> Result<()> {
+        self.watched.iter_mut().for_each(|w| w.push(Some(step)));
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.watched.iter_mut().for_each(|w| w.push(None));
+        Ok(())
+    }
 }
 
 fn plan(text: &str) -> Plan {
@@ -108,6 +125,7 @@ fn run(text: &str, inputs: &[Vec<f32>]) -> (Vec<Vec<f32>>, usize, Vec<String>) {
         most: 0,
         calls: vec![],
         lent: None,
+        watched: None,
     };
     let addresses: Vec<u64> = inputs.iter().map(|x| x.as_ptr() as u64).collect();
     let mut numbers = program.numbers();
@@ -138,6 +156,80 @@ fn kernels_and_calls_of_the_host_alternate() {
     assert_eq!(outputs[1], [0.0, 4.0, 0.0, 8.0]);
     assert_eq!(calls, ["double", "double"]);
     assert!(most <= 3 * 16, "{most} bytes at once");
+}
+
+/// Three kernels that cannot be one, and a call between them.
+const STEPS: &str = r#"graph @f(%x: f32[16] cpu) {
+  %1: f32[16] = cumsum %x, dim=0
+  %2: f32[16] = cumsum %1, dim=0
+  %3: f32[16] = external %2, call="{\"name\":\"double\",\"args\":[{\"operand\":0}],\"results\":[{\"tensor\":{\"dtype\":\"f32\",\"shape\":[\"16\"],\"strides\":[\"1\"]}}]}"
+  %4: f32[16] = neg %3
+  return %4
+}"#;
+
+#[test]
+fn a_host_that_watches_is_told_of_each_step() {
+    let target = Target::host(&Options::default()).unwrap();
+    let plan = Arc::new(plan(STEPS));
+    let program = Program::new(plan.clone(), target.device(&Options::default()).unwrap()).unwrap();
+    let x = vec![1.0f32; 16];
+    let mut host = Vectors {
+        plan: &plan,
+        inputs: vec![x.clone()],
+        held: BTreeMap::new(),
+        most: 0,
+        calls: vec![],
+        lent: None,
+        watched: Some(vec![]),
+    };
+    // SAFETY: as in `run`.
+    unsafe { program.call_hosted(&mut [], &[x.as_ptr() as u64], &mut host, Stream::default()) }
+        .unwrap();
+    let told = (0..plan.steps.len()).flat_map(|step| [Some(step), None]);
+    assert!(plan.steps.len() >= 4);
+    assert_eq!(host.watched.unwrap(), told.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_profile_has_kernels_and_calls_of_the_host() {
+    let work = || run(STEPS, &[vec![1.0; 16]]);
+    let ((outputs, ..), profile) = oxyfuel_runtime::profile::profile(work).unwrap();
+    assert_eq!(outputs[0][..3], [-2.0, -6.0, -12.0]);
+    let rows = profile.rows();
+    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    assert!(
+        names.contains(&"double") && names.contains(&"f"),
+        "{names:?}"
+    );
+    let counts = profile.launches();
+    assert!(counts.contains(&(Category::External, 1)), "{counts:?}");
+    assert_eq!(
+        counts.iter().map(|(_, count)| count).sum::<usize>(),
+        plan(STEPS).steps.len()
+    );
+    assert!(profile.device() <= profile.wall());
+}
+
+#[test]
+fn threads_take_part_in_a_profile() {
+    let profiling = Profiling::start();
+    let input = || vec![1.0; 16];
+    std::thread::scope(|scope| {
+        scope.spawn(|| profiling.part(|| run(STEPS, &[input()])));
+        scope.spawn(|| run(STEPS, &[input()]));
+    });
+    let since = std::time::Instant::now();
+    profiling.compiled("torch.compile", since);
+    let profile = profiling.finish().unwrap();
+    let calls = |category| {
+        let spans = profile.spans.iter();
+        spans.filter(|span| span.category == category).count()
+    };
+    assert_eq!(
+        (calls(Category::Call), calls(Category::Compile)),
+        (1, 1),
+        "{profile}"
+    );
 }
 
 #[test]
@@ -250,6 +342,7 @@ fn a_host_that_lends_the_memory_between_kernels_has_it_used() {
             most: 0,
             calls: vec![],
             lent: lends.then(Vec::new),
+            watched: None,
         };
         let addresses = [x.as_ptr() as u64];
         // SAFETY: as in `run`.

@@ -43,6 +43,9 @@ pub struct Settings {
     #[serde(default)]
     follow_threads: bool,
     verify: bool,
+    /// Calls wait for the device after each step, so that a fault names it.
+    #[serde(default)]
+    launch_blocking: bool,
     cache_dir: Option<PathBuf>,
     trace_dir: Option<PathBuf>,
     #[serde(default)]
@@ -97,6 +100,13 @@ impl Settings {
         }
     }
 
+    /// What they say about running a plan that is loaded.
+    fn set_up(&self, executable: Executable) -> Result<Executable> {
+        executable
+            .limited(self.memory_limit)?
+            .waiting(self.launch_blocking)
+    }
+
     fn options(&self) -> Result<Options> {
         let mut options = Options::default();
         options.set("mode", &self.mode)?;
@@ -108,6 +118,7 @@ impl Settings {
             TORCH.clone_into(&mut options.host_threads);
         }
         options.verify = self.verify;
+        options.launch_blocking = self.launch_blocking;
         options.cache_dir.clone_from(&self.cache_dir);
         options.trace_dir.clone_from(&self.trace_dir);
         options.memory_limit = self.memory_limit;
@@ -282,7 +293,7 @@ impl Compiled {
         let device = compiler(&settings)?.device().clone();
         let (plan, record) = (self.executable.plan(), self.executable.record());
         let executable = Executable::load(plan.clone(), record.clone(), device)?;
-        Ok(Arc::new(executable.limited(self.settings.memory_limit)?))
+        Ok(Arc::new(self.settings.set_up(executable)?))
     }
 }
 
@@ -396,10 +407,9 @@ pub fn load(bytes: &[u8], settings: &Settings) -> Result<Compiled> {
             text,
         }),
     };
-    let executable = load(stored.plan)?;
     Ok(Compiled {
         once,
-        executable: Arc::new(executable.limited(settings.memory_limit)?),
+        executable: Arc::new(settings.set_up(load(stored.plan)?)?),
         signature: stored.signature,
         externals: stored.externals,
         settings: settings.clone(),

@@ -412,7 +412,9 @@ impl Inner {
         }
         let executable = self.executable(py, torch)?;
         let stream = torch.stream(py, self.home.place)?;
-        let mut caller = Caller::new(py, torch, self, forms, std::mem::take(&mut state.slots));
+        let profiled = torch.is_profiled(py)?;
+        let slots = std::mem::take(&mut state.slots);
+        let mut caller = Caller::new(py, torch, self, forms, slots, profiled);
         // SAFETY: every input was read from a live tensor that a slot holds, and has the form that the plan says; what the caller makes has the sizes of the
         // plan's own forms, and results of calls were checked against them.
         let ran = unsafe {

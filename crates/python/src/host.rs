@@ -6,7 +6,7 @@ use crate::graph::Inner;
 use crate::place::{Home, Place};
 use crate::torch::{Torch, vectorcall};
 use oxyfuel_base::{Code, Error, Id, Result, err};
-use oxyfuel_plan::{BufferHome, Step};
+use oxyfuel_plan::{BufferHome, Plan, Step};
 use oxyfuel_runtime::execute::Host;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -30,6 +30,9 @@ pub struct Caller<'a, 'py> {
     operands: Vec<Bound<'py, PyAny>>,
     /// What lives between kernels, where the memory is torch's.
     arena: Option<Py<PyAny>>,
+    /// Whether torch's profiler is told of each step, and the span of the one that runs.
+    profiled: bool,
+    range: Option<Bound<'py, PyAny>>,
     /// What Python raised; it outlives the error that stands for it on our side.
     pub raised: Option<PyErr>,
 }
@@ -98,6 +101,43 @@ impl Host for Caller<'_, '_> {
             self.py.detach(work)
         }
     }
+
+    fn watches(&self) -> bool {
+        self.profiled
+    }
+
+    fn begin(&mut self, step: usize) -> Result<()> {
+        let name = label(&self.graph.plan().steps[step], self.graph.plan());
+        let range = self.torch.begin_range(self.py, &name);
+        self.range = Some(self.keep(range)?);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let ended = self.range.take().map_or(Ok(()), |r| Torch::end_range(&r));
+        // What the step itself raised says more.
+        match self.raised {
+            None => self.keep(ended),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// What a profiler calls a step: who does it, the operators that it came from, and the first line of the program behind them.
+fn label(step: &Step, plan: &Plan) -> String {
+    let (name, provenance) = match step {
+        Step::Launch { kernel, .. } => {
+            let kernel = &plan.kernels[*kernel];
+            (kernel.name.as_str(), &kernel.provenance)
+        }
+        Step::Copy { .. } => return "oxyfuel::copy".to_owned(),
+        Step::External(step) => (step.call.name.as_str(), &step.provenance),
+    };
+    let mut ops = provenance.ops.join(", ");
+    if let Some(line) = provenance.lines.first() {
+        ops = format!("{ops} at {line}");
+    }
+    format!("oxyfuel::{name} ({})", ops.trim())
 }
 
 impl<'a, 'py> Caller<'a, 'py> {
@@ -107,8 +147,11 @@ impl<'a, 'py> Caller<'a, 'py> {
         graph: &'a Inner,
         forms: Arc<Forms>,
         slots: Vec<Option<Py<PyAny>>>,
+        profiled: bool,
     ) -> Self {
         Self {
+            profiled,
+            range: None,
             py,
             torch,
             graph,

@@ -12,6 +12,7 @@
 //! | `host.rs` | Python as the host of a plan: memory and operators |
 //! | `graph.rs` | the callable |
 //! | `explain.rs` | what became of a graph |
+//! | `profile.rs` | where the time of calls went |
 //!
 //! No logic lives here: a graph comes as text, `engine` compiles it, `runtime` runs it, and this crate carries tensors in and out.
 
@@ -24,6 +25,7 @@ mod frozen;
 mod graph;
 mod host;
 mod place;
+mod profile;
 mod torch;
 
 use pyo3::prelude::*;
@@ -37,6 +39,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::graph::Graph;
+
+    #[pymodule_export]
+    use crate::profile::Profiling;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

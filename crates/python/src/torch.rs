@@ -23,6 +23,10 @@ pub struct Torch {
     window: Py<PyAny>,
     /// `()`: how many threads torch's operators use.
     threads: Py<PyAny>,
+    /// `()`: whether torch's profiler watches.
+    profiled: Py<PyAny>,
+    /// `(name)`: a context that its profiler shows.
+    range: Py<PyAny>,
     /// `(name, objects)`: what a call's name stands for.
     resolve: Py<PyAny>,
     /// `(kind, name)`: a dtype, device, layout or memory format.
@@ -51,6 +55,8 @@ impl Torch {
                 stream: names.getattr("current_stream")?.unbind(),
                 window: names.getattr("window")?.unbind(),
                 threads: names.getattr("num_threads")?.unbind(),
+                profiled: names.getattr("profiler_enabled")?.unbind(),
+                range: names.getattr("profiler_range")?.unbind(),
                 resolve: names.getattr("resolve")?.unbind(),
                 dtypes: dtypes.collect::<PyResult<_>>()?,
                 constant: constant.unbind(),
@@ -128,6 +134,24 @@ impl Torch {
     /// How many threads torch's operators use.
     pub fn threads(&self, py: Python<'_>) -> PyResult<usize> {
         vectorcall(py, &self.threads, &[], None)?.extract()
+    }
+
+    /// Whether torch's profiler watches.
+    pub fn is_profiled(&self, py: Python<'_>) -> PyResult<bool> {
+        vectorcall(py, &self.profiled, &[], None)?.is_truthy()
+    }
+
+    /// A span of time that torch's profiler shows by this name, until [`Self::end_range`].
+    pub fn begin_range<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let range = self.range.bind(py).call1((name,))?;
+        range.call_method0("__enter__")?;
+        Ok(range)
+    }
+
+    pub fn end_range(range: &Bound<'_, PyAny>) -> PyResult<()> {
+        let none = range.py().None();
+        range.call_method1("__exit__", (&none, &none, &none))?;
+        Ok(())
     }
 
     /// What the name of a call stands for.

@@ -119,6 +119,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Waits until everything asked so far is done.
     fn synchronize(&self) -> Result<()>;
 
+    /// Whether what is asked on the stream is recorded now, by whomever, and not done: it cannot be waited for.
+    fn is_recording(&self, _stream: Stream) -> bool {
+        false
+    }
+
     /// Marks this moment in the order of the device's work on `stream`.
     fn mark(&self, stream: Stream) -> Result<Mark>;
 

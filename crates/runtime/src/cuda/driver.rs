@@ -129,6 +129,7 @@ functions! {
     stream_synchronize cuStreamSynchronize(stream: CuStream);
     stream_wait cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint);
     stream_query cuStreamQuery(stream: CuStream);
+    stream_capturing cuStreamIsCapturing(stream: CuStream, status: *mut c_int);
     capture_begin cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
     capture_end cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
     event_create cuEventCreate(event: *mut CuEvent, flags: c_uint);

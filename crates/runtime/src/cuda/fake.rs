@@ -40,7 +40,7 @@ pub(super) struct State {
     next: usize,
     /// Size and bytes of each block, by its address.
     blocks: BTreeMap<usize, (usize, Vec<u8>)>,
-    capturing: BTreeMap<usize, Vec<Work>>,
+    pub capturing: BTreeMap<usize, Vec<Work>>,
     /// Whether memory must not be asked for while work is recorded.
     strict: bool,
     graphs: BTreeMap<usize, Vec<Work>>,
@@ -307,6 +307,7 @@ fakes! {
     cuStreamSynchronize(stream: CuStream) |s| if s.capturing.contains_key(&(stream.0 as usize)) { 900 } else { s.fault };
     cuStreamWaitEvent(_stream: CuStream, _event: CuEvent, _flags: c_uint) |_s| answer::SUCCESS;
     cuStreamQuery(stream: CuStream) |s| if s.alive.contains_key(&(stream.0 as usize)) { answer::NOT_READY } else { 400 };
+    cuStreamIsCapturing(stream: CuStream, status: *mut c_int) |s| put(status, c_int::from(s.capturing.contains_key(&(stream.0 as usize))));
     cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) |s| {
         s.strict = mode != CAPTURE_RELAXED;
         match s.capturing.insert(stream.0 as usize, Vec::new()) {

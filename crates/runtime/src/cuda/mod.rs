@@ -46,7 +46,7 @@ use crate::storage::Storage;
 use abi::{CuStream, device_attribute};
 use context::Context;
 use memory::{DeviceMemory, Pinned};
-use oxyfuel_base::{Result, ensure, err};
+use oxyfuel_base::{Code, Result, ensure, err};
 use oxyfuel_plan::{Artefact, Kernel, PtxModule};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -486,6 +486,17 @@ impl Device for CudaDevice {
         unsafe { entered.driver().context_synchronize() }?;
         self.context.launches.settle(before);
         Ok(())
+    }
+
+    fn is_recording(&self, stream: Stream) -> bool {
+        let Ok(entered) = self.context.enter() else {
+            return false;
+        };
+        let mut status = 0;
+        // SAFETY: the pointer is valid for one int; the stream is alive by the promise of whoever launches on it.
+        let asked = unsafe { entered.driver().stream_capturing(raw(stream), &mut status) };
+        // Refused where another stream's recording forbids to look at this one: waiting is forbidden then, too.
+        asked.map_or_else(|error| error.code == Code::CaptureBroken, |()| status != 0)
     }
 
     fn trim(&self) -> usize {

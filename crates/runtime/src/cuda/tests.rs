@@ -4,11 +4,11 @@ use super::fake::{Fake, entered};
 use super::module::Params;
 use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
 use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
-use crate::execute::Program;
-use oxyfuel_base::{Arena, Code, DType, Expr, Id, err};
+use crate::execute::{Host, Program};
+use oxyfuel_base::{Arena, Code, DType, Expr, External, Id, Result, err};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, Kernel, KernelId, KernelPhase,
-    OutputSpec, Plan, Provenance, PtxModule, Step,
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, Kernel, KernelId,
+    KernelPhase, OutputSpec, Plan, Provenance, PtxModule, Step,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ pub(super) fn module(text: &str) -> PtxModule {
     }
 }
 
-fn launch(kernel: &CudaKernel, word: u64, stream: Stream) -> oxyfuel_base::Result<()> {
+fn launch(kernel: &CudaKernel, word: u64, stream: Stream) -> Result<()> {
     let grid = Grid {
         extents: [1, 1, 1],
         min_chunk: 1,
@@ -144,7 +144,7 @@ fn named(name: &str, ops: &[&str]) -> Kernel {
     kernel
 }
 
-fn start(kernel: &dyn LoadedKernel) -> oxyfuel_base::Result<()> {
+fn start(kernel: &dyn LoadedKernel) -> Result<()> {
     let grid = Grid {
         extents: [1, 1, 1],
         min_chunk: 1,
@@ -279,6 +279,81 @@ fn who_waits_after_each_kernel_learns_which_one_faulted() {
         assert_eq!(error.code, Code::KernelFault);
         assert!(error.message.ends_with(guilty), "{error}");
         assert!(!error.help.unwrap().contains("BLOCKING"));
+    }
+}
+
+/// A host with one operator, after which the driver answers so.
+struct Faulting<'a>(&'a Fake, i32);
+
+impl Host for Faulting<'_> {
+    fn allocate(&mut self, _: usize, _: usize) -> Result<u64> {
+        Ok(4096)
+    }
+
+    fn external(&mut self, _: usize, _: &mut [u64], _: &mut [i64]) -> Result<()> {
+        self.0.state().fault = self.1;
+        Ok(())
+    }
+
+    fn release(&mut self, _: usize) {}
+
+    fn compute(&mut self, _: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
+        work()
+    }
+}
+
+#[test]
+fn who_waits_after_each_step_learns_which_operator_of_the_host_faulted() {
+    let mut plan = two_kernels();
+    let call = External {
+        name: "mine.kernel.default".into(),
+        args: vec![],
+        kwargs: vec![],
+        operand_strides: vec![],
+        results: vec![],
+        sequence: true,
+        binds: vec![],
+        ordered: true,
+        reason: String::new(),
+        gpu: None,
+    };
+    let provenance = Provenance {
+        ops: vec!["mine".into()],
+        lines: vec!["model.py:7".into()],
+        sources: vec![],
+    };
+    plan.steps.push(Step::External(ExternalStep {
+        call,
+        operands: vec![],
+        results: vec![],
+        provenance,
+    }));
+    for (waits, recorded, answer) in [(true, false, 700), (false, false, 700), (true, true, 0)] {
+        let fake = Fake::new(|_| ());
+        let gpu = device(&fake) as Arc<dyn Device>;
+        let stream = Stream(77);
+        let mut program = Program::new(Arc::new(plan.clone()), gpu).unwrap();
+        program.wait_for_each(waits);
+        if recorded {
+            fake.state().capturing.insert(77, vec![]);
+        }
+        // SAFETY: nothing is computed.
+        let called =
+            unsafe { program.call_hosted(&mut [], &[], &mut Faulting(&fake, answer), stream) };
+        if !waits || recorded {
+            // What is recorded is not done, and nobody may wait for it.
+            called.unwrap();
+            continue;
+        }
+        let error = called.unwrap_err();
+        assert_eq!(error.code, Code::KernelFault);
+        assert!(
+            error
+                .message
+                .ends_with("in mine.kernel.default at model.py:7"),
+            "{error}"
+        );
+        assert!(error.help.unwrap().contains("start a new process"));
     }
 }
 

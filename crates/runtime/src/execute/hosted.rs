@@ -13,7 +13,8 @@
 use super::instance::{Home, Instance, ReadyStep};
 use super::{Program, Ready, Watch, Workspace};
 use crate::device::Stream;
-use oxyfuel_base::{Result, ensure};
+use crate::profile;
+use oxyfuel_base::{Code, Error, Result, ensure};
 use oxyfuel_plan::{Plan, Step, SymbolBinding, SymbolSource};
 use std::ops::Range;
 
@@ -36,6 +37,18 @@ pub trait Host {
     fn release(&mut self, buffer: usize);
     /// Runs our kernels, which move about so many bytes: a host that holds a lock lets it go meanwhile.
     fn compute(&mut self, bytes: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()>;
+    /// Whether it wants to know of each step: they run one by one then, between [`Self::begin`] and [`Self::end`].
+    fn watches(&self) -> bool {
+        false
+    }
+    /// A step of the plan is about to run.
+    fn begin(&mut self, _step: usize) -> Result<()> {
+        Ok(())
+    }
+    /// The step that began has been asked for, or has failed.
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Steps that run without the host, or one call of it.
@@ -163,6 +176,21 @@ fn cut(
     segments
 }
 
+/// A step of which the host knows when it begins and ends, if it wants to.
+fn watched(
+    host: &mut dyn Host,
+    step: usize,
+    work: &mut dyn FnMut(&mut dyn Host) -> Result<()>,
+) -> Result<()> {
+    if !host.watches() {
+        return work(host);
+    }
+    host.begin(step)?;
+    let worked = work(host);
+    let ended = host.end();
+    worked.and(ended)
+}
+
 impl Program {
     /// The numbers that a caller gives: one place for each symbol, [`LATER`] for those that a step of the plan binds.
     pub fn numbers(&self) -> Vec<i64> {
@@ -197,6 +225,13 @@ impl Program {
                 *address = inputs[input];
             }
         }
+        let mut call = match profile::is_on() && !self.device.is_recording(stream) {
+            true => Some(profile::Call::begin(&self.device)?),
+            false => None,
+        };
+        if let Some(call) = &mut call {
+            call.mark(stream)?;
+        }
         let mut segment = 0;
         let ran = loop {
             let Some(now) = ready.instance.segments.get(segment) else {
@@ -205,7 +240,11 @@ impl Program {
             segment += 1;
             if now.external {
                 let step = now.steps.start;
-                if let Err(error) = host.external(step, &mut workspace.addresses, numbers) {
+                let called = watched(host, step, &mut |host| {
+                    host.external(step, &mut workspace.addresses, numbers)
+                });
+                let called = called.and_then(|()| self.after_external(step, stream, &mut call));
+                if let Err(error) = called {
                     break Err(error);
                 }
                 if self.binds(step) {
@@ -236,17 +275,21 @@ impl Program {
                     workspace.addresses[buffer] = host.allocate(buffer, bytes)?;
                     Ok(())
                 });
-                let ran = made.and_then(|()| {
+                let mut run = |host: &mut dyn Host, steps: Range<usize>| {
                     host.compute(now.bytes, &mut || {
+                        let instance = &ready.instance;
+                        let nobody = &mut Watch::nobody();
                         // SAFETY: promised by the caller; arena and constants are the program's own.
-                        unsafe {
-                            self.run_steps(
-                                &ready.instance,
-                                now.steps.clone(),
-                                &mut workspace,
-                                &mut Watch::nobody(),
-                            )
-                        }
+                        unsafe { self.run_steps(instance, steps.clone(), &mut workspace, nobody) }
+                    })
+                };
+                let ran = made.and_then(|()| {
+                    if call.is_none() && !host.watches() {
+                        return run(host, now.steps.clone());
+                    }
+                    now.steps.clone().try_for_each(|step| {
+                        watched(host, step, &mut |host| run(host, step..step + 1))?;
+                        call.iter_mut().try_for_each(|call| call.mark(stream))
                     })
                 });
                 if let Err(error) = ran {
@@ -258,7 +301,35 @@ impl Program {
             }
         };
         ready.put(workspace);
+        if let (Ok(()), Some(call)) = (&ran, call) {
+            call.end(&self.plan);
+        }
         ran
+    }
+
+    /// What follows a call of the host: a wait, where each step is waited for, and a mark of who profiles.
+    fn after_external(
+        &self,
+        step: usize,
+        stream: Stream,
+        call: &mut Option<profile::Call>,
+    ) -> Result<()> {
+        self.wait(stream)
+            .map_err(|error| self.of_the_host(step, error))?;
+        call.iter_mut().try_for_each(|call| call.mark(stream))
+    }
+
+    /// A fault behind a call of the host, when all of ours before it had ended well.
+    fn of_the_host(&self, step: usize, mut error: Error) -> Error {
+        if let (Code::KernelFault, Step::External(step)) = (error.code, &self.plan.steps[step]) {
+            let line = step.provenance.lines.first();
+            let line = line.map_or_else(String::new, |line| format!(" at {line}"));
+            error.message = format!("{}, in {}{line}", error.message, step.call.name);
+            return error.help(
+                "the operator is the host's, not a kernel of ours. The context of the device is lost: start a new process",
+            );
+        }
+        error
     }
 
     /// A workspace whose arena is the host's, where it wants to own it.

@@ -224,6 +224,14 @@ impl Program {
         self.waits = wanted;
     }
 
+    /// Waits for the device, where that is wanted and possible: what is recorded is not done.
+    fn wait(&self, stream: Stream) -> Result<()> {
+        if !self.waits || tape::is_any() || self.device.is_recording(stream) {
+            return Ok(());
+        }
+        self.device.synchronize()
+    }
+
     /// Runs the plan on the device's default stream and returns its outputs. On a GPU the work may still be under way
     /// when this returns; reading an output waits for it.
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
@@ -584,9 +592,7 @@ impl Program {
                     };
                     // SAFETY: promised by the caller.
                     unsafe { self.kernels[*kernel].launch(&launch) }?;
-                    if self.waits && !tape::is_any() {
-                        self.device.synchronize()?;
-                    }
+                    self.wait(*stream)?;
                 }
                 ReadyStep::Copy { src, dst, bytes } => {
                     // SAFETY: promised by the caller; both buffers were checked to be that long.

@@ -10,7 +10,7 @@
 //!
 //! While work is profiled, calls that would be launched as one run step by step, but for recordings of callables. The time
 //! of a step on a GPU is that between two events: of a step that is shorter than its launch, it is the launch that is seen.
-//! Only what the calling thread asks for is seen.
+//! Only what the calling thread asks for is seen; other threads take part where they say so ([`Profiling::part`]).
 
 mod table;
 mod trace;
@@ -19,7 +19,7 @@ use crate::device::{Device, DeviceId, Mark, Stream};
 use oxyfuel_base::Result;
 use oxyfuel_plan::{Kernel, Plan, Step};
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use table::Row;
@@ -179,6 +179,7 @@ impl Profile {
 }
 
 /// What is written down while work is profiled.
+#[derive(Debug)]
 struct Log {
     start: Instant,
     /// Each device, the moment of its first mark, and that mark.
@@ -188,6 +189,7 @@ struct Log {
     marked: Vec<Marked>,
 }
 
+#[derive(Debug)]
 struct Marked {
     span: usize,
     device: usize,
@@ -198,16 +200,57 @@ struct Marked {
 
 thread_local! {
     static ON: Cell<bool> = const { Cell::new(false) };
-    static LOG: RefCell<Option<Log>> = const { RefCell::new(None) };
+    static LOG: RefCell<Option<Profiling>> = const { RefCell::new(None) };
 }
 
-/// Ends a profile, whatever happens in it.
-struct Running;
+/// A profile that is under way, for work that is no single closure and for threads that share one.
+#[derive(Clone, Debug)]
+pub struct Profiling(Arc<Mutex<Log>>);
 
-impl Drop for Running {
+/// Work of a thread that is a part of a profile, until this is dropped.
+struct Part {
+    before: (bool, Option<Profiling>),
+}
+
+impl Drop for Part {
     fn drop(&mut self) {
-        ON.set(false);
-        LOG.take();
+        let (on, log) = std::mem::take(&mut self.before);
+        ON.set(on);
+        LOG.set(log);
+    }
+}
+
+impl Profiling {
+    /// From now on.
+    pub fn start() -> Self {
+        Self(Arc::new(Mutex::new(Log {
+            start: Instant::now(),
+            devices: Vec::new(),
+            spans: Vec::new(),
+            marked: Vec::new(),
+        })))
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut Log) -> R) -> R {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does work of this thread as a part of the profile.
+    pub fn part<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _part = Part {
+            before: (ON.replace(true), LOG.replace(Some(self.clone()))),
+        };
+        work()
+    }
+
+    /// Code was made since then; the time counts apart.
+    pub fn compiled(&self, name: &str, since: Instant) {
+        self.with(|log| log.compiled(name, since));
+    }
+
+    /// Until now: waits for the devices that were met.
+    pub fn finish(&self) -> Result<Profile> {
+        self.with(Log::finish)
     }
 }
 
@@ -216,31 +259,25 @@ pub fn profile<R>(work: impl FnOnce() -> R) -> Result<(R, Profile)> {
     if ON.get() {
         return Ok((work(), Profile::default()));
     }
-    LOG.set(Some(Log {
-        start: Instant::now(),
-        devices: Vec::new(),
-        spans: Vec::new(),
-        marked: Vec::new(),
-    }));
-    ON.set(true);
-    let running = Running;
-    let result = work();
-    ON.set(false);
-    let log = LOG.take();
-    drop(running);
-    match log {
-        Some(log) => Ok((result, log.finish()?)),
-        None => Ok((result, Profile::default())),
-    }
+    let profiling = Profiling::start();
+    let result = profiling.part(work);
+    Ok((result, profiling.finish()?))
 }
 
 impl Log {
-    fn finish(mut self) -> Result<Profile> {
+    fn compiled(&mut self, name: &str, since: Instant) {
+        let begin = since.saturating_duration_since(self.start);
+        let (name, host) = (name.to_owned(), since.elapsed());
+        self.spans
+            .push(Span::plain(name, Category::Compile, begin, host));
+    }
+
+    fn finish(&mut self) -> Result<Profile> {
         for (device, ..) in &self.devices {
             device.synchronize()?;
         }
         let total = self.start.elapsed();
-        for marked in &self.marked {
+        for marked in std::mem::take(&mut self.marked) {
             let (device, start, first) = &self.devices[marked.device];
             self.spans[marked.span].device = Some(DeviceTime {
                 device: device.id(),
@@ -250,7 +287,7 @@ impl Log {
         }
         Ok(Profile {
             total,
-            spans: self.spans,
+            spans: std::mem::take(&mut self.spans),
         })
     }
 
@@ -281,7 +318,7 @@ fn with<R>(change: impl FnOnce(&mut Log) -> R) -> Option<R> {
     if !ON.get() {
         return None;
     }
-    LOG.with_borrow_mut(|log| log.as_mut().map(change))
+    LOG.with_borrow(|log| log.as_ref().map(|log| log.with(change)))
 }
 
 /// Does work that makes code; its time counts apart.
@@ -289,16 +326,12 @@ pub fn compiling<R>(name: &str, work: impl FnOnce() -> R) -> R {
     if !ON.get() {
         return work();
     }
-    let begin = with(|log| log.start.elapsed()).unwrap_or_default();
+    let since = Instant::now();
     // A compile within a compile is a part of it.
     ON.set(false);
     let result = work();
     ON.set(true);
-    with(|log| {
-        let host = log.start.elapsed().saturating_sub(begin);
-        log.spans
-            .push(Span::plain(name.to_owned(), Category::Compile, begin, host));
-    });
+    with(|log| log.compiled(name, since));
     result
 }
 
