@@ -4,7 +4,7 @@
 The models of `models.json` that are meant for a GPU, in eager, in Inductor and in ours, each of the compilers in `default` and in `reduce-overhead`, in turns in one process. A round gives every engine a
 few calls between events of the device (device time) and between two looks at the clock with the device idle before and after (wall time). A ratio is the median over rounds of the peer's time over ours in
 the same mode and the same round, with the 2.5 % and 97.5 % points of that median by resampling. First calls are cold and timed one after another; `capture` is that of a backend that does nothing.
-Results are compared with eager's. --training measures steps (forward, backward, gradients to none) instead of inference. --quick takes few rounds. Closes with 'N passed, N failed': a row passes when its
+Results are compared with eager's. A model whose definition says what its work is bound by must be explained so, and one that says `eager` must be at least that many times as fast as eager by the clock. --training measures steps (forward, backward, gradients to none) instead of inference. --quick takes few rounds. Closes with 'N passed, N failed': a row passes when its
 results are right.
 """
 
@@ -138,7 +138,16 @@ def measure(torch, name, quick, training):
                 pairs = [a[place] / b[place] for a, b in zip(times[other], times[f"oxyfuel {mode}"])]
                 ratios[f"{other} / oxyfuel {mode}, {what}"] = interval(pairs)
     said = [str(graph) for graph in oxyfuel.recordings()]
-    return {"name": name, "training": training, "us": medians, "ratios": ratios, "first_s": first, "errors": errors, "right": right, "recordings": said, "rounds": rounds, "calls_a_round": calls}
+    definition = torch_models.GPU_MODELS[name]
+    explained = None
+    if "bound" in definition and not training:
+        torch._dynamo.reset()
+        with torch.no_grad():
+            explained = oxyfuel.explain(module, *inputs).verdict
+        right &= explained is not None and explained.roof == definition["bound"]
+    slow = [mode for mode in MODES if ratios[f"eager / oxyfuel {mode}, wall"][0] < definition.get("eager", 0) and not training]
+    right &= not slow
+    return {"verdict": explained and str(explained), "slower_than_eager": slow, "name": name, "training": training, "us": medians, "ratios": ratios, "first_s": first, "errors": errors, "right": right, "recordings": said, "rounds": rounds, "calls_a_round": calls}
 
 
 def show(row):
@@ -150,6 +159,8 @@ def show(row):
     print(f"  first call of a backend that does nothing: {row['first_s']['capture']:.2f} s")
     for key, (middle, low, high) in row["ratios"].items():
         print(f"  {key}: {middle:.3f} [{low:.3f}, {high:.3f}]")
+    if row["verdict"]:
+        print(row["verdict"])
     for line in row["recordings"]:
         print(f"  {line}", flush=True)
 

@@ -32,11 +32,16 @@ def build(name, device="cpu"):
     row = {**MODELS, **GPU_MODELS}[name]
     torch.manual_seed(0)
     library = importlib.import_module(row["library"])
-    if row["library"] == "torchvision":
+    if row["library"] == "torch_decoder":
+        # Made where they stay: its weights are gigabytes.
+        with torch.device(device):
+            module = getattr(library, row["model"])(**row["config"])
+    elif row["library"] == "torchvision":
         module = getattr(library.models, row["model"])(weights=None, **row["config"])
     else:
         config = dict(row["config"])
         module = getattr(library, row["model"])(getattr(library, config.pop("class"))(**config))
-    module = module.to(device=device, dtype=getattr(torch, row.get("dtype", "float32"))).eval()
+    dtype = getattr(torch, row.get("dtype", "float32"))
+    module = module.to(device=device, dtype=dtype).eval()
     inputs = [tensor(torch, spec) for spec in row["inputs"]]
-    return module, tuple(x if x is None else x.to(device) for x in inputs)
+    return module, tuple(x if x is None else x.to(device, dtype if x.is_floating_point() else None) for x in inputs)

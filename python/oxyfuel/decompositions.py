@@ -84,6 +84,15 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
     return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
+def log_sigmoid_forward(x: torch.Tensor) -> Any:
+    """As torch computes it on a GPU, where nothing is kept for the gradient."""
+    if x.device.type != "cuda":
+        return NotImplemented
+    wide = x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+    found = torch.clamp(wide, max=0) - torch.log1p(torch.exp(-wide.abs()))
+    return found.to(x.dtype), x.new_empty(0)
+
+
 @functools.lru_cache(maxsize=None)
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
@@ -100,6 +109,7 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
             parts[fill] = functools.partial(layouts.as_a_copy, whole)
     if not fallback_random:
         parts[torch.ops.aten.native_dropout.default] = native_dropout
+    parts[torch.ops.aten.log_sigmoid_forward.default] = log_sigmoid_forward
     whole = torch.ops.aten.logsumexp.default
     parts[whole] = functools.partial(logsumexp, parts[whole])
     parts = {op: layouts.in_parts(function) for op, function in parts.items()}

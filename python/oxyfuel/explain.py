@@ -49,6 +49,8 @@ class Verdict:
     """How many times faster."""
     bound: str
     """What takes the largest part: `launch`, `memory`, `arithmetic`, or `host` (torch's own operators)."""
+    roof: str
+    """What the work itself waits for, that of torch's operators included: `memory` or `arithmetic`."""
     shares: dict[str, float]
     """The parts, which sum to 1."""
     compiled_bytes: int
@@ -67,7 +69,7 @@ class Verdict:
         lines = [
             f"expected: compiled about {_about(self.compiled_seconds)} a call ({parts}), eager about {_about(self.eager_seconds)}"
             f" ({_count(self.eager_operators, 'operator')})",
-            f"  gain about {_two_digits(self.gain)}x, bound by {BOUNDS[self.bound]}",
+            f"  gain about {_two_digits(self.gain)}x, bound by {BOUNDS[self.bound]}; the work is bound by {BOUNDS[self.roof]}",
         ]
         if self.break_even is None:
             lines.append(f"  too little to say when the first call ({_about(self.compile_seconds)}) has paid")
@@ -179,6 +181,8 @@ def explain(
 
     # Before the tracer's modes stand between a call and its operator.
     _host()
+    for device in {str(value.device) for value in _torch.flatten((args, kwargs))[0] if isinstance(value, torch.Tensor) and value.is_cuda}:
+        _known_hosts[device] = _host(device), _products(device)
     doors.add(door)
     function = _torch.original(function)
     before = recompiles(function)
@@ -218,8 +222,11 @@ def _request(gm: torch.fx.GraphModule, role: str, calls: list[torch.fx.Node], se
     """What the compiler needs to compare with eager."""
     from .describe import describe
 
+    said = describe(gm, role)
+    # Within the tracer's modes nothing can be measured: what is not known by now is the CPU's.
+    host, rate = _known_hosts.get(said.device) or (_host(), None)
     return json.dumps(
-        {"description": describe(gm, role).text, "operators": _operators(calls), "host": _host(), "compile_seconds": seconds}
+        {"description": said.text, "operators": _operators(calls), "host": host, "matrix_flops_per_second": rate, "compile_seconds": seconds}
     )
 
 
@@ -239,10 +246,30 @@ def _operators(calls: list[torch.fx.Node]) -> dict[str, str]:
     return labels
 
 
+# By GPU: what calls cost on its tensors, and the rate of its library's products.
+_known_hosts: dict[str, tuple[dict[str, float], float]] = {}
+
+
 @functools.cache
-def _host() -> dict[str, float]:
-    """What calls of torch's own cost here."""
-    x = torch.zeros(1)
+def _products(device: str, size: int = 4096) -> float:
+    """Operations a second of torch's products of bf16 matrices on a GPU."""
+    with torch.no_grad(), torch.cuda.device(device):
+        x = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        best = math.inf
+        for _ in range(5):
+            begin.record()
+            torch.mm(x, x)
+            end.record()
+            end.synchronize()
+            best = min(best, begin.elapsed_time(end) / 1e3)
+    return 2 * size**3 / best
+
+
+@functools.cache
+def _host(device: str = "cpu") -> dict[str, float]:
+    """What calls of torch's own cost here, on tensors of that device."""
+    x = torch.zeros(1, device=device)
     with torch.no_grad():
         dispatch = _best(lambda: torch.add(x, x))
         view = _best(lambda: x.view(1))
@@ -278,6 +305,7 @@ def _together(said: Explanation) -> Verdict | None:
         eager_seconds=eager,
         gain=gain,
         bound=max(shares, key=lambda name: shares[name]),
+        roof=max(known, key=lambda verdict: verdict["compiled_seconds"])["roof"],
         shares=shares,
         compiled_bytes=sum(verdict["compiled_bytes"] for verdict in known),
         eager_bytes=sum(verdict["eager_bytes"] for verdict in known),

@@ -60,7 +60,7 @@ NORMALISED = {
     A._native_batch_norm_legit_functional.default,
     A._native_batch_norm_legit_no_training.default,
 }
-# As their input lies; torch 2.13 traces them row-major, 2.15 does not.
+# As their input lies; torch 2.13 traces them row-major, 2.15 does not. On a GPU row-major.
 CHANNELS_LAST = {A.max_unpool2d.default}
 # As the arithmetic of what they read and where: each index spread over the rest, and the rest over the indices.
 INDEXED = {A.index.Tensor}
@@ -81,6 +81,8 @@ def as_run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -
         return (value[0].contiguous(), *value[1:])
     if op in INDEXED:
         return _picked(args[0], args[1], value)
+    if op in CHANNELS_LAST and args[0].device.type == "cuda":
+        return value.contiguous()
     if op in CHANNELS_LAST and not args[0].is_contiguous() and args[0].is_contiguous(memory_format=torch.channels_last):
         return value.contiguous(memory_format=torch.channels_last)
     if op in ROW_MAJOR:
@@ -213,7 +215,8 @@ def _relaid(op: Any, parts: Callable[..., Any] | None, *args: Any, **kwargs: Any
         return NotImplemented if parts is None else parts(*args, **kwargs)
     token = _inside.set(op)
     try:
-        value = (parts or op)(*args, **kwargs)
+        value = NotImplemented if parts is None else parts(*args, **kwargs)
+        value = op(*args, **kwargs) if value is NotImplemented else value
         wanted = as_run(op, args, kwargs, value)
     finally:
         _inside.reset(token)
@@ -252,7 +255,8 @@ def _sliced(op: Any, *args: Any, **kwargs: Any) -> Any:
         value = op(*args, **kwargs)
     finally:
         _inside.reset(token)
-    if not dim:
+    # On a GPU the rows that were found lie as the dims are named.
+    if not dim or (op is A.unique_consecutive.default and args[0].device.type == "cuda"):
         return value
     rows = value[0].movedim(dim, 0).clone(memory_format=torch.contiguous_format)
     return type(value)([rows.movedim(0, dim), *value[1:]])

@@ -1,10 +1,10 @@
 //! What this machine can do at best, measured in a tenth of a second: the yardstick of [`crate::explain`].
 //!
-//! | figure | how |
-//! |---|---|
-//! | bytes a second, for each cache | a compiled copy of half its size, on all threads |
-//! | operations a second | products whose sums stay in registers: [`crate::peak`] |
-//! | a launch | a copy of sixteen elements |
+//! | figure | how | on a GPU |
+//! |---|---|---|
+//! | bytes a second, for each cache | a compiled copy of half its size, on all threads | the same, between events |
+//! | operations a second | products whose sums stay in registers: [`crate::peak`] | a chain of products of one element; a product of bf16 matrices |
+//! | a launch | a copy of sixteen elements | the same |
 //!
 //! The best of a few runs counts: nothing makes a loop faster than it is, and another process makes it slower.
 
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use oxyfuel_base::{DType, Result, err};
 use oxyfuel_graph::parse;
 use oxyfuel_runtime::cpu::features::Machine;
-use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::device::{Device, DeviceKind, Stream};
 use oxyfuel_runtime::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::executable::Executable;
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::peak::peak;
 use crate::pipeline::compile;
 use crate::record::Record;
@@ -73,18 +73,64 @@ const LONG: u32 = 3;
 const LONG_BYTES: u64 = 16 << 20;
 
 impl Figures {
+    /// Measures a device for which the target is; `None` for a target whose code this machine cannot run.
+    pub fn measure_on(
+        target: &Target,
+        options: &Options,
+        device: &Arc<dyn Device>,
+    ) -> Result<Option<Self>> {
+        if !target.desc.is_simt() {
+            return Self::measure(target, options);
+        }
+        if device.id().kind != DeviceKind::Cuda {
+            return Ok(None);
+        }
+        let options = plain(options);
+        let copy = |bytes: u64| copy(target, &options, device, bytes);
+        let launch_seconds = copy(128)?;
+        let rate = |bytes: u64, seconds: f64| bytes as f64 / (seconds - launch_seconds).max(1e-9);
+        let cached = target.desc.l2_bytes;
+        let levels = vec![
+            Level {
+                name: "second-level cache".to_owned(),
+                bytes: Some(cached),
+                bytes_per_second: rate(cached / 2, copy(cached / 2)?),
+            },
+            Level {
+                name: "memory".to_owned(),
+                bytes: None,
+                bytes_per_second: rate(4 * LARGEST, copy(4 * LARGEST)?),
+            },
+        ];
+        let single = timed(target, &options, device, &chain())?;
+        let matrix = timed(target, &options, device, &product());
+        // What was measured with is not needed again.
+        device.trim();
+        let host = HostFigures {
+            dispatch_seconds: launch_seconds,
+            view_seconds: 0.0,
+            call_seconds: 0.0,
+        };
+        Ok(Some(Self {
+            threads: target.desc.workers,
+            levels,
+            // Each of them could have been a multiply-add.
+            flops_per_second: 2.0 * (CHAIN * CHAINS) as f64 / single,
+            matrix_flops_per_second: matrix
+                .ok()
+                .map(|seconds| 2.0 * DEEP.pow(3) as f64 / seconds),
+            launch_seconds,
+            host,
+        }))
+    }
+
     /// Measures this machine; `None` for a target whose code it cannot run, or whose lanes are threads.
     pub fn measure(target: &Target, options: &Options) -> Result<Option<Self>> {
         let desc = &target.desc;
         if desc.is_simt() || !target.supported_here() || *target == Target::interpreter() {
             return Ok(None);
         }
-        let options = Options {
-            cache_dir: None,
-            trace_dir: None,
-            verify: false,
-            ..options.clone()
-        };
+        let options = plain(options);
         // A device of its own: that of the caller may check what it runs.
         let device = &target.device(&options)?;
         let copy = |bytes: u64| copy(target, &options, device, bytes);
@@ -96,7 +142,7 @@ impl Figures {
         let rate = |peak: crate::Peak| -> Result<f64> {
             let executable = Executable::load(peak.plan, Record::default(), device.clone())?;
             let mut outputs = executable.run(&[])?;
-            let seconds = best(LONG, || executable.run_into(&[], &mut outputs))?;
+            let seconds = best(device, LONG, || executable.run_into(&[], &mut outputs))?;
             Ok(peak.flops as f64 / seconds)
         };
         let workers = u64::from(desc.workers.max(1));
@@ -161,11 +207,69 @@ impl Figures {
     }
 }
 
+/// Options that have nothing to do with speed are left out.
+fn plain(options: &Options) -> Options {
+    Options {
+        cache_dir: None,
+        trace_dir: None,
+        verify: false,
+        launch_blocking: false,
+        mode: Mode::Default,
+        ..options.clone()
+    }
+}
+
+/// Elements, and the products of each, of a chain that shows the rate of arithmetic.
+const CHAINS: u64 = 1 << 22;
+const CHAIN: u64 = 512;
+/// Rows, columns and depth of a product that shows that of a matrix unit.
+const DEEP: u64 = 4096;
+
+/// A graph whose work is arithmetic: one element in, many products, one out.
+fn chain() -> String {
+    let mut text = format!("graph @chain(%x: f32[{CHAINS}] cuda:0) {{\n");
+    let mut last = "%x".to_owned();
+    for number in 0..CHAIN {
+        let made = format!("%y{number}");
+        text += &format!("  {made}: f32[{CHAINS}] = mul {last}, %x\n");
+        last = made;
+    }
+    text + &format!("  return {last}\n}}\n")
+}
+
+/// A product of bf16 matrices.
+fn product() -> String {
+    let matrix = format!("bf16[{DEEP}, {DEEP}]");
+    format!(
+        "graph @product(%a: {matrix} cuda:0, %b: {matrix} cuda:0) {{\n  %y: {matrix} = mm %a, %b\n  return %y\n}}\n"
+    )
+}
+
+/// Seconds of a graph on a device, on zeros.
+fn timed(target: &Target, options: &Options, device: &Arc<dyn Device>, text: &str) -> Result<f64> {
+    let made = compile(&parse("figure", text)?, target, options, false)?;
+    let executable = Executable::load(made.plan, made.record, device.clone())?;
+    let inputs = executable.plan().inputs.iter().map(|spec| {
+        let shape = spec.shape.iter().map(|dim| dim.as_const().unwrap_or(1));
+        let tensor = Tensor::empty_on(&**device, spec.dtype, &shape.collect::<Vec<i64>>())?;
+        device.copy_in(&vec![0; tensor.storage().len()], tensor.storage(), 0)?;
+        Ok(tensor)
+    });
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let mut outputs = executable.run(&inputs)?;
+    best(device, LONG, || executable.run_into(&inputs, &mut outputs))
+}
+
 /// Seconds of a compiled copy that reads and writes so many bytes together.
 fn copy(target: &Target, options: &Options, device: &Arc<dyn Device>, bytes: u64) -> Result<f64> {
     let count = (bytes / 8).max(16);
+    let place = match target.desc.is_simt() {
+        true => "cuda:0",
+        false => "cpu",
+    };
     let text = format!(
-        "graph @copy(%x: f32[{count}] cpu) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
+        "graph @copy(%x: f32[{count}] {place}) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
     );
     let made = compile(&parse("copy", &text)?, target, options, false)?;
     let executable = Executable::load(made.plan, made.record, device.clone())?;
@@ -174,20 +278,21 @@ fn copy(target: &Target, options: &Options, device: &Arc<dyn Device>, bytes: u64
     device.copy_in(&vec![0; from.storage().len()], from.storage(), 0)?;
     let mut to = [Tensor::empty_on(&**device, DType::F32, &shape)?];
     let least = if bytes > LONG_BYTES { LONG } else { SHORT };
-    best(least, || executable.run_into(&[&from], &mut to))
+    best(device, least, || executable.run_into(&[&from], &mut to))
 }
 
-/// The shortest of a few runs.
-fn best(least: u32, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The shortest of a few runs, by the clock of the device.
+fn best(device: &Arc<dyn Device>, least: u32, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     run()?;
     let (start, mut best) = (Instant::now(), f64::INFINITY);
     for runs in 0.. {
         if runs >= least && start.elapsed() > BUDGET {
             break;
         }
-        let start = Instant::now();
+        let from = device.mark(Stream::default())?;
         run()?;
-        best = best.min(start.elapsed().as_secs_f64());
+        let to = device.mark(Stream::default())?;
+        best = best.min(device.elapsed(&from, &to)?.as_secs_f64());
     }
     Ok(best)
 }

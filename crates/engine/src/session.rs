@@ -129,7 +129,10 @@ impl Compiler {
 
     /// What the machine can do at best, measured when it is first asked for; `None` where that cannot be measured.
     pub fn figures(&self) -> Option<&Figures> {
-        let measure = || Figures::measure(&self.target, &self.options).ok().flatten();
+        let measure = || {
+            let measured = Figures::measure_on(&self.target, &self.options, &self.device);
+            measured.ok().flatten()
+        };
         self.figures.get_or_init(measure).as_ref()
     }
 

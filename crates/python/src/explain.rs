@@ -19,6 +19,9 @@ struct Request {
     /// By node: the operator of the uncompiled program that it is a part of.
     operators: HashMap<String, String>,
     host: HostFigures,
+    /// What products of the host's library reach on a GPU, in bf16.
+    #[serde(default)]
+    matrix_flops_per_second: Option<f64>,
     compile_seconds: f64,
 }
 
@@ -41,6 +44,11 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
             let compiler = compiler(&compiled.settings)?;
             let figures = compiler.figures().cloned().map(|mut figures| {
                 figures.host = request.host;
+                let rates = [
+                    figures.matrix_flops_per_second,
+                    request.matrix_flops_per_second,
+                ];
+                figures.matrix_flops_per_second = rates.into_iter().flatten().reduce(f64::max);
                 figures
             });
             let guesses = graph.guesses();

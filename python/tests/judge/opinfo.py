@@ -49,14 +49,14 @@ def full_name(op):
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def jobs(only=None, dtypes=tuple(DTYPES), directions=(FORWARD, GRAD)):
+def jobs(only=None, dtypes=tuple(DTYPES), directions=(FORWARD, GRAD), device="cpu"):
     for name, op in database().items():
         if only and name not in only and op.name not in only:
             continue
         for dtype in dtypes:
-            if FORWARD in directions and DTYPES[dtype] in op.supported_dtypes("cpu"):
+            if FORWARD in directions and DTYPES[dtype] in op.supported_dtypes(device):
                 yield {"op": name, "dtype": dtype, "direction": FORWARD}
-        if GRAD in directions and "float32" in dtypes and op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu"):
+        if GRAD in directions and "float32" in dtypes and op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device):
             yield {"op": name, "dtype": "float32", "direction": GRAD}
 
 
@@ -68,7 +68,7 @@ def stream(job):
     """The operator of a job and its samples, made one after the other; the same ones in every process."""
     seed_all(zlib.crc32(key(job).encode()) + job.get("seed", 0))
     op = database()[job["op"]]
-    return op, iter(op.sample_inputs("cpu", getattr(torch, job["dtype"]), requires_grad=job["direction"] == GRAD))
+    return op, iter(op.sample_inputs(job.get("device", "cpu"), getattr(torch, job["dtype"]), requires_grad=job["direction"] == GRAD))
 
 
 def samples(job):

@@ -249,7 +249,7 @@ fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> Kern
             .collect::<Vec<_>>()
             .join(" x ")
     };
-    let is_code = code == CodeKind::Machine;
+    let is_code = code != CodeKind::Interpreted;
     KernelReport {
         name: kernel.name.clone(),
         ops: kernel.provenance.ops.clone(),

@@ -106,6 +106,9 @@ pub struct Verdict {
     pub shares: Shares,
     /// The largest share.
     pub bound: Bound,
+    /// What the work itself waits for, that of the host's operators included: memory or arithmetic, and its part of their time.
+    pub roof: Bound,
+    pub roof_share: f64,
     /// Of one call, one operator at a time.
     pub eager_seconds: f64,
     pub eager_bytes: u64,
@@ -201,12 +204,14 @@ pub fn verdict(
         ..Shares::default()
     };
     let mut bytes = 0;
+    let mut roofs = Roofs::default();
     for kernel in &explanation.kernels {
         let expected = kernel.expected.as_ref()?;
         let times = kernel.launches as f64;
         let work = (expected.seconds - figures.launch_seconds).max(0.0);
         bytes += kernel.bytes? * kernel.launches as u64;
         parts.launch += times * figures.launch_seconds;
+        roofs.add(expected, times);
         match expected.bound {
             Bound::Arithmetic => parts.arithmetic += times * work,
             Bound::Launch | Bound::Memory | Bound::Host => parts.memory += times * work,
@@ -214,7 +219,9 @@ pub fn verdict(
     }
     for call in &explanation.externals {
         bytes += call.bytes?;
-        parts.host += call.expected.as_ref()?.seconds;
+        let expected = call.expected.as_ref()?;
+        parts.host += expected.seconds;
+        roofs.add(expected, 1.0);
     }
     for step in &plan.steps {
         if let Step::Copy { bytes: size, .. } = step {
@@ -247,6 +254,8 @@ pub fn verdict(
         compiled_bytes: bytes,
         shares: parts.of(compiled_seconds),
         bound: parts.largest(),
+        roof: roofs.larger(),
+        roof_share: roofs.share(),
         eager_seconds,
         eager_bytes,
         eager_operators: operators.len() - views,
@@ -287,6 +296,8 @@ impl Verdict {
             compiled_bytes: sum(&|part| part.compiled_bytes as f64) as u64,
             shares: spent.of(seconds),
             bound: spent.largest(),
+            roof: longest.0.roof,
+            roof_share: longest.0.roof_share,
             eager_seconds,
             eager_bytes: sum(&|part| part.eager_bytes as f64) as u64,
             eager_operators: sum(&|part| part.eager_operators as f64).round() as usize,
@@ -297,6 +308,35 @@ impl Verdict {
             advice: longest.0.advice.clone(),
             assumptions: longest.0.assumptions.clone(),
         })
+    }
+}
+
+/// Seconds of work that waits for memory, and of work that waits for arithmetic.
+#[derive(Clone, Copy, Debug, Default)]
+struct Roofs {
+    memory: f64,
+    arithmetic: f64,
+}
+
+impl Roofs {
+    fn add(&mut self, expected: &Expected, times: f64) {
+        match expected.roof {
+            Bound::Arithmetic => self.arithmetic += times * expected.roof_seconds,
+            Bound::Memory | Bound::Launch | Bound::Host => {
+                self.memory += times * expected.roof_seconds;
+            }
+        }
+    }
+
+    fn larger(self) -> Bound {
+        match self.memory >= self.arithmetic {
+            true => Bound::Memory,
+            false => Bound::Arithmetic,
+        }
+    }
+
+    fn share(self) -> f64 {
+        self.memory.max(self.arithmetic) / (self.memory + self.arithmetic).max(1e-12)
     }
 }
 
@@ -453,6 +493,19 @@ mod tests {
     }
 
     #[test]
+    fn the_work_of_a_product_with_a_vector_waits_for_memory() {
+        let figures = figures();
+        let mut roofs = Roofs::default();
+        // A matrix of 2^20 numbers that is read once, and one that is used a thousand times.
+        roofs.add(&figures.expect(&work(1 << 23, 1 << 21), 1.0), 3.0);
+        roofs.add(&figures.expect(&work(1 << 10, 1 << 20), 1.0), 1.0);
+        assert_eq!(roofs.larger(), Bound::Memory);
+        assert!(roofs.share() > 0.5 && roofs.share() < 1.0);
+        roofs.add(&figures.expect(&work(1 << 10, 1 << 40), 1.0), 1.0);
+        assert_eq!(roofs.larger(), Bound::Arithmetic);
+    }
+
+    #[test]
     fn parts_are_summed_as_often_as_they_run() {
         let part =
             |compiled_seconds: f64, eager_seconds: f64, bound: Bound, advice: &str| Verdict {
@@ -464,6 +517,8 @@ mod tests {
                     ..Shares::default()
                 },
                 bound,
+                roof: bound,
+                roof_share: 1.0,
                 eager_seconds,
                 eager_bytes: 300,
                 eager_operators: 3,
@@ -483,6 +538,7 @@ mod tests {
         assert_eq!((whole.compiled_bytes, whole.eager_bytes), (450, 1350));
         assert_eq!((whole.shares.memory, whole.shares.arithmetic), (0.8, 0.2));
         assert_eq!((whole.bound, whole.gain), (Bound::Memory, 2.4));
+        assert_eq!(whole.roof, Bound::Memory);
         // Two seconds of compiling, seven saved a call.
         assert_eq!(
             (whole.compile_seconds, whole.break_even),

@@ -276,6 +276,12 @@ impl fmt::Display for Verdict {
         )?;
         writeln!(
             f,
+            "  work     {:.0} % of it waits for {}",
+            100.0 * self.roof_share,
+            self.roof.words()
+        )?;
+        writeln!(
+            f,
             "  eager    about {} a call, {} bytes: {} operators, {} views",
             about_seconds(self.eager_seconds),
             grouped(self.eager_bytes),
