@@ -18,6 +18,21 @@ from agree import agree, compiled, same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
+if torch.cuda.is_available():
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def gate_kernel(x, y, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        a, b = tl.load(x + at, mask=at < count), tl.load(y + at, mask=at < count)
+        tl.store(out + at, a * tl.sigmoid(b), mask=at < count)
+
+    def gate(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        gate_kernel[(triton.cdiv(x.numel(), 256),)](x, y, out, x.numel(), BLOCK=256)
+        return out
+
 
 def close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -515,6 +530,22 @@ def test_a_plan_is_stored_and_loaded() -> None:
         assert error.code == "E0103" and "cuda:0" in error.message
     else:
         raise AssertionError("a tensor of the CPU was taken")
+
+
+def test_a_triton_kernel_makes_the_memory_that_it_writes() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(gate(x * 2, y)) + 1
+
+    x, y = rand(300, 70), rand(300, 70)
+    with torch.no_grad():
+        (graph,) = oxyfuel.explain(f, x, y, options={"fallback": "error"}).graphs
+        # Nothing fills it.
+        assert [kernel["ops"] for kernel in graph.kernels] == [["mul"], ["relu", "add"]], graph
+        for mode in ("default", "reduce-overhead"):
+            fast = compiled(f, options={"mode": mode})
+            for _ in range(4):
+                x = rand(300, 70)
+                close(fast(x, y), f(x, y))
 
 
 FAULT = """

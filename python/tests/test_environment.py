@@ -115,6 +115,14 @@ def cudagraph_memory_limit(folder: Path) -> None:
     assert done.stdout.split() == ["12345"], done.stderr
 
 
+def launch_blocking(_: Path) -> None:
+    """Its effect is on a GPU; here, that the options of a compile have it."""
+    program = "import oxyfuel; print(oxyfuel.config.current().launch_blocking)"
+    for value, wanted in (("1", "True"), ("0", "False")):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "OXYFUEL_LAUNCH_BLOCKING": value})
+        assert done.stdout.split() == [wanted], done.stderr
+
+
 VARIABLES: dict[str, Callable[[Path], None]] = {
     "OXYFUEL_VERIFY": verify,
     "OXYFUEL_TRACE": trace,
@@ -124,6 +132,7 @@ VARIABLES: dict[str, Callable[[Path], None]] = {
     "OXYFUEL_DISABLE": disable,
     "OXYFUEL_MEMORY_LIMIT": memory_limit,
     "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT": cudagraph_memory_limit,
+    "OXYFUEL_LAUNCH_BLOCKING": launch_blocking,
 }
 
 
