@@ -131,15 +131,8 @@ pub fn thin(
             &sum,
         );
         k.sync();
-        let mut parts = result.clone();
-        for mode in parts
-            .warp
-            .iter_mut()
-            .chain(&mut parts.lane)
-            .chain(&mut parts.reg)
-        {
-            mode.dim += 1;
-        }
+        let whole = behind_one_more(&result);
+        let mut parts = whole.clone();
         parts.reg.push(Mode::new(0, warps as u32, 1));
         let parts = k
             .load(
@@ -149,15 +142,6 @@ pub fn thin(
                     .strides([rows * pitch, pitch, 1]),
             )
             .with_layout(parts);
-        let mut whole = result.clone();
-        for mode in whole
-            .warp
-            .iter_mut()
-            .chain(&mut whole.lane)
-            .chain(&mut whole.reg)
-        {
-            mode.dim += 1;
-        }
         let sum = parts
             .reduce(ReduceOp::Sum, [0])
             .with_layout(whole)
@@ -355,6 +339,18 @@ fn spread(shape: &Shape) -> TileLayout {
     };
     for modes in [&mut layout.warp, &mut layout.lane, &mut layout.reg] {
         modes.retain(|mode| mode.extent > 1);
+    }
+    layout
+}
+
+/// The layout with one more dim before its own.
+fn behind_one_more(layout: &TileLayout) -> TileLayout {
+    let mut layout = layout.clone();
+    let TileLayout {
+        warp, lane, reg, ..
+    } = &mut layout;
+    for mode in warp.iter_mut().chain(lane).chain(reg) {
+        mode.dim += 1;
     }
     layout
 }
