@@ -65,7 +65,18 @@ const TABLE: &[Row] = &[
         "x86-64 with AVX-512, bf16 and int8 products on AMX tiles",
     ),
     ("sm_80", Emitter::Ptx("sm_80"), "NVIDIA GPUs from Ampere on"),
+    (
+        "sm_86",
+        Emitter::Ptx("sm_86"),
+        "NVIDIA GPUs from the smaller Ampere chips on",
+    ),
+    (
+        "sm_89",
+        Emitter::Ptx("sm_89"),
+        "NVIDIA GPUs from Ada on, with 8-bit floats",
+    ),
     ("sm_90a", Emitter::Ptx("sm_90a"), "NVIDIA Hopper"),
+    ("sm_100a", Emitter::Ptx("sm_100a"), "NVIDIA Blackwell"),
 ];
 
 /// What differs between machines of one instruction set.
@@ -138,7 +149,7 @@ impl Target {
             .name;
         let named = row(if name.is_empty() { best } else { name })?;
         match named.1 {
-            Emitter::Ptx(isa) if runs_on(isa, best) => Ok(describe(named, Some(gpu_cores(info)))),
+            Emitter::Ptx(isa) if runs_on(isa, info) => Ok(describe(named, Some(gpu_cores(info)))),
             Emitter::Ptx(_) | Emitter::Interpreter | Emitter::X86(_) => Err(err!(
                 UnsupportedDevice,
                 "code for {name} does not run on {}, whose compute capability is {major}.{minor}",
@@ -159,11 +170,7 @@ impl Target {
             Emitter::X86(level) => runs(level, Machine::get().features),
             Emitter::Ptx(name) => {
                 device_count().is_ok_and(|count| count > 0)
-                    && CudaDevice::new(0, None).is_ok_and(|device| {
-                        let (major, minor) = device.info().capability;
-                        oxyfuel_ptx::Target::for_capability(major, minor)
-                            .is_ok_and(|best| runs_on(name, best.name))
-                    })
+                    && CudaDevice::new(0, None).is_ok_and(|device| runs_on(name, device.info()))
             }
         }
     }
@@ -258,9 +265,9 @@ fn gpu_cores(info: &CudaInfo) -> Cores {
     }
 }
 
-/// Whether a GPU whose best code is `best` runs that of `isa`: its own, and the oldest, which every one of them runs.
-fn runs_on(isa: &str, best: &str) -> bool {
-    isa == best || isa == "sm_80"
+fn runs_on(isa: &str, info: &CudaInfo) -> bool {
+    let (major, minor) = info.capability;
+    oxyfuel_ptx::Target::by_name(isa).is_ok_and(|row| row.runs_on(major, minor))
 }
 
 fn row(name: &str) -> Result<Row> {
@@ -397,7 +404,8 @@ mod tests {
         let hopper = Target::of_gpu(&gpu(9, 0), "").unwrap();
         assert_eq!((hopper.name(), hopper.desc.workers), ("sm_90a", 16));
         assert_eq!(Target::of_gpu(&gpu(9, 0), "sm_80").unwrap().name(), "sm_80");
-        assert_eq!(Target::of_gpu(&gpu(8, 6), "").unwrap().name(), "sm_80");
+        assert_eq!(Target::of_gpu(&gpu(8, 6), "").unwrap().name(), "sm_86");
+        assert_eq!(Target::of_gpu(&gpu(12, 0), "").unwrap().name(), "sm_89");
         for (major, minor, name) in [(7, 5, ""), (8, 0, "sm_90a"), (9, 0, "avx2")] {
             let error = Target::of_gpu(&gpu(major, minor), name).unwrap_err();
             assert_eq!(error.code, Code::UnsupportedDevice);

@@ -28,16 +28,18 @@ pub struct Target {
 
 /// One row a target.
 pub const TARGETS: &[Target] = &[
+    AMPERE,
     Target {
-        name: "sm_80",
-        ptx: (7, 1),
-        wgmma: false,
-        tensor_copies: false,
-        stmatrix: false,
-        fp8: false,
-        bf16_pairs: false,
-        shared_bytes: 166_912,
-        registers: 65_536,
+        name: "sm_86",
+        shared_bytes: 101_376,
+        ..AMPERE
+    },
+    Target {
+        name: "sm_89",
+        ptx: (8, 1),
+        fp8: true,
+        shared_bytes: 101_376,
+        ..AMPERE
     },
     Target {
         name: "sm_90a",
@@ -50,7 +52,29 @@ pub const TARGETS: &[Target] = &[
         shared_bytes: 232_448,
         registers: 65_536,
     },
+    Target {
+        name: "sm_100a",
+        ptx: (8, 6),
+        tensor_copies: true,
+        stmatrix: true,
+        fp8: true,
+        bf16_pairs: true,
+        shared_bytes: 232_448,
+        ..AMPERE
+    },
 ];
+
+const AMPERE: Target = Target {
+    name: "sm_80",
+    ptx: (7, 1),
+    wgmma: false,
+    tensor_copies: false,
+    stmatrix: false,
+    fp8: false,
+    bf16_pairs: false,
+    shared_bytes: 166_912,
+    registers: 65_536,
+};
 
 impl Target {
     pub fn by_name(name: &str) -> Result<&'static Target> {
@@ -100,11 +124,27 @@ impl Target {
         [DType::BF16, DType::F16].map(unit).to_vec()
     }
 
+    /// Whether a device of this compute capability runs the code: one with an `a` behind its number is for that chip alone.
+    pub fn runs_on(&self, major: u32, minor: u32) -> bool {
+        let number = self.name.trim_start_matches("sm_").trim_end_matches('a');
+        let number: u32 = number.parse().unwrap_or(u32::MAX);
+        let device = 10 * major + minor;
+        if self.name.ends_with('a') {
+            device == number
+        } else {
+            device >= number
+        }
+    }
+
     /// The row whose code runs on a device of this compute capability.
     pub fn for_capability(major: u32, minor: u32) -> Result<&'static Target> {
         match (major, minor) {
+            (8, 0 | 7) => Self::by_name("sm_80"),
+            (8, 6) => Self::by_name("sm_86"),
             (9, 0) => Self::by_name("sm_90a"),
-            (8.., _) => Self::by_name("sm_80"),
+            (10, 0) => Self::by_name("sm_100a"),
+            // What is newer runs the newest code that is not for one chip alone.
+            (8.., _) => Self::by_name("sm_89"),
             _ => Err(err!(
                 UnsupportedDevice,
                 "compute capability {major}.{minor} is below 8.0"
@@ -120,8 +160,22 @@ mod tests {
     #[test]
     fn a_device_below_the_oldest_row_is_refused() {
         let name = |major, minor| Target::for_capability(major, minor).map(|row| row.name);
-        assert_eq!(name(9, 0), Ok("sm_90a"));
-        assert_eq!(name(8, 6), Ok("sm_80"));
+        for (major, minor, best) in [
+            (8, 0, "sm_80"),
+            (8, 6, "sm_86"),
+            (8, 7, "sm_80"),
+            (8, 9, "sm_89"),
+            (9, 0, "sm_90a"),
+            (10, 0, "sm_100a"),
+            (10, 3, "sm_89"),
+            (12, 0, "sm_89"),
+        ] {
+            assert_eq!(name(major, minor), Ok(best));
+            assert!(Target::by_name(best).unwrap().runs_on(major, minor));
+        }
+        let runs = |name, major, minor| Target::by_name(name).unwrap().runs_on(major, minor);
+        assert!(runs("sm_80", 12, 0) && runs("sm_86", 9, 0));
+        assert!(!runs("sm_90a", 10, 0) && !runs("sm_100a", 12, 0) && !runs("sm_89", 8, 6));
         for (major, minor) in [(0, 0), (5, 2), (7, 5)] {
             let error = name(major, minor).unwrap_err();
             assert_eq!(error.code, oxyfuel_base::Code::UnsupportedDevice);

@@ -26,7 +26,7 @@ fn assemble(name: &str, program: &Program, target: &str) -> String {
 
 #[test]
 fn pointwise() {
-    for target in ["sm_80", "sm_90a"] {
+    for target in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"] {
         assemble(
             "add_relu_mul",
             &examples::add_relu_mul(1 << 28, 8, 4).unwrap(),
@@ -47,7 +47,7 @@ fn pointwise() {
 
 #[test]
 fn decode() {
-    for target in ["sm_80", "sm_90a"] {
+    for target in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"] {
         assemble(
             "mxint8_decode",
             &examples::mxint8_decode(1 << 28, 8, 1).unwrap(),
@@ -58,7 +58,7 @@ fn decode() {
 
 #[test]
 fn rows() {
-    for target in ["sm_80", "sm_90a"] {
+    for target in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"] {
         assemble(
             "softmax",
             &examples::softmax(DType::BF16, 16384, 4096, 4).unwrap(),
@@ -106,7 +106,7 @@ fn product_of_unknown_sizes() {
 
 #[test]
 fn product_of_single_warps() {
-    for target in ["sm_80", "sm_90a"] {
+    for target in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"] {
         assemble(
             "warp_matmul",
             &examples::warp_matmul(128, 256, 64).unwrap(),

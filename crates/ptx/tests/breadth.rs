@@ -55,7 +55,7 @@ struct Judge {
     count: usize,
 }
 
-const TARGETS: [&str; 2] = ["sm_80", "sm_90a"];
+const TARGETS: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"];
 
 impl Judge {
     /// Emits for every target. What has no PTX must say so by its code; that is handed back.
