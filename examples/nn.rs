@@ -1,4 +1,4 @@
-//! A small transformer block: a struct of layers, compiled, saved and loaded.
+//! A small transformer block: a struct of layers, compiled, saved, loaded and frozen.
 //!
 //! ```text
 //! cargo run --release -p oxyfuel --example nn
@@ -7,7 +7,7 @@
 use oxyfuel::nn::{
     Activation, Embedding, LayerNorm, Linear, Module, MultiHeadAttention, Sequential,
 };
-use oxyfuel::{DType, Options, Result, Tensor, Tensors, jit, nn, structure};
+use oxyfuel::{DType, Options, Result, Tensor, Tensors, compile, jit, nn, structure};
 
 /// Its parameters are its fields, by name: `mlp.0.weight`.
 #[derive(Tensors)]
@@ -102,5 +102,14 @@ fn main() -> Result<()> {
     println!("loaded weights give the same: {same}");
     assert!(same);
     std::fs::remove_file(&path).ok();
+
+    // Weights that do not change: a closure owns the model, and what follows from it alone is computed once.
+    let expected = trained.forward(&tokens);
+    let infer = move |tokens: &Tensor| trained.forward(tokens);
+    let frozen = compile(infer, Options::default())?.freeze(&[])?;
+    let worst = (frozen.call_one(&[&tokens])? - &expected).abs();
+    let worst = worst.amax(&[], false).item()?.as_f64();
+    println!("frozen: {worst:.1e} from eager");
+    assert!(worst < 1e-4);
     Ok(())
 }

@@ -20,18 +20,18 @@ use std::panic::Location;
 use std::path::Path;
 
 /// A user's function, whatever its arguments and results.
-type Traceable = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+pub(crate) type Traceable = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
 /// A function of tensors that is compiled when it is called. Calls may run at once on several threads.
 pub struct Compiled {
-    core: Core,
-    function: Called,
-    arity: Option<usize>,
+    pub(crate) core: Core,
+    pub(crate) function: Called,
+    pub(crate) arity: Option<usize>,
 }
 
 /// The function, as the core calls it.
-struct Called {
-    function: Traceable,
+pub(crate) struct Called {
+    pub function: Traceable,
 }
 
 impl Source for Called {

@@ -17,6 +17,7 @@ use crate::Options;
 use crate::bucket::{self, Buckets, Declared};
 use crate::dynamic::{self, Pattern};
 use crate::explain::{Explanation, VariantReport, one_plan};
+use crate::frozen::Weights;
 use crate::guard::{Guard, hash_tensor};
 use crate::machine::{self, Device};
 use crate::structure::Constant;
@@ -82,6 +83,8 @@ pub(crate) struct Core {
     pub symbolic: Option<(Graph, Vec<rt::Tensor>)>,
     pub compilers: Arc<Compilers>,
     pub buckets: Buckets,
+    /// What is known of the tensors that the function captures, where they are frozen.
+    pub frozen: Option<Arc<Weights>>,
     variants: RwLock<Variants>,
     /// The first of them, in the order of their compiles.
     first: [OnceLock<Arc<Variant>>; FEW_VARIANTS],
@@ -159,6 +162,7 @@ impl Core {
                 made: Mutex::default(),
             }),
             buckets: Buckets::default(),
+            frozen: None,
             variants: RwLock::default(),
             first: Default::default(),
             last: AtomicUsize::new(0),
@@ -397,9 +401,12 @@ impl Core {
         request: &Request<'_>,
         may_cut: bool,
     ) -> Result<Ready<'_>> {
+        if let Some(weights) = &self.frozen {
+            weights.check_kept(&self.name)?;
+        }
         let (mut new, mut symbols) = self.draft(hash, request);
         let options = &self.compilers.options;
-        let may_cut = may_cut && !options.fullgraph;
+        let may_cut = may_cut && !options.fullgraph && self.frozen.is_none();
         let compilers = || may_cut.then(|| self.compilers.clone());
         let start = Instant::now();
         loop {
@@ -450,7 +457,7 @@ impl Core {
                 continue;
             }
             let compiler = self.compiler(request.inputs, &captured.tensors)?;
-            match (Whole::new(&compiler, captured), pattern) {
+            match (self.whole(&compiler, captured), pattern) {
                 (Ok(whole), pattern) => {
                     let kind = Kind::Whole(Box::new(whole));
                     let variant = Arc::new(new.variant(request, compiler, pattern, kind));
@@ -466,6 +473,19 @@ impl Core {
                 (Err(error), None) => return Err(error),
             }
         }
+    }
+
+    fn whole(&self, compiler: &Compiler, captured: Captured) -> Result<Whole> {
+        match &self.frozen {
+            None => Whole::new(compiler, captured),
+            Some(weights) => Whole::frozen(&self.name, compiler, captured, weights, &self.all()),
+        }
+    }
+
+    /// All variants, in the order of their compiles.
+    pub fn all(&self) -> Vec<Arc<Variant>> {
+        let variants = self.variants.read().unwrap_or_else(PoisonError::into_inner);
+        variants.all.clone()
     }
 
     /// What is known of the next variant, and which of its sizes should be symbols.

@@ -1,6 +1,7 @@
 //! What a compiled function became, for people and for programs.
 
 use crate::core::{Core, Request};
+use crate::frozen::Once;
 use crate::machine;
 use crate::variant::{Kind, Variant, Whole};
 use oxyfuel_base::{Expr, Result, Symbol, err};
@@ -131,6 +132,7 @@ impl VariantReport {
                 report.verdict = report.add(variant, &whole.executable, &whole.graph, times);
                 report.measured = times.and_then(|_| Measured::of(&report.kernels));
                 report.origin = whole.origin;
+                report.notes.extend(whole.once.as_ref().map(Once::text));
                 if whole.origin == Origin::Memory {
                     // What it took is told where it was compiled.
                     report.steps.truncate(1);

@@ -24,6 +24,7 @@
 //! | tensors, and how mistakes surface | [`tensor`] |
 //! | compiled functions, variants, guards | [`compile`](compile()), [`Compiled`] |
 //! | functions of structures of tensors | [`jit`](jit()), [`structure`] |
+//! | weights that do not change | [`Compiled::freeze`], [`FrozenCall`] |
 //! | why something was compiled, and into what | [`Compiled::explain`] |
 //! | what each kernel takes, and its share of the roofline | [`Compiled::explain_measured`] |
 //! | where the time of a program goes | [`profile`](profile()) |
@@ -56,6 +57,7 @@ mod dynamic;
 mod eager;
 mod env;
 mod explain;
+mod frozen;
 mod function;
 mod gradient;
 mod guard;
@@ -94,6 +96,7 @@ pub use compiled::{Compiled, compile, compile_graph, parse_graph};
 pub use donate::Argument;
 pub use env::options_from_env;
 pub use explain::{Explanation, MemoryReport, VariantReport};
+pub use frozen::FrozenCall;
 pub use function::{Function, Outputs};
 pub use half::{bf16, f16};
 pub use inplace::disable;

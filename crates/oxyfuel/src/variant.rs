@@ -2,6 +2,7 @@
 
 use crate::core::{Request, Template};
 use crate::dynamic::{At, Pattern};
+use crate::frozen::{Once, Weights};
 use crate::guard::{ALIGNED, Guard};
 use crate::structure::Constant;
 use crate::tensor::Tensor;
@@ -58,6 +59,8 @@ pub(crate) struct Whole {
     pub origin: Origin,
     /// Tensors that the function used beside its arguments.
     pub captured: Vec<rt::Tensor>,
+    /// The same where they are frozen, and what was computed of them.
+    pub once: Option<Once>,
     /// Symbols whose numbers are told by tensors behind those.
     sizes: Vec<Symbol>,
     pub results: Vec<Out>,
@@ -174,20 +177,43 @@ impl Draft {
 impl Whole {
     pub fn new(compiler: &Compiler, captured: Captured) -> Result<Self> {
         let (executable, origin) = compile(compiler, &captured.graph)?;
+        Ok(Self::of(captured, executable, origin, None))
+    }
+
+    /// A function whose captured tensors are frozen; `known` may have computed the same of them.
+    pub fn frozen(
+        name: &str,
+        compiler: &Compiler,
+        mut captured: Captured,
+        weights: &Weights,
+        known: &[Arc<Variant>],
+    ) -> Result<Self> {
+        let (once, executable, origin) = Once::new(name, compiler, &mut captured)?;
+        once.compute(weights, known)?;
+        Ok(Self::of(captured, executable, origin, Some(once)))
+    }
+
+    fn of(
+        captured: Captured,
+        executable: Arc<Executable>,
+        origin: Origin,
+        once: Option<Once>,
+    ) -> Self {
         let mut results = captured.results.iter().enumerate();
         let is_plain = captured.results.len() == executable.plan().outputs.len()
             && results.all(|(i, out)| *out == Out::Planned(i));
-        Ok(Self {
+        Self {
             executable,
             is_plain,
             origin,
             captured: captured.tensors,
+            once,
             sizes: captured.sizes,
             results: captured.results,
             template: captured.template,
             graph: captured.graph,
             donating: Mutex::default(),
-        })
+        }
     }
 
     /// What runs where these arguments are given away: compiled when that is first asked for, if a result could lie in one of them.
@@ -247,11 +273,14 @@ impl Whole {
         inputs: &[&rt::Tensor],
         run: impl FnOnce(&[&rt::Tensor]) -> Result<R>,
     ) -> Result<R> {
-        if self.captured.is_empty() && self.sizes.is_empty() {
+        if self.captured.is_empty() && self.sizes.is_empty() && self.once.is_none() {
             return run(inputs);
         }
         let size = |symbol: Symbol| variant.pattern.as_ref()?.size(symbol, inputs);
         let sizes = size_tensors(&variant.compiler, &self.sizes, &size)?;
+        if let Some(once) = &self.once {
+            return once.with_tensors(inputs, &sizes, run);
+        }
         let mut tensors = inputs.to_vec();
         tensors.extend(self.captured.iter().chain(&sizes));
         run(&tensors)
@@ -270,6 +299,11 @@ impl Whole {
         let size = |symbol: Symbol| variant.pattern.as_ref()?.size(symbol, request.inputs);
         let arguments = request.inputs.len();
         let missing = || err!(Internal, "a result that no output is");
+        let held = self.once.as_ref().map(Once::held);
+        let captured = |i: usize| match &held {
+            Some(held) => held.original(i),
+            None => self.captured.get(i),
+        };
         let result = |out: &Out| match out {
             Out::Planned(i) => outputs.get(*i).cloned().ok_or_else(missing),
             Out::ViewOfPlanned(i, views) => {
@@ -278,7 +312,7 @@ impl Whole {
             Out::ViewOfInput(i, views) => {
                 let input = match i.checked_sub(arguments) {
                     None => request.inputs[*i],
-                    Some(i) => self.captured.get(i).ok_or_else(missing)?,
+                    Some(i) => captured(i).ok_or_else(missing)?,
                 };
                 trace::replay(input, views, &size)
             }
@@ -302,7 +336,7 @@ pub(crate) fn compile(compiler: &Compiler, graph: &Graph) -> Result<(Arc<Executa
 }
 
 /// The graph was good, so a verifier that refuses something refuses what one of our passes made of it.
-fn of_ours(mut error: Error) -> Error {
+pub(crate) fn of_ours(mut error: Error) -> Error {
     if let Code::InvalidGraph | Code::InvalidKernel | Code::InvalidPlan = error.code {
         error.code = Code::InvalidLowering;
     }

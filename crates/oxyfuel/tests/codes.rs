@@ -337,6 +337,12 @@ const ROWS: &[Row] = &[
         let f = compile(|x: &Tensor| x.relu(), options).unwrap();
         f.call(&[&x()]).into()
     }),
+    (Code::StaleFrozen, Here, || {
+        let f = compile(|x: &Tensor, w: &Tensor| x * w, Options::default()).unwrap();
+        let frozen = f.freeze(&[&x()]).unwrap();
+        frozen.invalidate();
+        frozen.call(&[&x()]).into()
+    }),
     (Code::NoDriver, Here, || match Device::cuda(0).check() {
         Ok(()) => Said::NotOnThisMachine("there is a driver"),
         result @ Err(_) => result.into(),
@@ -401,10 +407,6 @@ const UNREACHABLE: &[(Code, &str)] = &[
         "a pool without a thread works with those it has; the command starts processes",
     ),
     (Code::UnsupportedHost, "this door has no host framework"),
-    (
-        Code::StaleFrozen,
-        "this door freezes nothing; tested in the torch door",
-    ),
     (
         Code::DriverTooOld,
         "wants an old driver; tested in runtime with a driver of our own",

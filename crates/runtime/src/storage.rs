@@ -8,8 +8,8 @@ use crate::device::{Device, DeviceId};
 use crate::memory::{Block, HostAllocator};
 use oxyfuel_base::{Result, ensure, err};
 use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 /// Reference-counted bytes on a device.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ struct Inner {
     id: DeviceId,
     /// Readers, or -1 for a writer.
     borrows: AtomicI32,
+    /// Writers so far.
+    writes: AtomicU64,
     /// A [`Kept`] is among the holders.
     kept: AtomicBool,
     owner: Owner,
@@ -129,6 +131,7 @@ impl Storage {
                 device,
                 id,
                 borrows: AtomicI32::new(0),
+                writes: AtomicU64::new(0),
                 kept: AtomicBool::new(false),
                 owner,
             }),
@@ -205,7 +208,21 @@ impl Storage {
             true => err!(DataRace, "a tensor is written while another call uses it"),
             false => err!(DataRace, "a tensor is read while another call writes it"),
         };
-        free.map(|_| ()).map_err(conflict)
+        free.map_err(conflict)?;
+        if write {
+            // Nobody else writes now, so that nothing is counted in between.
+            let writes = self.inner.writes.load(Ordering::Relaxed);
+            self.inner.writes.store(writes + 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What tells later whether it was written since.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            inner: Arc::downgrade(&self.inner),
+            writes: self.inner.writes.load(Ordering::Relaxed),
+        }
     }
 
     /// Ends what [`Self::acquire`] began.
@@ -233,6 +250,33 @@ impl Storage {
         } else {
             self.inner.address as *mut u8
         })
+    }
+}
+
+/// A storage at some time, which it does not keep alive.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    inner: Weak<Inner>,
+    writes: u64,
+}
+
+impl Mark {
+    /// The storage as it is now, if it still is.
+    pub fn renewed(&self) -> Option<Self> {
+        let inner = self.inner.upgrade()?;
+        let storage = Storage { inner };
+        Some(storage.mark())
+    }
+
+    /// Whether it is of that storage.
+    pub fn is_of(&self, storage: &Storage) -> bool {
+        std::ptr::eq(self.inner.as_ptr(), Arc::as_ptr(&storage.inner))
+    }
+
+    /// Whether somebody began to write since; nobody writes to a storage that is gone.
+    pub fn is_written(&self) -> bool {
+        let inner = self.inner.upgrade();
+        inner.is_some_and(|inner| inner.writes.load(Ordering::Relaxed) != self.writes)
     }
 }
 

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use oxyfuel_base::{Expr, Id, Result};
+use oxyfuel_base::{Arena, Expr, Id, Result};
 use oxyfuel_graph::{
-    Binary, Category, Graph, GraphOutput, Layout, Node, Op, Rebuild, Value, ValueId,
+    Binary, Category, Graph, GraphOutput, Layout, Node, NodeId, Op, Rebuild, Users, Value, ValueId,
 };
 
 /// Two graphs for one.
@@ -70,43 +70,96 @@ pub fn freeze(
     }))
 }
 
-/// Multiplies the weight of a convolution by what its channels are multiplied by afterwards, as a batch norm in inference does: what is left of that is a sum.
+/// A convolution whose channels are multiplied by something frozen.
+struct Scaled<'a> {
+    conv: &'a Node,
+    scale: ValueId,
+    /// What is added to its channels, or taken from them, before that.
+    shifts: Vec<(Binary, ValueId)>,
+}
+
+/// The convolution behind a product of its channels, where nobody else reads what stands between.
+fn scaled<'a>(
+    graph: &'a Graph,
+    from: &[From],
+    (definitions, users): (&Arena<ValueId, Option<NodeId>>, &Users),
+    node: &Node,
+) -> Option<Scaled<'a>> {
+    let whole = graph.ty(node.out());
+    // Something frozen for each channel.
+    let channels = |v: ValueId| {
+        let sizes = &graph.ty(v).shape;
+        let Some(channel) = (sizes.len() + 1).checked_sub(whole.shape.len()) else {
+            return false;
+        };
+        let mut others = sizes.iter().enumerate().filter(|(i, _)| *i != channel);
+        from[v.index()] == From::Frozen
+            && sizes.get(channel) == whole.shape.get(1)
+            && others.all(|(_, n)| n.is_const(1))
+    };
+    let alone = |v: ValueId| users.count(v) == 1 && graph.ty(v) == whole;
+    let (Op::Binary(Binary::Mul), &[a, b]) = (&node.op, &node.inputs[..]) else {
+        return None;
+    };
+    let pairs = [(a, b), (b, a)];
+    let pair = pairs
+        .into_iter()
+        .find(|(image, scale)| alone(*image) && channels(*scale));
+    let (mut image, scale) = pair?;
+    let mut shifts = Vec::new();
+    loop {
+        let before = &graph.nodes[definitions[image]?];
+        let (shift, inner, by) = match (&before.op, &before.inputs[..]) {
+            (Op::Convolution { .. }, &[_, weight]) => {
+                shifts.reverse();
+                return (from[weight.index()] == From::Frozen).then_some(Scaled {
+                    conv: before,
+                    scale,
+                    shifts,
+                });
+            }
+            (Op::Binary(shift @ (Binary::Add | Binary::Sub)), &[a, b]) if channels(b) => {
+                (*shift, a, b)
+            }
+            (Op::Binary(Binary::Add), &[a, b]) if channels(a) => (Binary::Add, b, a),
+            _ => return None,
+        };
+        if !alone(inner) {
+            return None;
+        }
+        shifts.push((shift, by));
+        image = inner;
+    }
+}
+
+/// Multiplies the weight of a convolution by what its channels are multiplied by afterwards, as a batch norm in inference does: what is left of that is a sum. What was added before is multiplied too.
 fn fold(graph: &Graph) -> Result<Graph> {
     let from = sources(graph);
-    let (definitions, users) = (graph.definitions(), graph.users());
-    let scaled = |node: &Node| {
-        let (Op::Binary(Binary::Mul), &[a, b]) = (&node.op, &node.inputs[..]) else {
-            return None;
-        };
-        [(a, b), (b, a)].into_iter().find_map(|(image, scale)| {
-            let conv = &graph.nodes[definitions[image]?];
-            let alone = users.count(image) == 1 && graph.ty(image) == graph.ty(node.out());
-            let (Op::Convolution { .. }, &[x, weight]) = (&conv.op, &conv.inputs[..]) else {
-                return None;
-            };
-            let frozen = [weight, scale]
-                .iter()
-                .all(|v| from[v.index()] == From::Frozen);
-            let (whole, sizes) = (&graph.ty(image).shape, &graph.ty(scale).shape);
-            let channel = sizes.len().checked_sub(whole.len() - 1)?;
-            let mut others = sizes.iter().enumerate().filter(|(i, _)| *i != channel);
-            let channels = sizes[channel] == whole[1] && others.all(|(_, n)| n.is_const(1));
-            (alone && frozen && channels).then_some((conv, x, weight, scale))
-        })
-    };
+    let edges = (&graph.definitions(), &graph.users());
     let mut rebuild = Rebuild::new(graph);
     for (id, node) in graph.nodes.iter() {
-        let Some((conv, x, weight, scale)) = scaled(node) else {
+        let Some(Scaled {
+            conv,
+            scale,
+            shifts,
+        }) = scaled(graph, &from, edges, node)
+        else {
             rebuild.copy(id)?;
             continue;
         };
         rebuild.at(id);
-        let [x, weight, scale] = [rebuild.get(x)?, rebuild.get(weight)?, rebuild.get(scale)?];
+        let [x, weight] = [rebuild.get(conv.inputs[0])?, rebuild.get(conv.inputs[1])?];
+        let scale = rebuild.get(scale)?;
         let mut shape = vec![Expr::ONE; graph.ty(conv.inputs[1]).shape.len()];
         shape[0] = graph.ty(conv.inputs[1]).shape[0].clone();
-        let scale = rebuild.builder.view(scale, &shape)?;
-        let weight = rebuild.builder.mul(weight, scale)?;
-        let out = rebuild.builder.emit(conv.op.clone(), &[x, weight])?;
+        let factor = rebuild.builder.view(scale, &shape)?;
+        let weight = rebuild.builder.mul(weight, factor)?;
+        let mut out = rebuild.builder.emit(conv.op.clone(), &[x, weight])?;
+        for (shift, by) in shifts {
+            let by = rebuild.get(by)?;
+            let by = rebuild.builder.mul(by, scale)?;
+            out = rebuild.builder.binary(shift, out, by)?;
+        }
         let old = &graph.values[node.out()];
         if let Some(name) = &old.name {
             rebuild.builder.set_name(out, name);
