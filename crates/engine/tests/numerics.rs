@@ -139,6 +139,91 @@ fn the_same_plan_gives_the_same_bits_over_runs() {
     }
 }
 
+/// Products, convolutions and attention are cut by sizes and caches, never by threads. The results, of the first output and of every kind of kernel.
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let mm = |dtype: &str, m: i64, k: i64, n: i64| {
+        format!(
+            "graph @f(%a: {dtype}[{m}, {k}] cpu, %b: {dtype}[{k}, {n}] cpu) {{
+  %y: {dtype}[{m}, {n}] = mm %a, %b
+  return %y
+}}"
+        )
+    };
+    let sdpa = |heads: i64, queries: i64, keys: i64, causal: bool| {
+        format!(
+            "graph @f(%q: f32[1, {heads}, {queries}, 24] cpu, %k: f32[1, 2, {keys}, 24] cpu, %v: f32[1, 2, {keys}, 40] cpu) {{
+  %y: f32[1, {heads}, {queries}, 40], %l: f32[1, {heads}, {queries}] = sdpa %q, %k, %v, causal={causal}, scale=0.3
+  return %y
+}}"
+        )
+    };
+    let texts = [
+        // Blocked, of one chunk and of several; of few rows; of few rows and columns, whose depth is shared out; a single row.
+        mm("f32", 70, 300, 90),
+        mm("f32", 129, 2100, 75),
+        mm("f64", 61, 1300, 50),
+        mm("bf16", 70, 900, 64),
+        mm("f32", 3, 700, 500),
+        mm("f32", 7, 20_000, 5),
+        mm("f32", 1, 900, 700),
+        sdpa(4, 70, 90, false),
+        sdpa(2, 65, 65, true),
+        sdpa(4, 1, 700, false),
+        "graph @f(%x: f32[2, 12, 17, 19] cpu, %w: f32[20, 6, 3, 3] cpu) {
+  %y: f32[2, 20, 9, 10] = convolution %x, %w, stride=[2, 2], padding=[1, 1], dilation=[1, 1], groups=2
+  return %y
+}"
+        .to_owned(),
+    ];
+    let compilers = [1, 2, 3].map(|threads| compiler(Numerics::Eager, threads));
+    for text in texts {
+        let graph = parse("test", &text).unwrap();
+        let inputs: Vec<HostTensor> = (1u64..)
+            .zip(&graph.inputs)
+            .map(|(seed, &value)| {
+                let ty = graph.ty(value);
+                let shape: Vec<i64> = ty.shape.iter().map(|n| n.as_const().unwrap()).collect();
+                input(ty.dtype, &shape, seed)
+            })
+            .collect();
+        let [one, rest @ ..] = &compilers;
+        let expected = run(one, &text, &inputs).0;
+        for other in rest {
+            assert!(run(other, &text, &inputs).0 == expected, "{text}");
+        }
+    }
+}
+
+/// A sum of many terms has errors no larger than those of a sum of a few hundred.
+#[test]
+fn deep_products_are_summed_in_parts() {
+    let (m, k, n) = (64, 6144, 64);
+    let text = format!(
+        "graph @f(%a: f32[{m}, {k}] cpu, %b: f32[{k}, {n}] cpu) {{
+  %y: f32[{m}, {n}] = mm %a, %b
+  return %y
+}}"
+    );
+    let inputs = [input(DType::F32, &[m, k], 1), input(DType::F32, &[k, n], 2)];
+    let (a, b) = (inputs[0].to_f64(), inputs[1].to_f64());
+    let [m, k, n] = [m, k, n].map(|n| usize::try_from(n).unwrap());
+    let (bytes, _) = run(&compiler(Numerics::Eager, 1), &text, &inputs);
+    let got = bytes
+        .chunks(4)
+        .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())));
+    // The same sum one term after the other, as a fused multiply-add rounds it.
+    let (mut ours, mut long) = (0.0, 0.0);
+    for (at, got) in got.enumerate().take(m * n) {
+        let terms = (0..k).map(|l| (a[at / n * k + l], b[l * n + at % n]));
+        let exact: f64 = terms.clone().map(|(a, b)| a * b).sum();
+        let one = terms.fold(0f32, |sum, (a, b)| (a as f32).mul_add(b as f32, sum));
+        ours += (got - exact).powi(2);
+        long += (f64::from(one) - exact).powi(2);
+    }
+    assert!(ours * 4.0 < long, "{ours} beside {long}");
+}
+
 /// Of slices for one place the last stays, as if they were written one after the other.
 #[test]
 fn deterministic_keeps_the_order_of_a_scatter() {

@@ -7,12 +7,12 @@
 //!     its part of a is copied into panels             [band][rows][chunk]      second-level cache
 //!     for each of the columns' panels:
 //!       its part of b is copied into a panel          [chunk][cols]            second-level cache, rows asked for ahead
-//!       for each panel of a: rows x cols sums                                  registers, between chunks second-level cache
+//!       for each panel of a: rows x cols sums, from zero                       registers, added to those of other chunks in the second-level cache
 //! ```
 //!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
-//! on the threads. A depth of a few hundred is one chunk: its panel of `b` is read from the second-level cache, and no sum leaves the registers before it is done.
+//! on the threads. A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op};
@@ -36,6 +36,9 @@ const WORTH_COPYING: i64 = 1 << 15;
 const FEW: i64 = 16;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
+
+/// Elements of the depth that are summed from zero, at most: rounding errors grow with the length of a sum, and so those of many short ones stay below those of a long one.
+const SUMMED: i64 = 384;
 
 /// The sizes of all loops.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +138,12 @@ pub fn blocked(
 fn pieces(deep: i64) -> impl Iterator<Item = (i64, i64)> {
     let count = ceil_div(deep, PIECE);
     (0..count).map(move |i| (i * PIECE, PIECE.min(deep - i * PIECE)))
+}
+
+/// Parts of nearly equal length that are summed from zero: first element and length.
+fn summed(deep: i64) -> impl Iterator<Item = (i64, i64)> {
+    let length = ceil_div(deep, ceil_div(deep, SUMMED));
+    (0..ceil_div(deep, length)).map(move |i| (i * length, length.min(deep - i * length)))
 }
 
 fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
@@ -369,7 +378,7 @@ struct Here<'a> {
     across: Tile,
     a: Mem,
     b: Right<'a>,
-    /// Sums between two chunks.
+    /// Sums between two chunks, or those of a block between two parts of the only one.
     sums: Option<Mem>,
 }
 
@@ -489,10 +498,12 @@ impl Work<'_> {
                 Some(panels) => Right::Shared(panels),
                 None => Right::Own(panel(blocking.chunk * cols)),
             },
-            sums: (blocking.chunks > 1)
-                .then(|| panel(blocking.band * rows * blocking.across * cols)),
+            sums: match blocking.chunks > 1 {
+                true => Some(panel(blocking.band * rows * blocking.across * cols)),
+                false => (product.k > SUMMED).then(|| panel(rows * cols)),
+            },
         };
-        if let Some(sums) = &here.sums {
+        if let Some(sums) = here.sums.as_ref().filter(|_| blocking.chunks > 1) {
             k.for_range(0, blocking.band * blocking.across, 1, [], |k, block, []| {
                 let zero = k.full(blocking.part, [rows, cols], 0.0);
                 let home = sums.at(&(block * (rows * cols))).shape([rows, cols]);
@@ -534,36 +545,49 @@ impl Work<'_> {
                 }
             };
             k.for_range(0, &here.band, 1, [], |k, i, []| {
-                let a = here.a.at(&(&i * (rows * blocking.pitch())));
-                let a = if self.upright() {
-                    a.shape([deep, rows]).operand([MmaDim::K, MmaDim::Side])
-                } else {
-                    let a = a.shape([rows, deep]).strides([blocking.pitch(), 1]);
-                    a.operand([MmaDim::Side, MmaDim::K])
-                };
-                let b = panel.at(&at).shape([deep, cols]);
-                let b = b.operand([MmaDim::K, MmaDim::Side]);
+                let cut = blocking.chunks > 1;
                 let home = here.sums.as_ref().map(|sums| {
                     let block = &j * blocking.band + &i;
-                    sums.at(&(block * (rows * cols))).shape([rows, cols])
+                    let home = if cut {
+                        block * (rows * cols)
+                    } else {
+                        k.constant(DType::I64, 0)
+                    };
+                    sums.at(&home).shape([rows, cols])
                 });
-                let before = match &home {
-                    Some(home) => k.load(home.clone()),
-                    None => zeros(k, product.acc, rows, cols),
-                };
-                let sum = k.mma(a, b, &before, false);
-                match home {
-                    Some(home) if !last => k.store(home, &sum),
-                    _ => finish(
-                        k,
-                        self.params,
-                        self.nest,
-                        product,
-                        [rows, cols],
-                        [&(&here.row + &i), &col],
-                        here.batch.as_ref(),
-                        sum,
-                    ),
+                for (first, length) in summed(deep) {
+                    let moved = |at: Tile, by: i64| if by > 0 { at + by } else { at };
+                    let start = &i * (rows * blocking.pitch());
+                    let a = if self.upright() {
+                        let a = here.a.at(moved(start, first * rows));
+                        let a = a.shape([length, rows]);
+                        a.operand([MmaDim::K, MmaDim::Side])
+                    } else {
+                        let a = here.a.at(moved(start, first)).shape([rows, length]);
+                        let a = a.strides([blocking.pitch(), 1]);
+                        a.operand([MmaDim::Side, MmaDim::K])
+                    };
+                    let b = panel.at(moved(at.clone(), first * cols));
+                    let b = b.shape([length, cols]);
+                    let b = b.operand([MmaDim::K, MmaDim::Side]);
+                    let sum = k.mma(a, b, &zeros(k, product.acc, rows, cols), false);
+                    let sum = match &home {
+                        Some(home) if cut || first > 0 => k.load(home.clone()) + sum,
+                        _ => sum,
+                    };
+                    match &home {
+                        Some(home) if !last || first + length < deep => k.store(home.clone(), &sum),
+                        _ => finish(
+                            k,
+                            self.params,
+                            self.nest,
+                            product,
+                            [rows, cols],
+                            [&(&here.row + &i), &col],
+                            here.batch.as_ref(),
+                            sum,
+                        ),
+                    }
                 }
                 []
             });
