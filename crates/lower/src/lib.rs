@@ -13,6 +13,7 @@
 //! | `online.rs` | what a softmax needs of a long row, in one reading of it |
 //! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
+//! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
@@ -54,6 +55,7 @@ mod separate;
 mod size;
 mod sort;
 mod split;
+mod team;
 mod thin;
 mod thin_warps;
 mod tile;

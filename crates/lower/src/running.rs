@@ -9,18 +9,16 @@
 use oxyfuel_base::{DType, Result};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{CompareOp, Geometry, Order, ReduceOp, Space};
+use oxyfuel_kernel::ir::{CompareOp, Order, ReduceOp, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::chunk::combine;
 use crate::nest::{Nest, NestOp, NestStore, Node};
-use crate::rows::{Blocks, Frame, identity};
-use crate::select::side_by_side;
+use crate::rows::{Blocks, Frame};
 use crate::size::Params;
-use crate::tile::{Tiling, ceil_div};
+use crate::team::{Before, Team};
+use crate::tile::Tiling;
 
-/// Warps of a block, at most.
-const MOST_WARPS: i64 = 32;
 /// Shorter rows are done step by step.
 const SHORT: i64 = 32;
 /// So many rows keep a GPU busy with a thread each, where neighbouring rows lie side by side.
@@ -52,23 +50,11 @@ pub fn running(
     if scans.is_empty() || other || !nest.scatters.is_empty() || !pays(nest, along) {
         return Ok(None);
     }
-    let lanes = i64::from(target.warp_lanes);
-    let warps = ceil_div(nest.guess(along), lanes).unsigned_abs();
-    let warps = i64::try_from(warps.next_power_of_two())
-        .unwrap_or(MOST_WARPS)
-        .min(MOST_WARPS)
-        .min(i64::from(target.max_warps));
-    let geometry = Geometry {
-        lanes: target.warp_lanes,
-        warps: u32::try_from(warps).unwrap_or(1),
-        cluster: [1; 3],
-        registers: 0,
-    };
-    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let team = Team::of(nest.guess(along), target);
+    let threads = team.threads;
+    let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);
-    let threads = lanes * warps;
-    k.layout_shape([threads], side_by_side(&geometry, 1));
-    k.layout_shape([1], side_by_side(&geometry, 0));
+    team.lay_out(&k);
     let mut block = vec![1; nest.rank()];
     block[along] = threads;
     let tiling = Tiling::of(block);
@@ -83,7 +69,7 @@ pub fn running(
             .iter()
             .map(|&(node, f, _)| Row::new(k, threads, f, nest.values[node].dtype))
             .collect();
-        let before = rows.iter().map(|row| row.nothing(k)).collect();
+        let before = rows.iter().map(|row| row.before.nothing(k)).collect();
         let end = params.sizes.index(&nest.dims[along]);
         k.for_range_vec(0, end, threads, before, |k, at, before| {
             let mut inner = outer.at_chunk(along, &at, threads);
@@ -92,7 +78,7 @@ pub fn running(
                 match scans.iter().position(|scan| scan.0 == node) {
                     Some(i) => {
                         let own = inner.get(scans[i].2).broadcast_to([threads]);
-                        let here = combine(scans[i].1, &before[i], &rows[i].up_to(k, own));
+                        let here = combine(scans[i].1, &before[i], &rows[i].before.up_to(k, own));
                         after.push(rows[i].last(k, &here));
                         inner.give(node, here);
                     }
@@ -111,43 +97,17 @@ pub fn running(
 /// What a block's threads tell each other of one scan.
 struct Row {
     threads: i64,
-    f: ReduceOp,
-    /// Two memories by turns: who writes one has passed a `sync` behind everyone's reading of it.
-    halves: [Mem; 2],
+    before: Before,
     total: Mem,
 }
 
 impl Row {
     fn new(k: &KernelBuilder, threads: i64, f: ReduceOp, dtype: DType) -> Self {
-        let memory = |len| k.alloc(Space::Shared, dtype, len, None);
         Self {
             threads,
-            f,
-            halves: [memory(threads), memory(threads)],
-            total: memory(1),
+            before: Before::new(k, threads, f, dtype),
+            total: k.alloc(Space::Shared, dtype, 1, None),
         }
-    }
-
-    fn nothing(&self, k: &KernelBuilder) -> Tile {
-        let dtype = self.total.dtype();
-        k.full(dtype, [self.threads], identity(self.f, dtype))
-    }
-
-    /// What each thread and those before it have together.
-    fn up_to(&self, k: &KernelBuilder, own: Tile) -> Tile {
-        let me = k.iota(DType::I32, [self.threads], 0);
-        let nothing = self.nothing(k);
-        let (mut here, mut distance) = (own, 1);
-        while distance < self.threads {
-            let half = &self.halves[usize::from(distance.trailing_zeros() % 2 == 1)];
-            k.scatter(half, &me, &here, None);
-            k.sync();
-            let there = me.compare(CompareOp::Ge, distance);
-            let before = k.gather(half, &(&me - distance), Some(&there), 0);
-            here = combine(self.f, &there.select(&before, &nothing), &here);
-            distance *= 2;
-        }
-        here
     }
 
     /// What the last thread has, for all of them.

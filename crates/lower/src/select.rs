@@ -10,19 +10,16 @@
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{
-    BinaryOp, BufferMode, CompareOp, Geometry, Mode, Order, ReduceOp, Space, TileLayout,
-};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Order, ReduceOp, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::nest::{Nest, NestOp, Node};
 use crate::rows::{Blocks, Frame};
 use crate::size::Params;
 use crate::sort::{Sort, scalar};
+use crate::team::{Before, Team};
 use crate::tile::{Tiling, ceil_div};
 
-/// Warps of a block, at most.
-const MOST_WARPS: i64 = 32;
 /// Bytes of keys that a thread holds in registers; longer rows are read anew for every bit.
 const HELD_BYTES: i64 = 128;
 /// The most places for which choosing them first is tried; and of how many keys they must be one.
@@ -58,23 +55,12 @@ pub fn select(
     let chosen = wanted <= MOST_CHOSEN && wanted * ONE_OF <= length;
     let places = if chosen { wanted } else { length };
     let network = i64::try_from(places.unsigned_abs().next_power_of_two()).unwrap_or(places);
-    let lanes = i64::from(target.warp_lanes);
     let work = (network / 2).max(if chosen { length / UNROLLED } else { 1 });
-    let warps = i64::try_from(ceil_div(work, lanes).unsigned_abs().next_power_of_two())
-        .unwrap_or(1)
-        .min(MOST_WARPS)
-        .min(i64::from(target.max_warps));
-    let geometry = Geometry {
-        lanes: target.warp_lanes,
-        warps: u32::try_from(warps).unwrap_or(1),
-        cluster: [1; 3],
-        registers: 0,
-    };
-    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let team = Team::of(work, target);
+    let threads = team.threads;
+    let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);
-    let threads = lanes * warps;
-    k.layout_shape([threads], side_by_side(&geometry, 1));
-    k.layout_shape([1], side_by_side(&geometry, 0));
+    team.lay_out(&k);
     let sort = Sort {
         params: &params,
         nest,
@@ -132,20 +118,6 @@ pub fn select(
         row.store(k, &frame, &pairs);
     });
     Ok(Some((k.finish()?, params)))
-}
-
-/// One element a thread, in the order of threads; or the same in all of them.
-pub fn side_by_side(geometry: &Geometry, step: u32) -> TileLayout {
-    let mode = |extent, stride| Mode {
-        dim: 0,
-        extent,
-        stride,
-    };
-    TileLayout {
-        warp: vec![mode(geometry.warps, step * geometry.lanes)],
-        lane: vec![mode(geometry.lanes, step)],
-        ..TileLayout::default()
-    }
 }
 
 /// What the network sorts.
@@ -333,29 +305,13 @@ impl Row<'_> {
         let own = fold(k, zero.clone(), &|_, sum, key, position| {
             sum + is_wanted(key, position).select(&one, &zero)
         });
-        let before = self.before(k, &own);
+        let team = Before::new(k, self.threads, ReduceOp::Sum, DType::I32);
+        let before = team.up_to(k, own.clone()) - own;
         fold(k, before, &|k, place, key, position| {
             let chosen = is_wanted(key, position);
             pairs.put(k, &place, [key, position], &chosen);
             place + chosen.select(&one, &zero)
         });
-    }
-
-    /// What the threads before each have together.
-    fn before(&self, k: &KernelBuilder, own: &Tile) -> Tile {
-        let halves = [0, 1].map(|_| k.alloc(Space::Shared, DType::I32, self.threads, None));
-        let me = k.iota(DType::I32, [self.threads], 0);
-        let (mut sum, mut distance) = (own.clone(), 1);
-        while distance < self.threads {
-            // Two memories by turns: who writes one has passed a `sync` behind everyone's reading of it.
-            let half = &halves[usize::from(distance.trailing_zeros() % 2 == 1)];
-            k.scatter(half, &me, &sum, None);
-            k.sync();
-            let there = me.compare(CompareOp::Ge, distance);
-            sum = &sum + k.gather(half, &(&me - distance), Some(&there), 0);
-            distance *= 2;
-        }
-        sum - own
     }
 
     fn network(&self, k: &KernelBuilder, pairs: &Pairs) {
