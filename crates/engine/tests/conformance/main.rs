@@ -5,6 +5,7 @@
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
 
 mod concatenations;
+mod convolutions;
 mod everywhere;
 mod inputs;
 mod judge;
@@ -116,6 +117,11 @@ fn random_graphs_agree_everywhere() {
 #[test]
 fn random_concatenations_agree_everywhere() {
     random_graphs(false, |choices, _| concatenations::program(choices, false));
+}
+
+#[test]
+fn random_convolutions_agree_everywhere() {
+    random_graphs(false, |choices, _| convolutions::program(choices));
 }
 
 #[test]
