@@ -522,9 +522,9 @@ struct Channels {
 }
 
 impl Axis {
-    /// Whether every window is the input itself.
+    /// Whether every window is the input itself, and all of it.
     fn is_identity(&self) -> bool {
-        self.kernel == 1 && self.stride == 1 && self.padding == 0
+        self.kernel == 1 && self.stride == 1 && self.padding == 0 && self.out == self.size
     }
 }
 

@@ -192,6 +192,22 @@ fn layers_are_their_sums() {
     );
 }
 
+/// A kernel of one position, and one more position behind the end: nothing is there but the bias.
+#[test]
+fn a_transposed_one_of_one_position_may_be_longer_than_its_input() {
+    let x = randn(&[1, 1, 3], 1);
+    let (weight, bias) = (
+        Tensor::full(&[1, 1, 1], 2.0, DType::F32),
+        Tensor::full(&[1], 5.0, DType::F32),
+    );
+    let how = moved(&[1], &[0], &[2], 1);
+    let y = x.conv_transpose1d(&weight, Some(&bias), &how, &[1]);
+    let mut expected: Vec<f32> = x.to_vec::<f32>().unwrap();
+    expected.iter_mut().for_each(|x| *x = *x * 2.0 + 5.0);
+    expected.push(5.0);
+    assert_eq!(y.to_vec::<f32>().unwrap(), expected);
+}
+
 #[test]
 fn weights_go_to_files_and_come_back() {
     let model = |seed| {
