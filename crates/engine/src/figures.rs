@@ -227,7 +227,7 @@ const DEEP: u64 = 4096;
 
 /// A graph whose work is arithmetic: one element in, many products, one out.
 fn chain() -> String {
-    let mut text = format!("graph @chain(%x: f32[{CHAINS}] cuda:0) {{\n");
+    let mut text = format!("graph @chain(%x: f32[{CHAINS}] cuda:0 align 64) {{\n");
     let mut last = "%x".to_owned();
     for number in 0..CHAIN {
         let made = format!("%y{number}");
@@ -241,7 +241,7 @@ fn chain() -> String {
 fn product() -> String {
     let matrix = format!("bf16[{DEEP}, {DEEP}]");
     format!(
-        "graph @product(%a: {matrix} cuda:0, %b: {matrix} cuda:0) {{\n  %y: {matrix} = mm %a, %b\n  return %y\n}}\n"
+        "graph @product(%a: {matrix} cuda:0 align 64, %b: {matrix} cuda:0 align 64) {{\n  %y: {matrix} = mm %a, %b\n  return %y\n}}\n"
     )
 }
 
@@ -269,7 +269,7 @@ fn copy(target: &Target, options: &Options, device: &Arc<dyn Device>, bytes: u64
         false => "cpu",
     };
     let text = format!(
-        "graph @copy(%x: f32[{count}] {place}) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
+        "graph @copy(%x: f32[{count}] {place} align 64) {{\n  %y: f32[{count}] = clone %x\n  return %y\n}}\n"
     );
     let made = compile(&parse("copy", &text)?, target, options, false)?;
     let executable = Executable::load(made.plan, made.record, device.clone())?;
