@@ -120,7 +120,7 @@ impl<'p> Select<'p, '_> {
     pub fn amx_open(&mut self, v: Val, init: Val) -> Result<Matrix> {
         let ty = self.tile_of(v)?;
         let [rows, cols] = ty.shape[..] else {
-            return Err(err!(InvalidKernel, "an accumulator that is no matrix"));
+            return Err(err!(NoLowering, "x86 has no code for a batch of products"));
         };
         let m = Matrix {
             rows,

@@ -354,7 +354,7 @@ impl<'p> Select<'p, '_> {
     ) -> Result<()> {
         let ty = self.tile_of(acc)?;
         let [rows, cols] = ty.shape[..] else {
-            return Err(err!(InvalidKernel, "an accumulator that is no matrix"));
+            return Err(err!(NoLowering, "x86 has no code for a batch of products"));
         };
         ensure!(
             accumulates(ty.dtype),
