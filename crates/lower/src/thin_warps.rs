@@ -22,7 +22,7 @@ use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 use crate::warps::restricted;
 
-/// From so many rows on, blocks that share operands are faster.
+/// More rows would have more sums than a warp has registers for; where larger blocks begin to be faster was not measured.
 const MOST_ROWS: i64 = 32;
 /// Depth that one access of four lanes covers.
 const STEP: i64 = 32;
