@@ -12,15 +12,15 @@
 use oxyfuel_base::{DType, Expr, Result, ensure, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{Geometry, Mode, Op, ReduceOp, Space, TileLayout, Type};
+use oxyfuel_kernel::ir::{Geometry, Mode, ReduceOp, Space, TileLayout};
 use oxyfuel_plan::TargetDesc;
 
 use crate::direct::Product;
 use crate::nest::Nest;
-use crate::rows::{Frame, left};
+use crate::rows::left;
 use crate::size::Params;
-use crate::tile::{Tiling, ceil_div};
-use crate::warps::restricted;
+use crate::tile::ceil_div;
+use crate::warps::{Finish, restricted};
 
 /// More rows would have more sums than a warp has registers for; where larger blocks begin to be faster was not measured.
 const MOST_ROWS: i64 = 32;
@@ -90,13 +90,9 @@ pub fn thin(
         let block = k.program_id(0);
         let col = &block * cols;
         let first = &col * product.b.strides[1] + product.b.base;
-        let zero = k.constant(product.acc, 0);
-        let made = k.append(
-            Op::Splat { value: zero.val() },
-            &[Type::tile(product.acc, &[warps, cols, rows])],
-        );
-        let zero = k.tile(made.first().copied().unwrap_or(zero.val()));
-        let zero = zero.with_layout(sums.clone());
+        let zero = k
+            .full(product.acc, [warps, cols, rows], 0.0)
+            .with_layout(sums.clone());
         let round = warps * share;
         let load = |k: &KernelBuilder, at: &Tile| {
             let heavy = Side {
@@ -147,7 +143,14 @@ pub fn thin(
             .with_layout(whole)
             .reshape([rows, cols])
             .with_layout(result.clone());
-        finish(k, &params, nest, product, &shape, &block, sum);
+        let mut finish = Finish {
+            k,
+            params: &params,
+            nest,
+            product,
+            block: [rows, cols],
+        };
+        finish.store_all(&k.constant(DType::I64, 0), &block, sum);
     });
     k.finish()
 }
@@ -353,34 +356,4 @@ fn behind_one_more(layout: &TileLayout) -> TileLayout {
         mode.dim += 1;
     }
     layout
-}
-
-/// The work on the result of one block.
-fn finish(
-    k: &KernelBuilder,
-    params: &Params,
-    nest: &Nest,
-    product: &Product,
-    shape: &Shape,
-    block: &Tile,
-    sum: Tile,
-) {
-    let (rows, cols) = (shape.rows, shape.cols);
-    let zero = k.constant(DType::I64, 0);
-    let mut frame = Frame::place(
-        k,
-        params,
-        nest,
-        &Tiling::of(vec![rows, cols]),
-        vec![Some(zero.clone()), Some(block.clone())],
-        vec![Some(zero.clone()), Some(block * cols)],
-        vec![left(&zero, rows, product.m), left(block, cols, product.n)],
-    );
-    frame.give(0, sum);
-    for node in 0..nest.values.len() {
-        frame.value(node);
-    }
-    for store in &nest.stores {
-        frame.store(store.value, &store.window);
-    }
 }

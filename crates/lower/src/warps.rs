@@ -232,7 +232,7 @@ pub fn warps(
                         params: &params,
                         nest,
                         product,
-                        shape: &shape,
+                        block: [rows, cols],
                     };
                     match (&map_c, out) {
                         (Some(map), Some(out)) => {
@@ -438,17 +438,18 @@ pub fn restricted(layout: &TileLayout, shape: &[i64]) -> TileLayout {
 }
 
 /// The work on the result of one block.
-struct Finish<'a> {
-    k: &'a KernelBuilder,
-    params: &'a Params,
-    nest: &'a Nest,
-    product: &'a Product,
-    shape: &'a Shape,
+pub struct Finish<'a> {
+    pub k: &'a KernelBuilder,
+    pub params: &'a Params,
+    pub nest: &'a Nest,
+    pub product: &'a Product,
+    /// Rows and columns of a block.
+    pub block: [i64; 2],
 }
 
 impl Finish<'_> {
     fn run(&mut self, row: &Tile, col: &Tile, sum: Tile, then: impl FnOnce(&mut Frame<'_>)) {
-        let (rows, cols) = (self.shape.rows, self.shape.cols);
+        let [rows, cols] = self.block;
         let tiling = Tiling::of(vec![rows, cols]);
         let position = vec![Some(row.clone()), Some(col.clone())];
         let start = vec![Some(row * rows), Some(col * cols)];
@@ -478,7 +479,7 @@ impl Finish<'_> {
         result
     }
 
-    fn store_all(&mut self, row: &Tile, col: &Tile, sum: Tile) {
+    pub fn store_all(&mut self, row: &Tile, col: &Tile, sum: Tile) {
         let nest = self.nest;
         self.run(row, col, sum, |frame| {
             for store in &nest.stores {
