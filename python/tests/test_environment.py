@@ -18,7 +18,7 @@ STAGES = ["graph", "decomposed", "simplified", "settled", "schedule", "logical",
 # Compiles `x * 3.140625 + 1`, and says what became of it. Then the constant in the machine code alone is made another one, as if the compiler had
 # written it wrongly, and that plan is called with the options of the process.
 PROGRAM = """
-import importlib, json, os, pathlib, struct, torch, oxyfuel
+import importlib, json, os, pathlib, struct, time, torch, oxyfuel
 from oxyfuel import _native
 door = importlib.import_module("oxyfuel.backend")
 codes, original = [], door.compile_graph
@@ -38,7 +38,12 @@ except Exception as error:
         error = error.__cause__ or error.__context__
     said["error"] = error.code
 tasks = pathlib.Path("/proc/self/task")
-said["threads"] = sum((task / "comm").read_text().startswith("oxyfuel-") for task in tasks.iterdir())
+expected = int(os.environ.get("OXYFUEL_NUM_THREADS", "1")) - 1
+for _ in range(3000):
+    said["threads"] = sum((task / "comm").read_text().startswith("oxyfuel-") for task in tasks.iterdir())
+    if said["threads"] >= expected:
+        break
+    time.sleep(0.01)  # A thread names itself when it first runs.
 said["compiles"] = len(codes)
 if codes:
     explained = json.loads(codes[0].run.explain())

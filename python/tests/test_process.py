@@ -246,24 +246,32 @@ def test_thread_counts_are_honoured_before_and_after_the_compile() -> None:
         torch.set_num_threads(before)
 
 
-def names_of_threads() -> list[str]:
-    tasks = f"/proc/{os.getpid()}/task"
-    return [pathlib.Path(tasks, task, "comm").read_text().strip() for task in os.listdir(tasks)]
+def names_of_threads(ours: int) -> list[str]:
+    """The names of this process's threads, once `ours` are the runtime's.
+
+    A thread names itself when it first runs, which may be after the call that started it has returned."""
+    deadline = time.monotonic() + 30
+    while True:
+        tasks = f"/proc/{os.getpid()}/task"
+        names = [pathlib.Path(tasks, task, "comm").read_text().strip() for task in os.listdir(tasks)]
+        if sum(name.startswith("oxyfuel-") for name in names) >= ours or time.monotonic() > deadline:
+            return names
+        time.sleep(0.01)
 
 
-def large(queue: multiprocessing.Queue, options: dict[str, object]) -> None:
+def large(queue: multiprocessing.Queue, options: dict[str, object], ours: int) -> None:
     torch.set_num_threads(2)
     fast = torch.compile(lambda x: x.sin(), backend="oxyfuel", options=options)
     for _ in range(3):
         fast(torch.zeros(1 << 20))
-    queue.put(names_of_threads())
+    queue.put(names_of_threads(ours))
 
 
 def test_torchs_threads_run_our_kernels_too() -> None:
     for options, ours in ({}, 0), ({"threads": 2}, 1):
         context = multiprocessing.get_context("spawn")
         queue = context.Queue()
-        process = context.Process(target=large, args=(queue, options))
+        process = context.Process(target=large, args=(queue, options, ours))
         process.start()
         names = queue.get(timeout=120)
         process.join(60)
@@ -271,7 +279,7 @@ def test_torchs_threads_run_our_kernels_too() -> None:
 
 
 def parallel_child(queue: multiprocessing.Queue, fast: object, x: torch.Tensor) -> None:
-    queue.put((fast(x)[-1].item(), names_of_threads()))
+    queue.put((fast(x)[-1].item(), names_of_threads(1)))
 
 
 def test_a_forked_child_has_threads_of_its_own() -> None:
