@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from . import _native, _torch, config, decompositions, errors
-from .compiled import OutputCode, compile_graph
+from .compiled import OutputCode, SegmentedCode, compile_graph
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import report
 from .options import Options, resolve
@@ -82,9 +82,10 @@ def _aot(options: Options) -> Callable[..., Any]:
     )
 
 
-def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options, role: str) -> OutputCode:
+def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options, role: str) -> OutputCode | SegmentedCode:
     started = time.perf_counter()
     cause = None
+    code: OutputCode | SegmentedCode
     try:
         code = compile_graph(gm, options, role)
     except Exception as error:
@@ -93,12 +94,15 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options
         cause = _warn(role, error)
         code = OutputCode.eager(gm, role)
     else:
-        _tell(code.run.notes, options)
+        _tell(code.notes, options)
     if role == "forward":
         _torch.report_output_strides(_strides(gm))
         _torch.donate_nothing()
     seconds = time.perf_counter() - started
-    report(gm, role, seconds, None if cause else code.run, cause, code.recorder)
+    if cause is not None:
+        report(gm, role, seconds, None, cause)
+    else:
+        code.tell(gm, seconds)
     log.debug("%s: compiled in %.1f ms", role, 1e3 * seconds, extra={"compiling": seconds})
     return code
 

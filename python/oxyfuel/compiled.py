@@ -12,11 +12,13 @@ import torch
 
 from . import _native, _torch, frozen, profiles
 from .describe import Description, describe
+from .explain import report
 from .foreign import make_in_place
 from .options import Options
 from .images import channels_last
 from .products import align_products, part_biases
 from .recorded import BESIDE, Facts, Recorder, not_recorded
+from .segments import Part, Segments, cut
 
 log = logging.getLogger("oxyfuel")
 
@@ -52,6 +54,14 @@ class OutputCode(_torch.BoxedCode):
                 return run(inputs)
         return run(inputs)
 
+    @property
+    def notes(self) -> list[str]:
+        return list(self.run.notes)
+
+    def tell(self, gm: torch.fx.GraphModule, seconds: float) -> None:
+        """Reports the compile to whoever asked for an explanation."""
+        report(gm, self.role, seconds, self.run, None, self.recorder)
+
     def _facts(self) -> Facts | None:
         return None if self.recorder is None else self.recorder.facts
 
@@ -71,25 +81,90 @@ class OutputCode(_torch.BoxedCode):
         self.__init__(run, state["role"], state["settings"], state["objects"], state["facts"])  # type: ignore[misc]
 
 
+class SegmentedCode(_torch.BoxedCode):
+    """A graph whose segments are compiled and recorded apart, with torch's own calls between them."""
+
+    recorder = None
+
+    def __init__(self, gm: torch.fx.GraphModule, role: str, parts: list[Part], codes: list[OutputCode]) -> None:
+        super().__init__()
+        self.role, self.codes = role, codes
+        # Of which part of the graph each is the code, until that is reported.
+        self.parts: list[Part] = parts
+        self.run = Segments(gm, parts, list(codes))
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for part, code in zip(self.parts, self.codes, strict=True) if part.on_gpu for note in code.run.notes]
+
+    def tell(self, gm: torch.fx.GraphModule, seconds: float) -> None:
+        """Reports each part; the time is that of all."""
+        for part, code in zip(self.parts, self.codes, strict=True):
+            if part.on_gpu:
+                report(part.gm, code.role, seconds / len(self.parts), code.run, None, code.recorder)
+            else:
+                names = ", ".join(f"{node.name} ({node.target})" for node in part.gm.graph.nodes if node.op == "call_function")
+                report(part.gm, code.role, 0.0, None, f"not done on the GPU alone, so that calls are recorded in segments around it: {names}")
+        self.parts = []
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self.run(inputs)
+
+    def __copy__(self) -> SegmentedCode:
+        copied = object.__new__(SegmentedCode)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise _torch.Uncacheable("a graph in segments has no plan of its own")
+
+
 def _interpret(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     values = list(inputs)
     inputs.clear()
     return gm.forward(*values)
 
 
-def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode:
+def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> OutputCode | SegmentedCode:
     """Compiles an ATen graph; raises where that fails."""
     # What a forward keeps for its backward lies as that was traced.
     if role == "inference":
         channels_last(gm)
+        # Ours read rows. Weights that may change would be turned at every call, into memory that eager does not take.
+        if options.contractions != "own" and options.freezing:
+            channels_last(gm, "cpu")
     make_in_place(gm)
     align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
     description = describe(gm, role)
+    if options.recorded and options.cudagraphs != "require" and not options.launch_blocking and description.beside is not None:
+        parts = cut(gm, torch.device(description.device))
+        if parts is not None:
+            return _in_segments(gm, parts, options, role)
+    return _compiled(gm, description, options, role, _static(gm, role))
+
+
+def _in_segments(gm: torch.fx.GraphModule, parts: list[Part], options: Options, role: str) -> SegmentedCode:
+    """Each part of the GPU's as a graph of its own."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    static = {inputs[i] for i in _static(gm, role)}
+    codes, number, count = [], 0, sum(part.on_gpu for part in parts)
+    for part in parts:
+        if part.on_gpu:
+            number += 1
+            name = f"{role} segment {number} of {count}"
+            stay = tuple(i for i, node in enumerate(part.inputs) if node in static)
+            codes.append(_compiled(part.gm, describe(part.gm, role), options, name, stay))
+        else:
+            codes.append(OutputCode.eager(part.gm, f"{role} beside the segments"))
+    return SegmentedCode(gm, role, parts, codes)
+
+
+def _compiled(gm: torch.fx.GraphModule, description: Description, options: Options, role: str, static: tuple[int, ...]) -> OutputCode:
     external = _nodes_of(gm, options.external) if options.external else []
     settings = options.native(external, torch.get_num_threads(), description.device, _frozen(description, options, role))
     graph = _native.compile(description.text, settings, description.objects)
-    return OutputCode(graph, role, settings, description.objects, _facts(gm, description, graph.steps, options, role))
+    return OutputCode(graph, role, settings, description.objects, _facts(gm, description, graph.steps, options, role, static))
 
 
 def _frozen(description: Description, options: Options, role: str) -> list[int]:
@@ -99,7 +174,7 @@ def _frozen(description: Description, options: Options, role: str) -> list[int]:
     return [i for i in _torch.static_inputs() if i not in description.written]
 
 
-def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, options: Options, role: str) -> Facts | None:
+def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, options: Options, role: str, static: tuple[int, ...] | None = None) -> Facts | None:
     """What a recorder of calls has to know; none where calls are not to be recorded."""
     if not options.recorded:
         return None
@@ -118,8 +193,13 @@ def _facts(gm: torch.fx.GraphModule, description: Description, steps: int, optio
         obstacle = f"it has {steps} steps, which take less time than what a recording needs beside them"
     if obstacle is not None and required:
         raise not_recorded(role, obstacle)
-    static = _kept_for_it(gm) if role == "backward" else _torch.static_inputs()
+    static = _static(gm, role) if static is None else static
     return Facts(description.device, static, description.written, obstacle, max(steps, 1), required, options.cudagraph_memory_limit, role)
+
+
+def _static(gm: torch.fx.GraphModule, role: str) -> tuple[int, ...]:
+    """The inputs that stay where they are."""
+    return _kept_for_it(gm) if role == "backward" else _torch.static_inputs()
 
 
 def _kept_for_it(gm: torch.fx.GraphModule) -> tuple[int, ...]:

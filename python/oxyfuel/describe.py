@@ -22,7 +22,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,9 +45,10 @@ DTYPES: dict[torch.dtype, str] = {
 SMALL = 1024
 
 
+# Bytes at whose multiples torch's allocators begin, at least.
+BEGINS = 64
+
 # Operators whose result is a number that only running them tells.
-# Bytes of the widest access of a GPU.
-WIDEST = 16
 READERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.sym_storage_offset.default)
 
 
@@ -108,6 +109,18 @@ class Evaluate:
         return int(self.expression.xreplace(dict(zip(self.symbols, map(_torch.sympy.Integer, values)))))
 
 
+class Element:
+    """A number that is read through views of a tensor of another device's, one after the other: one call instead of a call a view."""
+
+    def __init__(self, views: list[tuple[Any, Any, Any]]) -> None:
+        self.views = views
+
+    def __call__(self, value: torch.Tensor) -> Any:
+        for target, args, kwargs in self.views:
+            value = target(value, *args, **kwargs)
+        return value.item()
+
+
 class Extent:
     """A size of a tensor that the text takes for an object."""
 
@@ -151,8 +164,17 @@ def is_plain(value: Any, device: torch.device) -> bool:
     )
 
 
+def _weighed(node: fx.Node) -> torch.dtype | None:
+    """What weighed counts are of: f32 for such weights, else f64. None where nothing is weighed."""
+    weights = node.args[1] if len(node.args) > 1 else node.kwargs.get("weights")
+    if not isinstance(weights, fx.Node):
+        return None
+    return torch.float32 if weights.meta["val"].dtype == torch.float32 else torch.float64
+
+
 # Results that have the element type of an argument, and which, or one of their own: where tracing says another, the host's own calls alone may look at them.
-MISTOLD: dict[str, dict[int, int | torch.dtype]] = {
+MISTOLD: dict[str, dict[int, int | torch.dtype | Callable[[fx.Node], torch.dtype | None]]] = {
+    "aten.bincount.default": {0: _weighed},
     "aten._batch_norm_with_update_functional.default": {4: 3, 5: 4},
     "aten._native_batch_norm_legit_functional.default": {3: 3, 4: 4},
     "aten.unique_dim.default": {1: torch.int64, 2: torch.int64},
@@ -196,6 +218,9 @@ class _Describer:
         self.told: set[Any] = set()
         # States of generators, which only calls of torch's touch: where they lie is known when a call has run.
         self.states = self.generators() if self.device != CPU else set()
+        # Views that nothing but the reading of a number looks at, and what each such reading looks through.
+        self.passed: set[fx.Node] = set()
+        self.through: dict[fx.Node, list[fx.Node]] = {}
         # Values whose memory calls of torch's write: objects, whose readers keep their order with the writers.
         self.in_place: set[fx.Node] = set()
 
@@ -214,6 +239,7 @@ class _Describer:
             values = [(node.meta.get("val"), {"node": node.name}, said["kind"]) for node, said in zip(placeholders, inputs, strict=True)]
             self.told.update(value.node.expr for value, _, _ in values if isinstance(value, torch.SymInt))
             self.extents(sorted(values, key=lambda value: value[2] == "object"))
+        self.look_through()
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 continue
@@ -362,7 +388,7 @@ class _Describer:
         if isinstance(value, torch.SymInt) and not tells(node, value):
             self.uses[node] = {"expr": self.int(value)}
             return
-        if node.target is operator.getitem and self.fold(node):
+        if node in self.passed or (node.target is operator.getitem and self.fold(node)):
             return
         known = self.target(node)
         if known.mislaid:
@@ -382,15 +408,22 @@ class _Describer:
                 results[index] = {"kind": "object"}
         target = known.name
         for index, source in MISTOLD.get(target, {}).items() if target else ():
-            dtype = source if isinstance(source, torch.dtype) else node.args[source].meta["val"].dtype
-            if value[index].dtype != dtype:
+            if isinstance(source, int):
+                dtype = node.args[source].meta["val"].dtype
+            else:
+                dtype = source if isinstance(source, torch.dtype) else source(node)
+            if dtype is not None and (value[index] if sequence else value).dtype != dtype:
                 results[index] = {"kind": "object"}
         try:
             if target is None:
                 raise Inexpressible
-            with self.bringing(node, results):
-                args: list[Any] = [self.arg(arg) for arg in node.args]
-                kwargs = {key: self.arg(arg) for key, arg in node.kwargs.items()}
+            args: list[Any]
+            if node in self.through:
+                target, args, kwargs = self.element(node)
+            else:
+                with self.bringing(node, results):
+                    args = [self.arg(arg) for arg in node.args]
+                    kwargs = {key: self.arg(arg) for key, arg in node.kwargs.items()}
         except Inexpressible:
             target, args, kwargs = self.wrapped(node)
         said: dict[str, Any] = {
@@ -442,7 +475,7 @@ class _Describer:
 
     def value(self, node: fx.Node) -> Any:
         """What was traced, or the constant itself."""
-        return _attribute(self.gm, node.target) if node.op == "get_attr" else node.meta.get("val")
+        return attribute_of(self.gm, node.target) if node.op == "get_attr" else node.meta.get("val")
 
     def touches(self, node: fx.Node) -> bool:
         """Whether a call reads or writes memory that calls of torch's write."""
@@ -458,6 +491,33 @@ class _Describer:
                 self.told.add(expression)
                 if kind == "object":
                     self.number(str(self.int(size)), Extent(dim), [use])
+
+    def look_through(self) -> None:
+        """Finds numbers that are read through views of tensors that are not the graph's device's."""
+        if self.device == CPU:
+            return
+        for node in self.gm.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+            views: list[fx.Node] = []
+            source = node.args[0]
+            while self.is_passing(source):
+                views.insert(0, source)
+                source = source.args[0]
+            if views:
+                self.passed.update(views)
+                self.through[node] = views
+
+    def is_passing(self, node: fx.Node) -> bool:
+        """Whether a value is a view that one reader has, of numbers and a tensor of another device's that nothing writes."""
+        if node.op != "call_function" or len(node.users) != 1 or node in self.in_place or not isinstance(node.target, _torch.OpOverload):
+            return False
+        others = _nodes((node.args[1:], node.kwargs))
+        return node.target.is_view and not others and self.value(node).device != self.device and self.value(node.args[0]).device != self.device
+
+    def element(self, node: fx.Node) -> tuple[str, list[Any], dict[str, Any]]:
+        """A number read through views, as one call."""
+        views = self.through[node]
+        number = self.object(Element([(view.target, view.args[1:], view.kwargs) for view in views]))["object"]
+        return f"object.{number}", [self.arg(views[0].args[0])], {}
 
     def fold(self, node: fx.Node) -> bool:
         """A part of a sequence of results is said where it is used."""
@@ -515,11 +575,9 @@ class _Describer:
         }
 
     def alignment(self, value: torch.Tensor) -> int:
-        """Bytes that divide an input's address: a GPU reads 16 at once where that is known, a CPU anywhere. torch's allocator begins at multiples of more, so the place within the memory tells."""
+        """Bytes that divide a tensor's address: its place within memory that begins at such multiples tells. What of that matters is the compiler's to say."""
         place = value.storage_offset()
-        if self.device.type == "cpu" or not isinstance(place, int):
-            return 1
-        return math.gcd(place * value.itemsize, WIDEST)
+        return math.gcd(place * value.itemsize, BEGINS) if isinstance(place, int) else 1
 
     def int(self, value: int | torch.SymInt) -> int | str:
         """A size as a number or as text."""
@@ -554,7 +612,7 @@ class _Describer:
 
     def attribute(self, node: fx.Node, constants: list[dict[str, Any]]) -> Any:
         """A small tensor is said with its elements, since nothing in a functional graph writes it; everything else is an object."""
-        value = _attribute(self.gm, node.target)
+        value = attribute_of(self.gm, node.target)
         ours = node not in self.in_place and is_plain(value, self.device)
         small = ours and type(value) is torch.Tensor and value.numel() * value.element_size() <= SMALL
         if not small or not value.is_contiguous():
@@ -619,7 +677,7 @@ def _nodes(values: Any) -> list[fx.Node]:
     return found
 
 
-def _attribute(gm: fx.GraphModule, path: str) -> Any:
+def attribute_of(gm: fx.GraphModule, path: Any) -> Any:
     value: Any = gm
     for part in path.split("."):
         value = getattr(value, part)

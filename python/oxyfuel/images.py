@@ -1,6 +1,6 @@
-"""Images on a GPU as torch's convolutions are fastest with them: channels last.
+"""Images as torch's convolutions are fastest with them: channels last.
 
-The fast kernels of torch's library read and write images with the channels of a pixel side by side; given images in rows it turns each of them there and back. Where a graph is mostly convolutions that gain by it, their operands are
+The fast kernels of torch's libraries, on a GPU and on a CPU, read and write images with the channels of a pixel side by side; given images in rows it turns each of them there and back. Where a graph is mostly convolutions that gain by it, their operands are
 laid out so, and all that is computed of their results follows; who has to have the layout of before (results of the graph, operators that are not torch's own, views that strides cannot express) gets it back by a copy.
 
     convolution(x, w)  ─▶  convolution(clone(x, channels last), clone(w, channels last))
@@ -53,11 +53,14 @@ def channels_last(gm: fx.GraphModule, device: str = "cuda") -> int:
 
 
 def _gains(node: fx.Node) -> bool:
-    """Whether the library has fast kernels for it: known sizes, two dims, one group, and matrix units that may be used."""
+    """Whether the library has fast kernels for it: known sizes, two dims, one group; on a GPU, matrix units that may be used; on a CPU, f32, which is what was measured."""
     x, weight = (operand.meta["val"] for operand in node.args[:2])
     transposed, groups = node.args[6], node.args[8]
     known = all(type(size) is int for size in (*x.shape, *weight.shape))
-    units = x.dtype in _HALF or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
+    if x.device.type == "cpu":
+        units = x.dtype == torch.float32
+    else:
+        units = x.dtype in _HALF or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
     return known and x.dim() == 4 and not transposed and groups == 1 and units
 
 

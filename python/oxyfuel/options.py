@@ -39,6 +39,7 @@ class Options:
     result_strides: str = "auto"
     cudagraphs: str = "auto"
     cudagraph_memory_limit: int = 0
+    cudagraph_branches: bool = True
     verify: bool = False
     launch_blocking: bool = False
     disable: bool = False
@@ -58,7 +59,7 @@ class Options:
 
     def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = ()) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are."""
-        names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cache_dir", "trace_dir")
+        names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cudagraph_branches", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
         return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
@@ -138,6 +139,7 @@ KEYS: dict[str, Key] = {
     "result_strides": Key(_one_of("auto", "eager"), "auto (where the mode records calls, rows of a large product may begin at multiples of 16 bytes) or eager (always eager's)"),
     "cudagraphs": Key(_one_of("auto", "require", "off"), "auto (calls on a GPU are recorded where the mode says so), require (a call that cannot be is an error) or off"),
     "cudagraph_memory_limit": Key(_count, "the most bytes that all recordings of a GPU may take; 0 for a quarter of its memory", "OXYFUEL_CUDAGRAPH_MEMORY_LIMIT"),
+    "cudagraph_branches": Key(_bool, "true (in recorded calls, steps that need nothing of each other run at once) or false (all in order)"),
     "verify": Key(_bool, "true (check every kernel against the interpreter) or false", "OXYFUEL_VERIFY"),
     "launch_blocking": Key(_bool, "true (calls wait for the GPU after each kernel and operator, so that a fault names it) or false", "OXYFUEL_LAUNCH_BLOCKING"),
     "disable": Key(_bool, "true (run graphs as they are) or false", "OXYFUEL_DISABLE"),

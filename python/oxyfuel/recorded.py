@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from . import _torch, errors
+from . import _native, _torch, errors
 from .errors import OxyfuelError
 
 log = logging.getLogger("oxyfuel")
@@ -125,12 +125,14 @@ class Engine:
                 # What cuBLAS works in is made anew in the memory of the recording: torch may give back what all share.
                 _torch.clear_workspaces()
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                _native.offer_lanes([side, *_beside(self.index, self.stream())])
                 try:
                     results = run()
                 except BaseException:
                     _torch.abandon(graph, self.index, pool)
                     raise
                 finally:
+                    _native.offer_lanes([])
                     _torch.clear_workspaces()
                 graph.capture_end()
             torch.cuda.current_stream().wait_stream(side)
@@ -141,6 +143,12 @@ class Engine:
 def _side(index: int, stream: int) -> Any:
     """Where the work of a stream is recorded."""
     return torch.cuda.Stream(index)
+
+
+@functools.cache
+def _beside(index: int, stream: int) -> tuple[Any, ...]:
+    """Where steps go that need nothing of those on the stream."""
+    return tuple(torch.cuda.Stream(index) for _ in range(_native.lanes() - 1))
 
 
 class _Kept:

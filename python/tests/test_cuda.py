@@ -330,17 +330,117 @@ def test_recorded_calls_write_draw_and_change_their_sizes() -> None:
         assert seen.replayed >= 2, seen.refused
 
 
+def test_recorded_steps_that_need_nothing_of_each_other_run_at_once() -> None:
+    # Sizes at which a step takes long enough to meet the others.
+    width = 1024
+    names = ("q", "k", "v", "gate", "up", "down")
+    weights = {name: rand(width, width) / width**0.5 for name in names}
+    here, there, eager = (torch.zeros(1, device="cuda") for _ in range(3))
+
+    def layer(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
+        q, k, v = (torch.tanh(F.layer_norm(x, (width,)) @ w[name]) for name in ("q", "k", "v"))
+        x = x + F.scaled_dot_product_attention(q.view(1, 8, -1, 128), k.view(1, 8, -1, 128), v.view(1, 8, -1, 128)).reshape(x.shape)
+        return x + (F.silu(x @ w["gate"]) * (x @ w["up"])) @ w["down"].t().contiguous().t()
+
+    def f(x: torch.Tensor, count: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
+        for _ in range(4):
+            x = layer(x, w)
+            count += x.abs().amax()
+        return x
+
+    options = {"mode": "reduce-overhead", "cudagraphs": "require"}
+    fast, line = compiled(f, options=options), compiled(f, options={**options, "cudagraph_branches": False})
+    with torch.no_grad():
+        for number in range(40):
+            x = rand(256, width)
+            if number % 10 == 9:
+                weights["v"].mul_(0.9)
+            got = fast(x, here, weights)
+            torch.testing.assert_close(got, line(x, there, weights), rtol=0, atol=0)
+            torch.testing.assert_close(here, there, rtol=0, atol=0)
+            torch.testing.assert_close(got, f(x, eager, weights), rtol=1e-3, atol=1e-3)
+            del got
+
+
 def test_what_cannot_be_recorded_runs_step_by_step() -> None:
     fast = compiled(lambda x: (x.exp().sum(), x.cpu() * 2), options={"mode": "reduce-overhead"})
     few = compiled(lambda x: x * 2 + 1, options={"mode": "reduce-overhead"})
     x = torch.eye(2000, device="cuda")
-    runs = (fast, "GPU alone"), (few, "steps")
+    # What of it is the GPU's is a segment, and a short one.
+    runs = (fast, "steps"), (few, "steps")
     for run, word in runs:
         (seen,) = recorders(lambda: run(x))
         for _ in range(4):
             run(x)
         assert seen.replayed == 0 and word in seen.refused, seen.refused
     close(fast(x)[1], x.cpu() * 2)
+
+
+def test_graphs_are_recorded_in_segments_around_the_cpu() -> None:
+    w, state, other = rand(64, 64) / 8, torch.zeros(16, 64, device="cuda"), torch.zeros(16, 64, device="cuda")
+
+    def f(x: torch.Tensor, state: torch.Tensor, n: torch.Tensor) -> Any:
+        a = torch.softmax(x @ w, -1) @ w @ w * n
+        b = (a.cpu() * 2 + 1).cuda()
+        state.add_(b)
+        return torch.softmax(b @ w, -1) @ w @ w + a, b
+
+    fast = compiled(f, options={"mode": "reduce-overhead"})
+    number = torch.tensor(1.5)
+    with torch.no_grad():
+        seen = recorders(lambda: fast(rand(16, 64), state, number))
+        state.zero_()
+        assert len(seen) == 2 and [recorder.facts.role for recorder in seen] == ["inference segment 1 of 2", "inference segment 2 of 2"]
+        held = []
+        for _ in range(6):
+            x = rand(16, 64)
+            held.append((fast(x, state, number), f(x, other, number)))
+            close(state, other)
+        for got, want in held:
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert all(recorder.refused is None and recorder.replayed >= 2 for recorder in seen), [recorder.said() for recorder in seen]
+    said = str(oxyfuel.explain(f, rand(16, 64), state, number, mode="reduce-overhead", options=None))
+    assert "segment 2 of 2" in said and "aten.add.Tensor" in said, said
+
+
+def test_of_elements_for_one_place_the_last_stays() -> None:
+    places = torch.randint(0, 999, (100_000,))
+    single, rows = torch.randn(100_000), torch.randn(100_000, 7)
+    last = torch.zeros(1000, dtype=torch.int64).scatter_reduce(0, places, torch.arange(100_000), "amax")
+    there = torch.zeros(1000, dtype=torch.bool)
+    there[places] = True
+    want_single = torch.where(there, single[last], torch.tensor(5.0))
+    want_rows = torch.where(there[:, None], rows[last], torch.tensor(5.0))
+    full = torch.full((1000,), 5.0, device="cuda"), torch.full((1000, 7), 5.0, device="cuda")
+    put = lambda x, y, i: x.index_put((i,), y)  # noqa: E731
+    for options in ({"deterministic": True}, {"deterministic": True, "mode": "reduce-overhead"}):
+        # Sizes that are symbols are not known to fit, and the call is torch's.
+        ordered = compiled(put, options=options, dynamic=False)
+        for _ in range(3):
+            assert torch.equal(ordered(full[0], single.cuda(), places.cuda()).cpu(), want_single)
+            assert torch.equal(ordered(full[1], rows.cuda(), places.cuda()).cpu(), want_rows)
+    scattered = compiled(lambda x, y, i: x.scatter(0, i, y))
+    assert torch.equal(scattered(full[0], single.cuda(), places.cuda()).cpu(), want_single)
+    wide = places.view(100, 1000)
+    for dim in (0, 1):
+        x, y = torch.randn(1000, 1000), torch.randn(100, 1000)
+        got = compiled(lambda x, y, i, dim=dim: x.scatter(dim, i, y))(x.cuda(), y.cuda(), wide.cuda())
+        assert torch.equal(got.cpu(), x.scatter(dim, wide, y))
+    # Where the order is open, it is one of them.
+    anyone = compiled(put)(full[0], single.cuda(), places.cuda()).cpu()
+    assert torch.equal(anyone[~there], want_single[~there]) and torch.isin(anyone[there], single).all()
+
+
+def test_running_sums_of_long_rows() -> None:
+    for shape in ((3_000_001,), (2, 500_000), (40, 20_000)):
+        x = rand(*shape)
+        got = compiled(lambda x: (x * 0.5).cumsum(-1) + 1)(x)
+        want = (x.double() * 0.5).cumsum(-1) + 1
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-3)
+    n = torch.randint(-9, 9, (1_000_000,), device="cuda")
+    assert torch.equal(compiled(lambda n: n.cumsum(0))(n), n.cumsum(0))
+    logits = torch.rand(200_000, device="cuda") * 0.02 + 0.99
+    close(compiled(lambda x: x.cumprod(0))(logits), logits.double().cumprod(0).float())
 
 
 def test_large_results_and_inputs_that_stay_are_not_copied() -> None:

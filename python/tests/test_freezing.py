@@ -55,6 +55,34 @@ def test_attention_of_ours():
         torch.testing.assert_close(compiled(q, k, v), attend(q, k, v, is_causal=True))
 
 
+class Mixed(torch.nn.Module):
+    """A convolution, attention over what it found, and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.out = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.Linear(32, 40)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.conv(x)))
+        y = y.flatten(2).view(2, 4, 8, 400).transpose(2, 3).contiguous()
+        y = torch.nn.functional.scaled_dot_product_attention(y, y, y)
+        return self.out(y.transpose(1, 2).reshape(800, 32))
+
+
+def test_of_a_frozen_model_only_convolutions_are_torch_s():
+    torch.manual_seed(0)
+    model, x = Mixed().eval(), torch.randn(2, 3, 20, 20)
+    with torch.no_grad():
+        said = oxyfuel.explain(model, x, options={"freezing": True})
+        assert [call["target"] for graph in said.graphs for call in graph.external] == ["aten.convolution.default"]
+        said = oxyfuel.explain(model, x, options={"freezing": True, "contractions": "own"})
+        assert [call["target"] for graph in said.graphs for call in graph.external] == []
+        # Weights that may change stay where they are; attention has none.
+        said = oxyfuel.explain(model, x)
+        assert sorted(call["target"] for graph in said.graphs for call in graph.external) == ["aten.addmm.default", "aten.convolution.default"]
+        torch.testing.assert_close(frozen(model)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_change_is_an_error_before_anything_runs():
     model, x = layers(), torch.randn(40, 64)
     compiled = frozen(model)

@@ -9,8 +9,9 @@ import oxyfuel
 import pytest
 import torch
 from oxyfuel import _native
-from oxyfuel.describe import describe, device_of
+from oxyfuel.describe import CPU, describe, device_of
 from oxyfuel.options import Options
+from oxyfuel.segments import Segments, cut
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -53,7 +54,7 @@ def test_pointwise_work_reductions_and_norms_are_kernels() -> None:
     assert [tuple(result.shape) for result in results] == [(64, 256), (256,), (64, 256)]
 
 
-def test_inputs_that_begin_at_multiples_of_16_bytes_are_told_so() -> None:
+def test_where_an_input_begins_is_told() -> None:
     def aligned(x: torch.Tensor) -> list[int]:
         with FakeTensorMode() as mode:
             fake = [mode.from_tensor(x)]
@@ -62,8 +63,8 @@ def test_inputs_that_begin_at_multiples_of_16_bytes_are_told_so() -> None:
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         whole = torch.empty(64, 64, dtype=torch.bfloat16, device=GPU)
-    assert [aligned(x) for x in (whole, whole[1:], whole[:, 8:], whole[:, 4:], whole[:, 1:])] == [[16], [16], [16], [8], [2]]
-    assert aligned(torch.empty(8, 8)) == [1]
+    assert [aligned(x) for x in (whole, whole[1:], whole[:, 8:], whole[:, 4:], whole[:, 1:])] == [[64], [64], [16], [8], [2]]
+    assert aligned(torch.empty(8, 8)) == [64]
 
 
 def test_products_convolutions_and_attention_are_torch_s() -> None:
@@ -241,3 +242,109 @@ def test_a_graph_that_is_not_recorded_is_called_as_it_is() -> None:
     given: list[Any] = []
     recorder = Recorder(lambda inputs: given.extend(inputs) or (1,), Facts("cuda:0", (), (), "for a reason"))
     assert recorder([5, 6]) == (1,) and given == [5, 6] and recorder.replayed == 0
+
+
+def around_the_cpu(x: torch.Tensor, w: torch.Tensor, n: torch.Tensor) -> Any:
+    a = torch.softmax(x * n, -1)
+    b = (a.cpu() + 1).cuda()
+    return a.exp() * b + w, w.sum(0), b
+
+
+def test_a_graph_is_cut_around_what_is_not_done_on_the_gpu() -> None:
+    x, w, n = torch.randn(64, 32), torch.randn(64, 32), torch.tensor(2.0)
+    gm = traced(around_the_cpu, x, w, n)
+    parts = cut(gm, GPU)
+    assert parts is not None and [part.on_gpu for part in parts] == [False, True, False, True]
+    # The number comes first; what does not wait for the CPU is in the first segment.
+    names = [[str(node.target) for node in part.gm.graph.nodes if node.op == "call_function"] for part in parts]
+    assert names[0] == ["aten._to_copy.default"] and names[2] == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default"]
+    assert "aten.sum.dim_IntList" in names[1] and "aten.exp.default" in names[1] and names[3] == ["aten.mul.Tensor", "aten.add.Tensor"]
+
+    # Every segment is a graph of the GPU alone.
+    for part in parts:
+        assert not part.on_gpu or describe(part.gm, "inference").beside is None
+    # Here the CPU stands for the GPU: what each part is given and gives is what the whole is.
+    for part in parts:
+        for node in part.gm.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default):
+            node.kwargs = {**node.kwargs, "device": CPU}
+        part.gm.recompile()
+    segments = Segments(gm, parts, [lambda values, part=part: part.gm(*values) for part in parts])
+    given = [x, w, n]
+    got = segments(given)
+    a = torch.softmax(x * n, -1)
+    for mine, theirs in zip(got, (a.exp() * (a + 1) + w, w.sum(0), a + 1), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert given == []
+
+
+def test_writes_come_behind_every_segment_that_reads_what_was_there() -> None:
+    def f(state: torch.Tensor, x: torch.Tensor) -> Any:
+        y = (x.cpu() * 2).cuda() + state
+        state.add_(x)
+        return (y,)
+
+    parts = cut(traced(f, torch.zeros(8), torch.ones(8)), GPU)
+    assert parts is not None and [part.on_gpu for part in parts] == [False, True]
+    targets = [str(node.target) for node in parts[1].gm.graph.nodes if node.op == "call_function"]
+    assert any("add_" in target or "copy_" in target for target in targets)
+    assert targets.index("aten.add.Tensor") < next(i for i, target in enumerate(targets) if target.endswith("_.Tensor") or "copy_" in target)
+
+
+def test_nothing_is_cut_where_sizes_change_or_the_gpu_has_nothing_to_do() -> None:
+    assert cut(traced(lambda x: (x.cpu(),), torch.randn(3)), GPU) is None
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        x, i = torch.empty(20, 4, device=GPU), torch.empty(3, dtype=torch.int64)
+        assert cut(make_fx(lambda x, i: [x.exp() * i[0].item()])(x, i), GPU) is None
+
+
+def test_a_graph_in_segments_is_explained_segment_by_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    from oxyfuel import compiled
+
+    explain = importlib.import_module("oxyfuel.explain")
+
+    native = Options.native
+    monkeypatch.setattr(Options, "native", lambda self, external, threads, device, *rest: native(self, external, threads, "null", *rest))
+    gm = traced(around_the_cpu, torch.randn(64, 32), torch.randn(64, 32), torch.tensor(2.0))
+    code = compiled.compile_graph(gm, Options(target=H200, mode="reduce-overhead"), "inference")
+    assert isinstance(code, compiled.SegmentedCode)
+    assert [part.recorder is not None for part in code.codes] == [False, True, False, True]
+    with explain._recorded() as reports:
+        code.tell(gm, 0.1)
+    assert [report.role for report, _, _ in reports] == ["inference beside the segments", "inference segment 1 of 2", "inference beside the segments", "inference segment 2 of 2"]
+    assert "add" in reports[2][0].cause and reports[1][0].kernels and reports[3][0].kernels
+    # One that has to be launched as one is an error still.
+    with pytest.raises(oxyfuel.OxyfuelError):
+        compiled.compile_graph(traced(around_the_cpu, torch.randn(4, 4), torch.randn(4, 4), torch.tensor(2.0)), Options(target=H200, cudagraphs="require"), "inference")
+
+
+def test_weighed_counts_are_of_the_weights_type() -> None:
+    # Tracing says that they are counts.
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        mode.shape_env = None
+        x, w = torch.zeros(4, dtype=torch.int64, device=GPU), torch.zeros(4, device=GPU)
+        graph = torch.fx.Graph()
+        nodes = [graph.placeholder(name) for name in ("x", "w")]
+        for node, value in zip(nodes, (x, w), strict=True):
+            node.meta["val"] = value
+        results = [graph.call_function(torch.ops.aten.bincount.default, args) for args in ((nodes[0],), (nodes[0], nodes[1]))]
+        for node in results:
+            node.meta["val"] = torch.empty(7, dtype=torch.int64, device=GPU)
+        graph.output(results)
+    said = json.loads(describe(torch.fx.GraphModule({}, graph), "inference").text)
+    assert [node["results"][0]["kind"] for node in said["nodes"]] == ["tensor", "object"]
+
+
+def test_a_number_read_through_views_of_the_cpu_s_is_one_call() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        x, i = torch.empty(20, 4, device=GPU), torch.empty(3, dtype=torch.int64)
+        gm = make_fx(lambda x, i: [x * i[1:2].squeeze(0).item(), x + i[2].item()])(x, i)
+    said = describe(gm, "inference")
+    calls = [node["target"] for node in json.loads(said.text)["nodes"] if not node["target"].startswith("aten.m") and not node["target"].startswith("aten.add")]
+    assert len(calls) == 2 and all(call.startswith("object.") for call in calls)
+    assert [element(torch.tensor([5, 6, 7])) for element in said.objects] == [6, 7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import oxyfuel
-from oxyfuel.images import channels_last
+from oxyfuel.images import _gains, channels_last
 
 aten = torch.ops.aten
 
@@ -120,23 +121,43 @@ def test_others_stay_as_they_are(f: Any, inputs: list[torch.Tensor]) -> None:
     assert channels_last(gm, "cpu") == 0
 
 
-def test_single_precision_without_matrix_units_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert channels_last(traced(block, *tensors()), "cpu") == 0
+@pytest.mark.parametrize(
+    "device, dtype, tf32, gains",
+    [
+        ("cuda", torch.float32, True, True),
+        ("cuda", torch.float32, False, False),  # no matrix unit may be used
+        ("cuda", torch.bfloat16, False, True),
+        ("cpu", torch.float32, False, True),
+        ("cpu", torch.bfloat16, True, False),  # not measured
+    ],
+)
+def test_which_convolutions_gain(monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, tf32: bool, gains: bool) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    (node,) = calls(traced(lambda x, w, _: [conv(x, w)], *tensors()), aten.convolution.default)
+    for operand in node.args[:2]:
+        seen = operand.meta["val"]
+        operand.meta["val"] = SimpleNamespace(shape=seen.shape, dtype=dtype, device=torch.device(device), dim=seen.dim)
+    assert _gains(node) == gains
 
 
-def test_only_on_gpus() -> None:
+def test_only_on_the_device_that_is_named() -> None:
     assert channels_last(traced(block, *tensors())) == 0
 
 
-def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options, want", [({}, 0), ({"contractions": "torch", "freezing": True}, 2), ({"contractions": "own", "freezing": True}, 0), ({"freezing": True}, 2)])
+def test_on_a_cpu_where_torch_computes_them(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], want: int) -> None:
     changed = []
-    monkeypatch.setattr(oxyfuel.compiled, "channels_last", lambda gm: changed.append(channels_last(gm, "cpu")))
+
+    def counted(gm: torch.fx.GraphModule, device: str = "cuda") -> int:
+        changed.append(channels_last(gm, device))
+        return changed[-1]
+
+    monkeypatch.setattr(oxyfuel.compiled, "channels_last", counted)
     inputs = tensors(size=16)
     torch._dynamo.reset()
     with torch.no_grad():
-        got = torch.compile(block, backend="oxyfuel", options={"fallback": "error"})(*inputs)
-    assert changed == [2]
-    for x, want in zip(got, block(*inputs), strict=True):
-        torch.testing.assert_close(x, want)
-        assert x.stride() == want.stride()
+        got = torch.compile(block, backend="oxyfuel", options={"fallback": "error", **options})(*inputs)
+    assert sum(changed) == want
+    for x, want_x in zip(got, block(*inputs), strict=True):
+        torch.testing.assert_close(x, want_x)
+        assert x.stride() == want_x.stride()

@@ -444,3 +444,38 @@ def test_calls_that_cannot_be_recorded_have_codes(monkeypatch: pytest.MonkeyPatc
         for _ in range(3):
             again(x)
     assert raised.value.code == "E0713" and "legacy stream" in raised.value.message
+
+
+def test_segments_are_recorded_each_and_what_stands_between_them_is_not(recording: list[Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not the GPU's is here whatever an operator makes of f64."""
+    from oxyfuel import segments
+
+    is_f32 = lambda gm, node, device: all(value.dtype == torch.float32 for end in (node, *node.all_input_nodes) for value in segments._tensors(segments._value(gm, end)))  # noqa: E731
+    monkeypatch.setattr(segments, "_is_on", is_f32)
+    described = made.describe
+
+    def beside(gm: Any, role: str) -> Any:
+        doubles = [node for node in gm.graph.nodes if node.op == "call_function" and not is_f32(gm, node, None)]
+        return dataclasses.replace(described(gm, role), beside=doubles[0].name if doubles else None)
+
+    monkeypatch.setattr(made, "describe", beside)
+    state, other = torch.zeros(4, 8), torch.zeros(4, 8)
+
+    def f(x: torch.Tensor, state: torch.Tensor) -> Any:
+        a = torch.softmax(x, -1) + 1
+        b = (a.double() * 2 + 1).float()
+        state.add_(b)
+        return torch.softmax(b, -1) * a, b, x
+
+    fast = compiled(f, options={"mode": "reduce-overhead"})
+    held = []
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(4, 8)
+            held.append((fast(x, state), f(x, other)))
+            torch.testing.assert_close(state, other)
+    for got, want in held:
+        torch.testing.assert_close(got, want)
+    assert [seen.facts.role for seen in recording] == ["inference segment 1 of 2", "inference segment 2 of 2"]
+    assert all(seen.refused is None and seen.replayed >= 2 for seen in recording), [seen.said() for seen in recording]
+    assert recording[1].facts.written and not recording[0].facts.written

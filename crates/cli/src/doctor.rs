@@ -232,7 +232,11 @@ fn cuda() -> Vec<Finding> {
         Err(error) => all.push(finding("GPU", false, error.message)),
     }
     all.push(match cublas_lt(CUBLAS_LT) {
-        Some((library, version)) => finding("cuBLASLt", true, format!("{library}, {version}")),
+        Some((library, version)) => finding(
+            "cuBLASLt",
+            true,
+            format!("{library}, {version}: computes large products of f32, f64 and batches"),
+        ),
         None => finding(
             "cuBLASLt",
             true,

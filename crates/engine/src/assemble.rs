@@ -59,8 +59,10 @@ pub fn assemble(
                     min_chunk,
                 })
                 .collect(),
+            written: mapped.written(),
             provenance: Provenance::default(),
             cost: Cost::NOTHING,
+            gemm: emitted.lowered.gemm.clone(),
             note: emitted.note,
         });
     }

@@ -160,8 +160,10 @@ impl UserKernel {
             program: self.mapped.to_string(),
             artefact: self.artefact.clone(),
             phases,
+            written: self.mapped.written(),
             provenance: plan::Provenance::default(),
             cost: plan::Cost::NOTHING,
+            gemm: None,
             note: self.note.clone(),
         });
         Ok(plan::Plan {

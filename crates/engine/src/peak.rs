@@ -222,6 +222,8 @@ fn plan(
             flops: Expr::constant(flops),
             products: Expr::constant(flops),
         },
+        written: program.written(),
+        gemm: None,
         note: None,
     });
     let plan = Plan {

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use oxyfuel_base::{Code, Result};
-use oxyfuel_graph::{Graph, Node, Op};
+use oxyfuel_graph::{Graph, Node};
 use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, has_kernel, lower_group};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose_but, lookups, recurrences, reshapes, simplify,
-    simplify_each, views,
+    attention, borders, concatenations, decompose_but, lookups, products, puts_in_order,
+    recurrences, reshapes, simplify, simplify_each, views,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -37,7 +37,7 @@ pub struct Compiled {
 /// Compiles a graph for a target. Every step is named, timed and verified; texts of stages are kept when `texts` is set.
 pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -> Result<Compiled> {
     let mut record = Record::new(texts || options.trace_dir.is_some());
-    let (graph, schedule, most) = scheduled(graph, target, &mut record)?;
+    let (graph, schedule, most) = scheduled(graph, target, options, &mut record)?;
 
     let seen = record.keep_text;
     let lowered = record.step("lower", || {
@@ -76,6 +76,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 fn scheduled(
     graph: &Graph,
     target: &Target,
+    options: &Options,
     record: &mut Record,
 ) -> Result<(Graph, Schedule, i64)> {
     record.step("verify", || oxyfuel_graph::verify(graph))?;
@@ -83,6 +84,11 @@ fn scheduled(
 
     // What a call may hold: no more than the program does one operator at a time.
     let most = record.step("bound", || live_bytes(graph))?;
+    let ordered = match options.deterministic {
+        true => Some(record.step("order", || verified(puts_in_order(graph)?))?),
+        false => None,
+    };
+    let graph = ordered.as_ref().unwrap_or(graph);
     let written = record.step("attention", || {
         let graph = attention(graph)?;
         if let Cow::Owned(written) = &graph {
@@ -97,6 +103,9 @@ fn scheduled(
         verified(decompose_but(graph, &stays)?)
     })?;
     record.reached(Stage::Decomposed, || &decomposed);
+
+    let leaves = |dtype, sizes| target.desc.leaves_product(dtype, sizes);
+    let decomposed = record.step("products", || verified(products(decomposed, &leaves)?))?;
 
     let graph = record.step("recurrences", || verified(recurrences(&decomposed)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
@@ -134,7 +143,7 @@ pub struct Unmade {
 
 /// The groups of a graph for which a target has no code. Asked where a compile failed: it does the first half of the work again.
 pub fn unmade(graph: &Graph, target: &Target, options: &Options) -> Result<Unmade> {
-    let (graph, schedule, _) = scheduled(graph, target, &mut Record::new(false))?;
+    let (graph, schedule, _) = scheduled(graph, target, options, &mut Record::new(false))?;
     let shared = share(&graph, &schedule);
     let rounding = rounding(options);
     let mut unmade = Unmade::default();
@@ -195,10 +204,6 @@ fn lower_all(
     let lower = |&number: &usize| {
         let group = &schedule.groups[number];
         let mut lowered = lower_one(graph, schedule, group, number, target, rounding)?;
-        if options.deterministic && overwrites_twice(graph, group) {
-            // Slices in order, on one thread: of two for one place the later stays.
-            lowered.min_chunk.fill(u64::MAX);
-        }
         // Given back here, where other kernels can use the memory.
         lowered.logical = lowered.logical.filter(|_| seen);
         Ok(lowered)
@@ -214,12 +219,6 @@ fn rounding(options: &Options) -> Rounding {
         Numerics::Eager => Rounding::Everywhere,
         Numerics::Fast => Rounding::AtStores,
     }
-}
-
-/// Whether a group may write a place twice: an index may occur twice.
-fn overwrites_twice(graph: &Graph, group: &Group) -> bool {
-    let mut nodes = group.nodes.iter();
-    nodes.any(|&node| matches!(graph.nodes[node].op, Op::IndexPut { .. }))
 }
 
 /// The first way that the target can express is taken; alternatives are for the tuner and for shapes that the best way does not cover.

@@ -142,6 +142,15 @@ impl Compiler {
             .map(|(executable, _)| executable)
     }
 
+    /// The graph with no more said of where inputs begin than the target's accesses want: a host knows where a tensor lies now, and a call with one that lies otherwise has it copied.
+    pub fn with_wanted_alignment(&self, mut graph: Graph) -> Graph {
+        for input in graph.inputs.clone() {
+            let align = &mut graph.values[input].align;
+            *align = (*align).min(self.target.desc.aligned_bytes());
+        }
+        graph
+    }
+
     /// An executable for the graph; or the operators of a host that it comes from and for which the target has no code, so that the host runs them itself.
     pub fn compile_or_name(&self, graph: &Graph) -> Result<Result<Arc<Executable>, Unmade>> {
         match self.compile(graph) {

@@ -159,6 +159,13 @@ impl Target {
         }
     }
 
+    /// The same where a library of products is there, or is not to be used.
+    #[must_use]
+    pub fn with_product_library(mut self, there: bool) -> Self {
+        self.desc.product_library = there && self.desc.is_simt();
+        self
+    }
+
     pub fn name(&self) -> &str {
         &self.desc.name
     }
@@ -311,6 +318,7 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         tiles_spill: true,
         tensor_copies: false,
         matrix_units,
+        product_library: false,
     };
     let desc = match emitter {
         Emitter::Interpreter => vector(32, 16, Vec::new()),

@@ -5,8 +5,8 @@ use oxyfuel_graph::{Graph, Node, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, freeze, lookups, recurrences, reshapes,
-    simplify, views,
+    attention, borders, concatenations, decompose, freeze, lookups, puts_in_order, recurrences,
+    reshapes, simplify, views,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -49,6 +49,9 @@ fn command(case: &Case) -> Result<String, String> {
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "attention" => attention(&graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "order" => puts_in_order(&graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "recurrences" => recurrences(&graph(case)?)

@@ -128,3 +128,31 @@ fn a_panic_in_a_compile_is_an_error_and_the_next_compile_works() {
     assert!(error.help.is_some());
     error::caught(|| compiler.compile(&graph(2))).unwrap();
 }
+
+/// A host says where its tensors begin; what of that a call is held to is the target's.
+#[test]
+fn a_target_wants_no_more_alignment_than_its_accesses_need() {
+    let text = "graph @f(%x: f32[64] cpu align 64, %y: f32[64] cpu align 8) {
+  %z: f32[64] = add %x, %y
+  return %z
+}";
+    let on_gpu = Options {
+        target: "sm_90a".to_owned(),
+        ..options()
+    };
+    let target = Target::host(&options()).unwrap();
+    let on_cpu = Compiler::on(target, options(), cpu_device(&options()));
+    for (compiler, wanted) in [
+        (on_cpu, [1, 1]),
+        (Compiler::on_nothing(on_gpu).unwrap(), [16, 8]),
+    ] {
+        let graph = oxyfuel_graph::parse("test", text).unwrap();
+        let graph = compiler.with_wanted_alignment(graph);
+        let aligned: Vec<u32> = graph
+            .inputs
+            .iter()
+            .map(|&x| graph.values[x].align)
+            .collect();
+        assert_eq!(aligned, wanted);
+    }
+}

@@ -513,7 +513,7 @@ ops! {
     SliceScatter "slice_scatter" { dim: usize, start: Expr, end: Expr, step: i64 } Update ["x", "src"] -> ["out"] Any Same Pure
         "x with its slice replaced by src.";
     IndexPut "index_put" { dim: usize } Update ["x", "src", "index"] -> ["out"] Any Same Pure
-        "x with the slices along `dim` that the one-dimensional index names replaced by those of src. Which one stays where an index occurs twice is open.";
+        "x with the slices along `dim` that the one-dimensional index names replaced by those of src. Where an index occurs twice, each element is that of one of them; which is open.";
     Copy "copy" Update ["x", "src"] -> ["out"] Any Same Pure
         "src broadcast to the shape of x: what a write over the whole of x leaves.";
 

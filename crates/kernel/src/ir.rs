@@ -50,6 +50,17 @@ pub struct Program {
     pub phases: Vec<Phase>,
 }
 
+impl Program {
+    /// By parameter: whether the kernel writes it.
+    pub fn written(&self) -> Vec<bool> {
+        let writes = |param: &Param| match &param.kind {
+            ParamKind::Buffer(buffer) => buffer.mode != BufferMode::Read,
+            ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => false,
+        };
+        self.params.iter().map(writes).collect()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueData {
     pub ty: Type,
@@ -202,6 +213,8 @@ pub struct Phase {
     /// Extents of up to three axes, over the symbols of scalar parameters. Axis 0 is the fastest in the plain order.
     pub grid: Vec<Expr>,
     pub order: Order,
+    /// Stores of this phase may fall on one element, from equal positions of a scatter or from several instances: one of them stays, each element's own. Otherwise that is a race.
+    pub overlaps: bool,
     pub body: Block,
 }
 
@@ -387,7 +400,7 @@ pub enum Op {
         mask: Option<Val>,
         fill: Scalar,
     },
-    /// `mem[index] = value` where `mask` is true. Equal positions within one tile are an error.
+    /// `mem[index] = value` where `mask` is true. Equal positions within one tile are an error, unless the phase overlaps.
     Scatter {
         mem: Val,
         index: Val,

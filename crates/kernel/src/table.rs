@@ -75,7 +75,7 @@ op_table! {
     Load          "load"           Both    "load %x[%base; %stride, 1] valid [_, %n] mask %m fill 0.0 streaming" "Reads a window of the result's shape; `fill` outside the bounds or the mask.";
     Store         "store"          Both    "store %x[%base; %stride, 1] valid [_, %n], %v mask %m streaming" "Writes a window inside the bounds and the mask.";
     Gather        "gather"         Both    "gather %x[%i] mask %m fill 0.0" "`%x[%i]` for integer positions; `fill` outside the mask.";
-    Scatter       "scatter"        Both    "scatter %x[%i], %v mask %m" "`%x[%i] = %v`; equal positions within the tile are an error.";
+    Scatter       "scatter"        Both    "scatter %x[%i], %v mask %m" "`%x[%i] = %v`; equal positions within the tile are an error, unless the phase overlaps.";
     Atomic        "atomic"         Both    "atomic.sum %x[%i], %v mask %m" "Combines into `%x[%i]` atomically.";
     Reduce        "reduce"         Both    "reduce.sum %a [1]" "Combines along axes, which keep extent 1.";
     ArgReduce     "argreduce"      Both    "argmax %a 1" "Position of the first extreme along an axis, which keeps extent 1.";

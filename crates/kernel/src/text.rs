@@ -311,7 +311,8 @@ impl<'p> Printer<'p> {
             Order::Grouped { group } => format!("grouped {group}"),
             Order::Persistent { group } => format!("persistent {group}"),
         };
-        self.line(format_args!("phase grid [{grid}] {order} {{"));
+        let overlaps = if phase.overlaps { " overlapping" } else { "" };
+        self.line(format_args!("phase grid [{grid}] {order}{overlaps} {{"));
         self.block(&phase.body);
         self.line("}");
     }

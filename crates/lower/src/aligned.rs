@@ -7,9 +7,13 @@ use std::collections::HashMap;
 
 use oxyfuel_base::Scalar;
 use oxyfuel_kernel::ir::{Access, BinaryOp, BufferParam, Index, Op, ParamKind, Program, Val};
+use oxyfuel_plan::WIDEST_ACCESS;
 
 /// Bytes of the widest access.
-const WIDEST: u64 = 16;
+const WIDEST: u64 = WIDEST_ACCESS as u64;
+
+/// Elements from one to the next that are still near: windows of a pool, every other element.
+const NEAR: i64 = 4;
 
 /// Bytes that are little for one access of a thread.
 const LITTLE: u64 = 4;
@@ -19,7 +23,8 @@ const LITTLE: u64 = 4;
 /// What is written can still change hands before ([`odd_stores`]).
 pub fn neighbours(program: &Program, largest: &[i64], wanted: u32) -> u32 {
     let known = Multiples::of(program);
-    let (mut read, mut written, mut jumps) = (None, u64::from(wanted), false);
+    let (mut read, mut written) = (None, u64::from(wanted));
+    let (mut jumps, mut skips) = (false, false);
     program.walk(|inst| {
         let (Op::Load { access, .. } | Op::Store { access, .. }) = &inst.op else {
             return;
@@ -27,7 +32,11 @@ pub fn neighbours(program: &Program, largest: &[i64], wanted: u32) -> u32 {
         if access.shape.last() != largest.last() {
             return;
         }
-        jumps |= !matches!(access.strides.last(), Some(Index::Const(0 | 1)) | None);
+        match access.strides.last() {
+            Some(Index::Const(0 | 1)) | None => {}
+            Some(Index::Const(step)) if (2..=NEAR).contains(&step.abs()) => skips = true,
+            Some(_) => jumps = true,
+        }
         let Some(fits) = known.fits(program, access, wanted) else {
             return;
         };
@@ -40,6 +49,9 @@ pub fn neighbours(program: &Program, largest: &[i64], wanted: u32) -> u32 {
     // Across the order of memory lanes are far from each other anyway.
     if jumps {
         wanted
+    } else if skips {
+        // Lanes side by side share what memory gives at once; a lane's own neighbours would have it asked for again and again.
+        1
     } else {
         read.unwrap_or(written) as u32
     }

@@ -9,19 +9,21 @@
 //! | `separate.rs` | a nest as several, where some of its stores must happen though others have nothing to do |
 //! | `size.rs` | sizes that are known, and sizes that a kernel is given when it runs |
 //! | `together.rs` | reductions that do not need each other, next to each other |
-//! | `rows.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, long rows in chunks, rows of symbolic length, cut reductions |
+//! | `rows.rs`, `rows/places.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, reads and stores at places that an index says, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `online.rs` | what a softmax needs of a long row, in one reading of it |
 //! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
 //! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
+//! | `library.rs` | matrix products that a library of the machine's may compute instead |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
 //! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
 //! | `attention_backward.rs` | its gradients, from weights that are computed anew tile by tile |
 //! | `codes.rs` | storage floats as bytes |
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel, and arithmetic on pairs of them |
+//! | `stream.rs` | results that no cache holds, written past them |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
 //! This is the only crate that sees both IRs.
@@ -38,7 +40,7 @@ mod convolution;
 mod decode;
 mod direct;
 mod flat;
-
+mod library;
 mod map;
 pub mod maths;
 mod nest;
@@ -55,6 +57,7 @@ mod separate;
 mod size;
 mod sort;
 mod split;
+mod stream;
 mod team;
 mod thin;
 mod thin_warps;
@@ -69,7 +72,7 @@ use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::{BufferMode, ParamKind, Phase, UnaryOp};
-use oxyfuel_plan::TargetDesc;
+use oxyfuel_plan::{Gemm, TargetDesc};
 use oxyfuel_schedule::{Group, GroupKind, Schedule, Strategy};
 
 use crate::attention_backward::Backward;
@@ -112,6 +115,8 @@ pub struct Lowered {
     pub arguments: Vec<Argument>,
     /// Instances of each phase that one worker should take at least.
     pub min_chunk: Vec<u64>,
+    /// The product that it is, where a library of the machine's may compute it instead.
+    pub gemm: Option<Gemm>,
 }
 
 /// Elements of work below which a second thread costs more than it brings.
@@ -139,10 +144,14 @@ pub fn lower_group(
     }
     let known = Known::of(graph);
     let mut depth = 1;
+    let mut gemm = None;
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
             let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
+            if let Ok(fixed) = product.fixed() {
+                gemm = library::gemm(&work.nests[0], &fixed, target);
+            }
             if strategy == Strategy::PackedProduct {
                 let product = product.fixed()?;
                 depth = (product.k / MULTIPLY_ADDS).max(1);
@@ -201,6 +210,7 @@ pub fn lower_group(
         mapped,
         arguments,
         min_chunk,
+        gemm,
     })
 }
 
@@ -336,7 +346,7 @@ fn loops(
             continue;
         }
         if !nest.scatters.is_empty() {
-            scatter::emit_scatter(&k, &params, nest, target);
+            scatter::emit_scatter(&k, &params, nest, target)?;
             continue;
         }
         if scan::along(nest).is_some() {
@@ -385,7 +395,10 @@ fn loops(
         }
     }
     let logical = k.finish()?;
-    let mapped = map::map(expanded(logical.clone(), target)?, target)?;
+    let mut mapped = map::map(expanded(logical.clone(), target)?, target)?;
+    if target.tiles_spill {
+        stream::stream(&mut mapped);
+    }
     let sizes = params.sizes.of_parameters(&mapped);
     Ok((logical, mapped, sizes))
 }

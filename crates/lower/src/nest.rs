@@ -282,6 +282,22 @@ impl Nest {
         Ok(self.values.len() - 1)
     }
 
+    /// Which values some are made of, themselves included.
+    pub fn behind(&self, some: impl IntoIterator<Item = Node>) -> Vec<bool> {
+        let mut wanted = vec![false; self.values.len()];
+        for node in some {
+            wanted[node] = true;
+        }
+        for node in (0..wanted.len()).rev() {
+            if wanted[node] {
+                for operand in self.values[node].op.operands() {
+                    wanted[operand] = true;
+                }
+            }
+        }
+        wanted
+    }
+
     /// The dims along which a window moves.
     pub fn window_support(&self, window: &Window) -> Dims {
         let mut support = Dims::default();

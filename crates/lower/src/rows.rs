@@ -3,11 +3,13 @@
 //! Dims whose block is smaller than their extent become grid axes; dims with a block above 1 become tile dims. A value that varies over no tile dim is a scalar. Tiles hold extent 1
 //! along dims that a value does not vary over, so that broadcasting stays visible to targets.
 
+mod places;
+
 use oxyfuel_base::{DType, Expr, Scalar};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window as TileWindow};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, Order, ReduceOp};
 
-use crate::nest::{Dims, Nest, NestOp, NestScatter, NestValue, Node, Window};
+use crate::nest::{Dims, Nest, NestOp, NestValue, Node, Window};
 use crate::size::Params;
 use crate::tile::Tiling;
 
@@ -711,74 +713,6 @@ impl<'a> Frame<'a> {
         sizes.times(&steps, scale) + base
     }
 
-    /// Reads at computed positions. An index is clamped to its range: memory stays safe whatever the data says.
-    fn load_at(
-        &self,
-        window: &Window,
-        index: Node,
-        (stride, extent): (&Expr, &Expr),
-        support: Dims,
-    ) -> Tile {
-        let mem = self.mem(window);
-        let index = self.moved(index, stride, extent);
-        if index.shape().iter().all(|&n| n == 1) {
-            let scalar = if index.shape().is_empty() {
-                index
-            } else {
-                index.reshape([0i64; 0])
-            };
-            let own = self.nest.window_support(window);
-            return self.k.load(self.window(mem, window, own, Some(scalar)));
-        }
-        let mut position = self.places(window, index, support);
-        // Coordinates beyond a short last block read element 0 of the window, and nothing uses them.
-        if let Some(inside) = self.inside(support) {
-            position = inside.select(&position, 0i64);
-        }
-        self.k.gather(mem, &position, None, 0)
-    }
-
-    /// How far an index moves a window. It is clamped to its range: memory stays safe whatever the data says.
-    fn moved(&self, index: Node, stride: &Expr, extent: &Expr) -> Tile {
-        let sizes = &self.params.sizes;
-        let index = sizes
-            .binary(&self.get(index), BinaryOp::Min, &(extent - 1))
-            .binary(BinaryOp::Max, 0i64);
-        sizes.times(&index, stride)
-    }
-
-    /// Where a tile of elements goes that an index moves. The tiling keeps the index out of the tile, so that it is one number.
-    pub fn target(&self, scatter: &NestScatter) -> TileWindow {
-        let window = &scatter.window;
-        let moved = self.moved(scatter.index, &scatter.stride, &scatter.extent);
-        let moved = if moved.shape().is_empty() {
-            moved
-        } else {
-            moved.reshape([0i64; 0])
-        };
-        let own = self.nest.window_support(window);
-        self.window(self.mem(window), window, own, Some(moved))
-    }
-
-    /// Whether an index that was written differs within the tile.
-    pub fn has_places(&self, index: Node) -> bool {
-        self.get(index).shape().iter().any(|&extent| extent > 1)
-    }
-
-    /// Stores a tile of elements that have a place each.
-    pub fn put_each(&self, scatter: &NestScatter) {
-        let (window, values) = (&scatter.window, &self.nest.values);
-        let support = values[scatter.index]
-            .support
-            .union(values[scatter.value].support);
-        let moved = self.moved(scatter.index, &scatter.stride, &scatter.extent);
-        let position = self.places(window, moved, support);
-        let inside = self.inside(support);
-        let value = self.get(scatter.value);
-        self.k
-            .scatter(self.mem(window), &position, &value, inside.as_ref());
-    }
-
     /// The coordinates of this instance along a dim: from the first to the one behind the last.
     pub fn range(&self, dim: usize) -> (Tile, Tile) {
         let begin = match &self.start[dim] {
@@ -790,21 +724,6 @@ impl<'a> Frame<'a> {
             None => &begin + self.block[dim],
         };
         (begin, end)
-    }
-
-    /// The elements of a window that an index moved.
-    fn places(&self, window: &Window, moved: Tile, support: Dims) -> Tile {
-        let mut position = moved;
-        for &d in &self.tile_dims {
-            if self.nest.window_support(window).contains(d) {
-                let steps = self.coordinate_in_tile(d);
-                position = position + self.params.sizes.times(&steps, &window.strides[d]);
-            }
-        }
-        if let Some(base) = self.base(window) {
-            position = position + base;
-        }
-        position.broadcast_to(self.shape(support))
     }
 
     /// Which coordinates of a tile exist, where its last block is cut short.

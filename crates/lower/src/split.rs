@@ -8,7 +8,7 @@
 //! Results are small where no store needs an element of the reduced dims and no reduction needs another's result: the phase that combines finishes the work. Where rows are needed again (a softmax of one long
 //! row), every layer of reductions leaves its totals in a workspace, the next one reads them, and the last phase has no reduction left.
 
-use oxyfuel_base::{Expr, Result};
+use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem};
 use oxyfuel_kernel::ir::BufferMode;
 
@@ -79,7 +79,31 @@ pub fn emit_layers(
     Ok(())
 }
 
-/// A workspace for one number a row of `sum`, as a buffer of the nest.
+/// A workspace of so many elements, as a buffer of the nest.
+pub fn workspace(
+    k: &KernelBuilder,
+    nest: &mut Nest,
+    params: &mut Params,
+    name: &str,
+    dtype: DType,
+    len: Expr,
+) -> usize {
+    const ALIGN: u32 = 64;
+    let buffer = nest.buffers.len();
+    let name = format!("{name}{buffer}");
+    let mem = k.buffer(name, dtype, BufferMode::Workspace, len.clone());
+    params.mems.push(mem.aligned(ALIGN));
+    nest.buffers.push(NestBuffer {
+        dtype,
+        read: true,
+        written: true,
+        len,
+        align: ALIGN,
+    });
+    buffer
+}
+
+/// A workspace for one number a row of `sum`.
 fn total(k: &KernelBuilder, nest: &mut Nest, params: &mut Params, sum: Node) -> Window {
     let mut strides = vec![Expr::ZERO; nest.rank()];
     let mut len = Expr::ONE;
@@ -89,19 +113,9 @@ fn total(k: &KernelBuilder, nest: &mut Nest, params: &mut Params, sum: Node) -> 
             len *= &nest.dims[d];
         }
     }
-    let (dtype, buffer) = (nest.values[sum].dtype, nest.buffers.len());
-    let name = format!("total{buffer}");
-    let mem = k.buffer(name, dtype, BufferMode::Workspace, len.clone());
-    params.mems.push(mem.aligned(64));
-    nest.buffers.push(NestBuffer {
-        dtype,
-        read: true,
-        written: true,
-        len,
-        align: 64,
-    });
+    let dtype = nest.values[sum].dtype;
     Window {
-        buffer,
+        buffer: workspace(k, nest, params, "total", dtype, len),
         base: Expr::ZERO,
         strides,
     }

@@ -14,7 +14,7 @@ use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{
     BinaryOp, Geometry, MmaDim, MmaOperand, Mode, Op, Order, Space, Swizzle, TileLayout, Type,
 };
-use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
+use oxyfuel_plan::{MatrixUnit, TargetDesc};
 
 use crate::direct::Product;
 use crate::nest::Nest;
@@ -55,10 +55,7 @@ pub fn warps(
     target: &TargetDesc,
 ) -> Result<Program> {
     let unit = target
-        .matrix_unit(product.a.dtype, product.b.dtype, product.acc)
-        .filter(|unit| {
-            unit.operands == OperandHome::Shared && unit.asynchronous && target.tensor_copies
-        })
+        .group_unit(product.a.dtype, product.b.dtype, product.acc)
         .ok_or_else(|| {
             err!(
                 NoLowering,

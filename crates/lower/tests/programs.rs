@@ -24,6 +24,7 @@ fn cpu() -> TargetDesc {
         tiles_spill: true,
         tensor_copies: false,
         matrix_units: vec![],
+        product_library: false,
     }
 }
 
@@ -459,6 +460,89 @@ fn rows_in_order_on_a_gpu() {
     ] {
         agree(&first(dtype, n, wanted, n % 2 == 0), &gpu(), 0.0);
     }
+}
+
+/// Rows that are shorter than a part, just cut, and cut into many parts that end anywhere; sums, products and extremes, and work before and behind them.
+#[test]
+fn running_sums_of_long_rows_on_a_gpu() {
+    let sums = |rows: i64, n: i64| {
+        format!(
+            "graph @f(%x: f32[{rows}, {n}] cpu, %y: f32[{rows}, 1] cpu) {{
+  %a: f32[{rows}, {n}] = mul %x, %y
+  %b: f32[{rows}, {n}] = cumsum %a, dim=1
+  %c: f32[{rows}, {n}] = add %b, %y
+  return %c
+}}"
+        )
+    };
+    for (rows, n) in [(1, 3000), (1, 16_385), (3, 40_001), (1, 65_536)] {
+        agree(&sums(rows, n), &gpu(), 1e-6);
+    }
+    agree(
+        "graph @f(%x: i64[20001] cpu, %y: f32[20001] cpu) {
+  %a: i64[20001] = cumsum %x, dim=0
+  %s: f32[20001] = sin %y
+  %b: f32[20001] = cumprod %s, dim=0
+  return %a, %b
+}",
+        &gpu(),
+        1e-5,
+    );
+    // The sums of sums need all of the first ones: one block has the row.
+    agree(
+        "graph @f(%x: f32[20000] cpu) {
+  %a: f32[20000] = cumsum %x, dim=0
+  %b: f32[20000] = cumsum %a, dim=0
+  return %b
+}",
+        &gpu(),
+        1e-5,
+    );
+}
+
+/// Elements for one place, with indices that occur again and again: single ones, in rows, in slices, and in slices of an inner dim; the last stays. Of those whose order is open, all are the same.
+#[test]
+fn elements_for_one_place() {
+    everywhere(
+        "graph @f(%x: f32[9] cpu, %y: f32[300] cpu, %i: i64[300] cpu, %u: f32[3, 9] cpu, %v: f32[3, 40] cpu, %j: i32[3, 40] cpu) {
+  %a: f32[9] = scatter %x, %y, %i, dim=0
+  %b: f32[3, 9] = scatter %u, %v, %j, dim=1
+  return %a, %b
+}",
+        0.0,
+    );
+    everywhere(
+        "graph @f(%x: f32[2, 9, 70] cpu, %y: f32[2, 40, 70] cpu, %i: i64[40] cpu, %z: f32[1, 9] cpu) {
+  %v: i64[1, 40, 1] = view %i
+  %e: i64[2, 40, 70] = expand %v
+  %a: f32[2, 9, 70] = scatter %x, %y, %e, dim=1
+  %s: f32[40, 9] = expand %z
+  %w: f32[9, 9] = full value=0.5
+  %b: f32[9, 9] = index_put %w, %s, %i, dim=0
+  %t: f32[9, 40] = permute %s, dims=[1, 0]
+  %c: f32[9, 9] = index_put %w, %t, %i, dim=1
+  return %a, %b, %c
+}",
+        0.0,
+    );
+}
+
+/// Rows that are added to others by an index that names the same ones again and again, in order: by many blocks of a GPU, each with places of its own.
+#[test]
+fn rows_added_at_places() {
+    everywhere(
+        "graph @f(%x: f32[23, 70] cpu, %y: f32[600, 70] cpu, %i: i64[600] cpu, %u: f32[5, 23] cpu, %v: f32[5, 400] cpu, %j: i64[400] cpu) {
+  %c: i64[600, 1] = view %i
+  %e: i64[600, 70] = expand %c
+  %a: f32[23, 70] = scatter %x, %y, %e, reduce=\"sum\", dim=0
+  %b: f32[23, 70] = scatter %x, %y, %e, reduce=\"amax\", dim=0
+  %d: i64[1, 400] = view %j
+  %g: i64[5, 400] = expand %d
+  %h: f32[5, 23] = scatter %u, %v, %g, reduce=\"sum\", dim=1
+  return %a, %b, %h
+}",
+        0.0,
+    );
 }
 
 /// Numbers and positions that are added, copied or put somewhere, in any shape.

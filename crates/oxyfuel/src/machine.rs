@@ -174,7 +174,9 @@ pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<d
                 ));
             }
             let handle = cuda(index)?;
-            Ok((Target::of_gpu(handle.info(), &options.target)?, handle))
+            let target = Target::of_gpu(handle.info(), &options.target)?;
+            let library = handle.has_product_library();
+            Ok((target.with_product_library(library), handle))
         }
     }
 }

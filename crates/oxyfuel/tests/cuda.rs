@@ -224,6 +224,68 @@ fn models_move_and_run() {
     assert_eq!(error.code, Code::DeviceMismatch, "{error}");
 }
 
+/// Large enough for the vendor's library of products, where there is one.
+#[test]
+fn large_products_agree_with_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    let (x, w, b) = (
+        randn(&[130, 200], 0),
+        randn(&[264, 200], 1),
+        randn(&[264], 2),
+    );
+    let linear = |x: &Tensor, w: &Tensor, b: &Tensor| (x.matmul(&w.t()) + b).relu();
+    let batched = |x: &Tensor, w: &Tensor, _: &Tensor| {
+        let x = x.reshape(&[2, 65, 200]);
+        x.matmul(&w.reshape(&[2, 132, 200]).transpose(1, 2)) * 0.5
+    };
+    let turned =
+        |x: &Tensor, w: &Tensor, _: &Tensor| x.t().contiguous().t().matmul(&w.t().contiguous()).t();
+    let rounded = |x: &Tensor, w: &Tensor, _: &Tensor| {
+        let [x, w] = [x, w].map(|t| (t * 0.1).to(DType::F64));
+        x.matmul(&w.t()).to(DType::F32)
+    };
+    let there = [&x, &w, &b].map(|t| t.to_device(gpu));
+    let check = |name: &str, f: &dyn Fn(&Tensor, &Tensor, &Tensor) -> Tensor, found: &Tensor| {
+        let expected = f(&x, &w, &b);
+        let (found, expected) = (found.to_f64().unwrap(), expected.to_f64().unwrap());
+        for (a, b) in found.iter().zip(&expected) {
+            assert!((a - b).abs() <= 1e-3 + 1e-4 * b.abs(), "{name}: {a} {b}");
+        }
+    };
+    let arguments = [&there[0], &there[1], &there[2]];
+    let f = compile(linear, Options::default()).unwrap();
+    check("linear", &linear, &f.call_one(&arguments).unwrap());
+    check("linear, again", &linear, &f.call_one(&arguments).unwrap());
+    let f = compile(batched, Options::default()).unwrap();
+    check("batched", &batched, &f.call_one(&arguments).unwrap());
+    let f = compile(turned, Options::default()).unwrap();
+    check("turned", &turned, &f.call_one(&arguments).unwrap());
+    let f = compile(rounded, Options::default()).unwrap();
+    check("f64", &rounded, &f.call_one(&arguments).unwrap());
+    // What is recorded follows its tensors, whoever computes the product.
+    let f = compile(linear, replaying()).unwrap();
+    for call in 0..6 {
+        let moved = [&x, &w, &b].map(|t| t.to_device(gpu));
+        let given = if call < 4 { &there } else { &moved };
+        let found = f.call_one(&[&given[0], &given[1], &given[2]]).unwrap();
+        check("launched as one", &linear, &found);
+    }
+    let notes = f.explain().variants[0].notes.join("\n");
+    assert!(notes.contains("5 calls launched as one"), "{notes}");
+    let f = compile(linear, Options::default()).unwrap();
+    let mut step = cuda::capture(
+        move |x: &Tensor, y: &Tensor, z: &Tensor| f.call_one(&[x, y, z]),
+        &arguments,
+        2,
+    )
+    .unwrap();
+    for _ in 0..3 {
+        let moved = [&x, &w, &b].map(|t| t.to_device(gpu));
+        let found = step.replay(&[&moved[0], &moved[1], &moved[2]]).unwrap();
+        check("recorded", &linear, &found[0]);
+    }
+}
+
 #[test]
 fn devices_do_not_mix() {
     let Some(gpu) = gpu() else { return };

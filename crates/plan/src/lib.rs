@@ -12,9 +12,9 @@ mod verify;
 
 pub use memory::{Lent, Lifetime, MemoryPlan, Place, plan_memory};
 pub use plan::{
-    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, HostOperand, InputSpec,
-    Kernel, KernelId, KernelPhase, MachineCode, OutputSpec, Plan, Provenance, PtxModule, SizeLimit,
-    Step, SymbolBinding, SymbolSource, TensorMapSpec, TensorSpec,
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, Gemm, GemmOperand,
+    HostOperand, InputSpec, Kernel, KernelId, KernelPhase, MachineCode, OutputSpec, Plan,
+    Provenance, PtxModule, SizeLimit, Step, SymbolBinding, SymbolSource, TensorMapSpec, TensorSpec,
 };
-pub use target::{MatrixUnit, OperandHome, TargetDesc};
+pub use target::{MatrixUnit, OperandHome, TargetDesc, WIDEST_ACCESS};
 pub use verify::verify;

@@ -186,10 +186,42 @@ pub struct Kernel {
     pub program: String,
     pub artefact: Artefact,
     pub phases: Vec<KernelPhase>,
+    /// By parameter: whether it writes the buffer. Parameters that are not listed may write.
+    pub written: Vec<bool>,
     pub provenance: Provenance,
     pub cost: Cost,
+    /// The product that it is, where a library of the machine's may compute it instead.
+    pub gemm: Option<Gemm>,
     /// Why this kernel is not machine code, if it is not.
     pub note: Option<String>,
+}
+
+/// `c[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gemm {
+    pub batch: i64,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub a: GemmOperand,
+    pub b: GemmOperand,
+    pub c: GemmOperand,
+    /// What products are summed in.
+    pub acc: DType,
+}
+
+/// A matrix of a product. Strides and offset are in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GemmOperand {
+    /// Position among the kernel's parameters.
+    pub param: u32,
+    pub dtype: DType,
+    pub offset: i64,
+    pub batch_stride: i64,
+    /// Along rows and columns: `[m, k]`, `[k, n]` or `[m, n]`.
+    pub strides: [i64; 2],
+    /// Bytes that its first element is known to lie at a multiple of.
+    pub align: u32,
 }
 
 /// One grid launch of a kernel.

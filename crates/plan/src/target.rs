@@ -3,6 +3,9 @@
 use oxyfuel_base::DType;
 use serde::{Deserialize, Serialize};
 
+/// Bytes of the widest access of a thread, where threads are the lanes.
+pub const WIDEST_ACCESS: u32 = 16;
+
 /// A machine as data. Two equal descriptions get equal code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetDesc {
@@ -31,6 +34,8 @@ pub struct TargetDesc {
     /// Has an engine that copies boxes by tensor maps and completes on barriers.
     pub tensor_copies: bool,
     pub matrix_units: Vec<MatrixUnit>,
+    /// A library of the machine's vendor computes products there; see [`TargetDesc::leaves_product`].
+    pub product_library: bool,
 }
 
 /// One instruction shape of a matrix unit.
@@ -71,10 +76,34 @@ impl TargetDesc {
         self.warp_lanes > 1
     }
 
+    /// Bytes at whose multiples memory has to begin for the widest access of one thread; 1 where an access may begin anywhere.
+    pub fn aligned_bytes(&self) -> u32 {
+        if self.is_simt() { WIDEST_ACCESS } else { 1 }
+    }
+
     pub fn matrix_unit(&self, a: DType, b: DType, acc: DType) -> Option<&MatrixUnit> {
         self.matrix_units
             .iter()
             .find(|unit| unit.a == a && unit.b == b && unit.acc == acc)
+    }
+
+    /// The unit with which groups of warps multiply operands in shared memory, where an engine copies them there.
+    pub fn group_unit(&self, a: DType, b: DType, acc: DType) -> Option<&MatrixUnit> {
+        let shared = |unit: &&MatrixUnit| unit.operands == OperandHome::Shared && unit.asynchronous;
+        let unit = self.matrix_unit(a, b, acc).filter(shared);
+        unit.filter(|_| self.tensor_copies)
+    }
+
+    /// Whether a product `[batch, m, n, k]` of fixed sizes is the library's: one that the matrix units have no kernel of ours for, and that is large enough to be worth a kernel of its own. Nothing is fused
+    /// with it then.
+    pub fn leaves_product(&self, dtype: DType, [batch, m, n, k]: [i64; 4]) -> bool {
+        /// Multiply-adds from which a product takes longer than the launches around it.
+        const WORTH: i64 = 1 << 21;
+        let sizes = [batch, m, n, k];
+        let work = sizes.iter().fold(1i64, |a, &b| a.saturating_mul(b));
+        let ours = batch == 1 && self.group_unit(dtype, dtype, DType::F32).is_some();
+        let theirs = matches!(dtype, DType::F32 | DType::F64 | DType::BF16 | DType::F16);
+        self.product_library && theirs && !ours && work >= WORTH && m > 1 && n > 1
     }
 
     /// Lanes of one vector (CPU) or warp for elements of at most `element_bytes`.

@@ -100,6 +100,7 @@ impl Target {
             tiles_spill: false,
             tensor_copies: self.tensor_copies,
             matrix_units: self.matrix_units(),
+            product_library: false,
         }
     }
 

@@ -46,6 +46,9 @@ pub struct Settings {
     /// Calls wait for the device after each step, so that a fault names it.
     #[serde(default)]
     launch_blocking: bool,
+    /// Steps of recorded calls that need nothing of each other are done at once.
+    #[serde(default)]
+    cudagraph_branches: bool,
     cache_dir: Option<PathBuf>,
     trace_dir: Option<PathBuf>,
     #[serde(default)]
@@ -72,6 +75,10 @@ impl Settings {
     /// Whether a parameter is the same at every call.
     pub fn is_frozen(&self, parameter: usize) -> bool {
         self.frozen.contains(&parameter)
+    }
+
+    pub fn branches(&self) -> bool {
+        self.cudagraph_branches
     }
 
     pub fn place(&self) -> Result<Place> {
@@ -148,6 +155,14 @@ pub fn compiler(settings: &Settings) -> Result<Arc<Compiler>> {
     });
     known.insert(key, (place, compiler.clone()));
     Ok(compiler)
+}
+
+/// What the machine can do at best, measured now: what an explanation is based on was measured once.
+pub fn figures(settings: &Settings) -> Result<String> {
+    let compiler = compiler(settings)?;
+    let (target, options) = (compiler.target(), compiler.options());
+    let figures = oxyfuel_engine::Figures::measure_on(target, options, compiler.device())?;
+    serde_json::to_string(&figures).map_err(|e| err!(Internal, "figures cannot be written: {e}"))
 }
 
 /// Gives memory that is kept for later calls back to the system; how many bytes that were.
@@ -309,6 +324,7 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
             mut signature,
             externals,
         } = oxyfuel_capture::import(&description, &options)?;
+        let graph = compiler.with_wanted_alignment(graph);
         let before = options.external.len();
         let frozen = match settings.frozen.is_empty() {
             true => None,

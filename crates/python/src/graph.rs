@@ -223,6 +223,11 @@ impl Inner {
         self.compiled.pool()
     }
 
+    /// Steps of recorded calls that need nothing of each other may be done at once.
+    pub fn branches(&self) -> bool {
+        self.compiled.settings.branches()
+    }
+
     /// The plan with as many threads as torch uses now.
     fn executable(&self, py: Python<'_>, torch: &Torch) -> PyResult<Arc<Executable>> {
         let compiled = &self.compiled;

@@ -3,11 +3,13 @@
 use crate::dlpack::{View, tensor};
 use crate::form::{Call, Form, Forms, Value, Window};
 use crate::graph::Inner;
+use crate::lanes;
 use crate::place::{Home, Place};
 use crate::torch::{Torch, vectorcall};
 use oxyfuel_base::{Code, Error, Id, Result, err};
 use oxyfuel_plan::{BufferHome, Plan, Step};
-use oxyfuel_runtime::execute::Host;
+use oxyfuel_runtime::device::Stream;
+use oxyfuel_runtime::execute::{Host, LANES};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
@@ -100,6 +102,18 @@ impl Host for Caller<'_, '_> {
         } else {
             self.py.detach(work)
         }
+    }
+
+    fn lanes(&mut self, stream: Stream) -> Option<[Stream; LANES]> {
+        match self.graph.branches() {
+            true => lanes::offered(stream),
+            false => None,
+        }
+    }
+
+    fn on_lane(&mut self, lane: usize) -> Result<()> {
+        let entered = lanes::enter(self.py, self.torch, lane);
+        self.keep(entered)
     }
 
     fn watches(&self) -> bool {

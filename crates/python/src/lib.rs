@@ -9,6 +9,7 @@
 //! | `compile.rs` | text to a plan |
 //! | `form.rs` | everything in a plan that Python needs, with numbers in it |
 //! | `frozen.rs` | what was computed once of frozen parameters |
+//! | `lanes.rs` | streams that recorded work may go to |
 //! | `host.rs` | Python as the host of a plan: memory and operators |
 //! | `graph.rs` | the callable |
 //! | `explain.rs` | what became of a graph |
@@ -24,6 +25,7 @@ mod form;
 mod frozen;
 mod graph;
 mod host;
+mod lanes;
 mod place;
 mod profile;
 mod torch;
@@ -80,6 +82,14 @@ mod _native {
         crate::compile::fingerprint(&settings).map_err(errors::raise)
     }
 
+    /// What the machine can do at best, measured now, as JSON; `null` where that cannot be measured.
+    #[pyfunction]
+    fn figures(py: Python<'_>, options: &str) -> PyResult<String> {
+        errors::caught(py, || {
+            crate::compile::figures(&crate::compile::Settings::read(options)?)
+        })
+    }
+
     /// Gives memory that is kept for later calls back to the system; how many bytes that were.
     #[pyfunction]
     fn trim(py: Python<'_>) -> usize {
@@ -90,6 +100,18 @@ mod _native {
     #[pyfunction]
     fn memory_summary(py: Python<'_>, device: &str) -> PyResult<String> {
         errors::caught(py, || crate::compile::memory_summary(device))
+    }
+
+    /// Offers streams to what this thread records, the first of them its own: steps that need nothing of each other are done at once. An empty list takes them back.
+    #[pyfunction]
+    fn offer_lanes(streams: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        crate::lanes::offer(streams)
+    }
+
+    /// How many lanes there are.
+    #[pyfunction]
+    fn lanes() -> usize {
+        oxyfuel_runtime::execute::LANES
     }
 
     /// The edits that our rules make in a described joint graph, as JSON. Its first `forward` results are the forward's; `own_random`: random numbers are ours to choose.

@@ -19,6 +19,8 @@ pub struct Torch {
     placed: Py<PyTuple>,
     /// `(index)`: the stream that operators of a GPU are put on now, as the driver's handle.
     stream: Py<PyAny>,
+    /// `(stream)`: operators of a GPU are put on it from now on.
+    set_stream: Py<PyAny>,
     /// `(tensor, shape, strides, offset)`: a window on a tensor.
     window: Py<PyAny>,
     /// `()`: how many threads torch's operators use.
@@ -53,6 +55,7 @@ impl Torch {
                 empty_strided_on: names.getattr("empty_strided")?.unbind(),
                 placed: PyTuple::new(py, ["dtype", "device"])?.unbind(),
                 stream: names.getattr("current_stream")?.unbind(),
+                set_stream: names.getattr("set_stream")?.unbind(),
                 window: names.getattr("window")?.unbind(),
                 threads: names.getattr("num_threads")?.unbind(),
                 profiled: names.getattr("profiler_enabled")?.unbind(),
@@ -110,6 +113,12 @@ impl Torch {
                 Ok(Stream(handle.extract()?))
             }
         }
+    }
+
+    /// Operators of a GPU are put on that stream from now on.
+    pub fn set_stream(&self, py: Python<'_>, stream: &Py<PyAny>) -> PyResult<()> {
+        vectorcall(py, &self.set_stream, &[stream.as_ptr()], None)?;
+        Ok(())
     }
 
     /// A window on a tensor, `offset` elements from its first.

@@ -127,6 +127,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Marks this moment in the order of the device's work on `stream`.
     fn mark(&self, stream: Stream) -> Result<Mark>;
 
+    /// What is asked on `stream` from now on is done behind the mark. A device with one queue does everything in order.
+    fn wait_for(&self, _mark: &Mark, _stream: Stream) -> Result<()> {
+        Ok(())
+    }
+
     /// The time between two marks of this device; waits for the later one.
     fn elapsed(&self, from: &Mark, to: &Mark) -> Result<Duration>;
 
@@ -229,10 +234,18 @@ pub trait LoadedKernel: fmt::Debug + Send + Sync {
     /// the device that holds what the kernel reads and writes, that nobody else writes, and that stays valid until the
     /// device is done with the kernel.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Whether a recorded launch is a piece of work a phase, which can be given other words. Otherwise it is one piece that stays as it was recorded.
+    fn follows(&self) -> bool {
+        true
+    }
 }
 
 /// Recorded work that a device does as one.
 pub trait Replayed: fmt::Debug + Send + Sync {
+    /// How many kernel launches were recorded.
+    fn kernels(&self) -> usize;
+
     /// Other words for the kernel launch of that number, counted in the order of recording, from the next time on.
     fn set_words(&mut self, launch: usize, words: &[u64]) -> Result<()>;
 

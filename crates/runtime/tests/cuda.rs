@@ -184,6 +184,8 @@ fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> 
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        written: vec![],
+        gemm: None,
         note: None,
     });
     Plan {
@@ -550,6 +552,8 @@ fn a_fault_has_a_code_of_its_own() {
             sources: vec![],
         },
         cost: Cost::NOTHING,
+        written: vec![],
+        gemm: None,
         note: None,
     };
     let well = gpu.load_ptx(&module(ADD, "add", 32, vec![])).unwrap();

@@ -132,6 +132,8 @@ fn add_kernel(machine_code: bool, grid: Expr) -> Kernel {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        written: vec![],
+        gemm: None,
         note: None,
     }
 }

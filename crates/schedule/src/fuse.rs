@@ -66,7 +66,14 @@ pub(crate) fn schedule_by(
         false => place(graph)?,
     };
     let overwrites = Overwrites::new(graph, &placements);
-    let mut fuser = Fuser::new(graph, &placements, &overwrites, &destinations, guide);
+    let mut fuser = Fuser::new(
+        graph,
+        target,
+        &placements,
+        &overwrites,
+        &destinations,
+        guide,
+    );
     for (id, node) in graph.nodes.iter() {
         fuser.visit(id, node)?;
         fuser.wait_for_readers(id, node);
@@ -106,6 +113,7 @@ pub(crate) struct Draft {
 
 pub(crate) struct Fuser<'a> {
     pub(crate) graph: &'a Graph,
+    target: &'a TargetDesc,
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
     pub(crate) destinations: &'a Destinations,
@@ -138,6 +146,7 @@ enum Seen {
 impl<'a> Fuser<'a> {
     fn new(
         graph: &'a Graph,
+        target: &'a TargetDesc,
         placements: &'a Placements,
         overwrites: &'a Overwrites,
         destinations: &'a Destinations,
@@ -153,6 +162,7 @@ impl<'a> Fuser<'a> {
         }
         Self {
             graph,
+            target,
             placements,
             overwrites,
             destinations,
@@ -370,6 +380,11 @@ impl<'a> Fuser<'a> {
                 }
                 None => grown.push((j, shape[j].clone())),
             }
+        }
+        if let GroupKind::Contraction(product) = draft.kind
+            && leaves(self.graph, product, self.target)
+        {
+            return None;
         }
         if let GroupKind::Contraction(_) | GroupKind::Convolution(_) = draft.kind {
             let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
@@ -850,5 +865,27 @@ pub(crate) fn result_dim(
         Op::IndexSelect { dim } if operand == 1 => *dim,
         Op::Embedding if operand == 1 => j,
         _ => rank.saturating_sub(operand_rank) + j,
+    }
+}
+
+/// Whether a library of the machine's computes the product.
+fn leaves(graph: &Graph, product: NodeId, target: &TargetDesc) -> bool {
+    let node = &graph.nodes[product];
+    let (Op::Mm | Op::Bmm) = node.op else {
+        return false;
+    };
+    let (a, out) = (graph.ty(node.inputs[0]), graph.ty(node.out()));
+    let sizes = |shape: &[Expr]| {
+        shape
+            .iter()
+            .map(Expr::as_const)
+            .collect::<Option<Vec<i64>>>()
+    };
+    match (sizes(&out.shape).as_deref(), sizes(&a.shape).as_deref()) {
+        (Some([m, n]), Some([_, k])) => target.leaves_product(a.dtype, [1, *m, *n, *k]),
+        (Some([batch, m, n]), Some([_, _, k])) => {
+            target.leaves_product(a.dtype, [*batch, *m, *n, *k])
+        }
+        _ => false,
     }
 }

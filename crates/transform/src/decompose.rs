@@ -105,7 +105,8 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
     rebuild.finish()
 }
 
-fn keep_name(graph: &Graph, old: ValueId, builder: &mut Builder, new: ValueId) {
+/// What is said of a value is said of the one in its place.
+pub(crate) fn keep_name(graph: &Graph, old: ValueId, builder: &mut Builder, new: ValueId) {
     let value = &graph.values[old];
     if let Some(name) = &value.name {
         builder.set_name(new, name);

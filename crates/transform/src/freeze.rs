@@ -15,6 +15,8 @@ use oxyfuel_graph::{
     Binary, Category, Graph, GraphOutput, Layout, Node, NodeId, Op, Rebuild, Users, Value, ValueId,
 };
 
+use crate::decompose::keep_name;
+
 /// Two graphs for one.
 #[derive(Clone, Debug)]
 pub struct Split {
@@ -160,11 +162,7 @@ fn fold(graph: &Graph) -> Result<Graph> {
             let by = rebuild.builder.mul(by, scale)?;
             out = rebuild.builder.binary(shift, out, by)?;
         }
-        let old = &graph.values[node.out()];
-        if let Some(name) = &old.name {
-            rebuild.builder.set_name(out, name);
-        }
-        rebuild.builder.set_layout(out, old.layout.clone());
+        keep_name(graph, node.out(), &mut rebuild.builder, out);
         rebuild.define(node.out(), out);
     }
     rebuild.finish()
@@ -208,11 +206,7 @@ fn pack(graph: &Graph, panels: &dyn Fn(&Graph, &Node) -> Option<i64>) -> Result<
         let n = usize::try_from(n).unwrap_or(0);
         let (a, bias) = (rebuild.get(a)?, bias.map(|v| rebuild.get(v)).transpose()?);
         let out = rebuild.builder.mm_panels(a, panels, n, bias)?;
-        let old = &graph.values[node.out()];
-        if let Some(name) = &old.name {
-            rebuild.builder.set_name(out, name);
-        }
-        rebuild.builder.set_layout(out, old.layout.clone());
+        keep_name(graph, node.out(), &mut rebuild.builder, out);
         rebuild.define(node.out(), out);
     }
     rebuild.finish()

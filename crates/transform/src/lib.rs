@@ -8,6 +8,8 @@
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
 //! | `freeze.rs` | what follows from frozen inputs alone becomes a graph of its own |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
+//! | `order.rs` | slices that an index puts, in the order of the index |
+//! | `products.rs` | products with a sum, as products and sums, where a library computes the products |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
@@ -22,6 +24,8 @@ mod concatenations;
 mod decompose;
 mod freeze;
 mod lookups;
+mod order;
+mod products;
 mod recurrences;
 mod reshapes;
 mod simplify;
@@ -33,6 +37,8 @@ pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};
 pub use freeze::{Split, freeze};
 pub use lookups::lookups;
+pub use order::puts_in_order;
+pub use products::products;
 pub use recurrences::recurrences;
 pub use reshapes::reshapes;
 pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use oxyfuel_base::{Arena, Result};
 use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Rebuild, ValueId};
 
+use crate::decompose::keep_name;
+
 /// A lookup moves when it takes at most one of so many elements along its dim: what is computed again is then small beside what is not written.
 const ONE_OF: i64 = 8;
 
@@ -36,11 +38,7 @@ pub fn lookups(graph: Graph) -> Result<Graph> {
         };
         rebuild.at(id);
         let out = moved.build(&graph, &mut rebuild, node)?;
-        let old = &graph.values[node.out()];
-        if let Some(name) = &old.name {
-            rebuild.builder.set_name(out, name);
-        }
-        rebuild.builder.set_layout(out, old.layout.clone());
+        keep_name(&graph, node.out(), &mut rebuild.builder, out);
         rebuild.define(node.out(), out);
     }
     rebuild.finish()

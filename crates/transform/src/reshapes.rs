@@ -14,6 +14,8 @@ use std::ops::Range;
 use oxyfuel_base::{Arena, Expr, Result};
 use oxyfuel_graph::{Category, Graph, NodeId, Op, Rebuild, Users, ValueId};
 
+use crate::decompose::keep_name;
+
 /// Moves every view for which it joins kernels in front of the elementwise work that it shows.
 pub fn reshapes(graph: Graph) -> Result<Graph> {
     let definitions = graph.definitions();
@@ -39,11 +41,7 @@ pub fn reshapes(graph: Graph) -> Result<Graph> {
         };
         rebuild.at(id);
         let out = risen.build(&graph, &mut rebuild)?;
-        let old = &graph.values[node.out()];
-        if let Some(name) = &old.name {
-            rebuild.builder.set_name(out, name);
-        }
-        rebuild.builder.set_layout(out, old.layout.clone());
+        keep_name(&graph, node.out(), &mut rebuild.builder, out);
         rebuild.define(node.out(), out);
     }
     rebuild.finish()

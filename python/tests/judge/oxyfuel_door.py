@@ -56,7 +56,10 @@ def _counted(compile_graph):
         code = compile_graph(*args, **kwargs)
         if _Seen.door is not None:
             _Seen.door.counts.graphs += 1
-            add_counts(_Seen.door.counts, code.run)
+            # A graph in segments has a code for each, and what stands between them has no plan.
+            for part in getattr(code, "codes", [code]):
+                if hasattr(part.run, "explain"):
+                    add_counts(_Seen.door.counts, part.run)
         return code
 
     counted.counted = True

@@ -34,15 +34,18 @@ struct Asked {
 
 /// Reads a call whose queries stand at `first`; `mask`, `dropout` and `causal` say where the others do.
 fn asked(c: &mut Call<'_>, first: usize, [mask, dropout, causal]: [usize; 3]) -> Result<Asked> {
-    match c.products {
-        Products::Own => {}
-        Products::Host | Products::Faster => choice::attention()?,
-    }
     let operands = [
         c.tensor(first, "query")?,
         c.tensor(first + 1, "key")?,
         c.tensor(first + 2, "value")?,
     ];
+    match c.products {
+        Products::Own => {}
+        Products::Host => return refuse("fused attention runs in the host's library"),
+        // Gradients stand before the queries.
+        Products::Faster if first > 0 => choice::attention_backward()?,
+        Products::Faster => choice::attention(c, operands)?,
+    }
     if c.float(dropout, "dropout_p", 0.0)? != 0.0 {
         return refuse("dropout inside of attention");
     }

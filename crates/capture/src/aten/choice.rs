@@ -7,26 +7,59 @@ use oxyfuel_graph::{Category, Device, ValueId};
 /// Products of so few rows read a weight where it lies, frozen or not, and were not measured against the host's library.
 const FEW: i64 = 16;
 
-/// A product of matrices: ours where the weight is frozen, since its copy into panels is then made once.
+/// Rows up to which a product with a weight that may change was measured to be faster than the host's, and elements from which on a weight comes from memory at each call.
+const MANY: i64 = 256;
+const LARGE: i64 = 1 << 18;
+
+/// A product of matrices: ours where the weight is frozen, since its copy into panels is then made once, and where some rows meet a large weight, which is then read as fast as memory gives it.
 pub(super) fn product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     on_cpu(c, a)?;
     known(c, &[a, b])?;
-    let ty = c.b.ty(a);
-    let many = ty.rank() == 2 && ty.shape[0].as_const().is_some_and(|rows| rows > FEW);
-    match ty.dtype == DType::F32 && many && is_frozen(c, b) {
+    let (left, right) = (c.b.ty(a), c.b.ty(b));
+    let number = |n: &Expr| n.as_const().unwrap_or(0);
+    let rows = match left.rank() {
+        2 => number(&left.shape[0]),
+        _ => 0,
+    };
+    let elements = right.shape.iter().map(number);
+    let large = elements.fold(1, i64::saturating_mul) >= LARGE;
+    let weight = weight(c, b);
+    let free = weight.is_some() && large && rows <= MANY;
+    let frozen = weight.is_some_and(|w| c.b.graph().values[w].frozen);
+    match left.dtype == DType::F32 && rows > FEW && (frozen || free) {
         true => Ok(()),
         false => refuse("products run in the host's library"),
     }
 }
 
-/// Not measured in whole models yet.
+/// A whole model of ours was slower than one of the host's with channels last, frozen or not.
 pub(super) fn convolution() -> Result<()> {
     refuse("convolutions run in the host's library")
 }
 
+/// Multiply-adds of the smallest attention that was measured, with some room: 12 heads of 128 queries and keys have three times as many. What its kernel works in is more than what smaller ones hold.
+const WORK: i64 = 1 << 22;
+
+/// Attention: ours where rows of queries fill the blocks of its kernel.
+pub(super) fn attention(c: &Call<'_>, operands: [ValueId; 3]) -> Result<()> {
+    let queries = c.b.ty(operands[0]);
+    on_cpu(c, operands[0])?;
+    known(c, &operands)?;
+    let keys = c.b.ty(operands[1]);
+    let number = |n: &Expr| n.as_const().unwrap_or(0);
+    let many = queries.rank() == 4 && keys.rank() == 4 && number(&queries.shape[2]) > FEW;
+    let sizes = queries.shape.iter().map(number);
+    let work = sizes.fold(1, i64::saturating_mul);
+    let work = work.saturating_mul(keys.shape.get(2).map_or(0, number));
+    match queries.dtype == DType::F32 && many && work >= WORK {
+        true => Ok(()),
+        false => refuse("fused attention runs in the host's library"),
+    }
+}
+
 /// Not measured in whole models yet.
-pub(super) fn attention() -> Result<()> {
-    refuse("fused attention runs in the host's library")
+pub(super) fn attention_backward() -> Result<()> {
+    refuse("gradients of fused attention are computed in the host's library")
 }
 
 fn on_cpu(c: &Call<'_>, x: ValueId) -> Result<()> {
@@ -50,17 +83,15 @@ fn known(c: &Call<'_>, values: &[ValueId]) -> Result<()> {
     }
 }
 
-/// Whether a value is a frozen input, seen in any way.
-fn is_frozen(c: &Call<'_>, mut value: ValueId) -> bool {
+/// The input that a value is, seen in any way.
+fn weight(c: &Call<'_>, mut value: ValueId) -> Option<ValueId> {
     let graph = c.b.graph();
     loop {
-        if graph.values[value].frozen {
-            return true;
-        }
         let mut nodes = graph.nodes.values().rev();
         match nodes.find(|node| node.outputs.contains(&value)) {
+            None => return Some(value),
             Some(node) if node.op.category() == Category::View => value = node.inputs[0],
-            _ => return false,
+            Some(_) => return None,
         }
     }
 }

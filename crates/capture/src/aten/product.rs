@@ -104,7 +104,8 @@ fn convolution(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     let (x, weight) = (c.tensor(0, "input")?, c.tensor(1, "weight")?);
     match c.products {
         Products::Own => {}
-        Products::Host | Products::Faster => choice::convolution()?,
+        Products::Host => return refuse("convolutions run in the host's library"),
+        Products::Faster => choice::convolution()?,
     }
     if c.flag(6, "transposed", false)? {
         return refuse("transposed convolutions run in the host's library");

@@ -280,13 +280,34 @@ impl KernelBuilder {
         order: Order,
         body: impl FnOnce(&Self),
     ) {
+        self.add_phase(grid, order, false, body);
+    }
+
+    /// A phase whose stores may fall on one element; one of them stays.
+    pub fn phase_overlapping<E: Into<Expr>>(
+        &self,
+        grid: impl IntoIterator<Item = E>,
+        body: impl FnOnce(&Self),
+    ) {
+        self.add_phase(grid, Order::Plain, true, body);
+    }
+
+    fn add_phase<E: Into<Expr>>(
+        &self,
+        grid: impl IntoIterator<Item = E>,
+        order: Order,
+        overlaps: bool,
+        body: impl FnOnce(&Self),
+    ) {
         let ((), body) = self.in_block(|k| body(k));
         let grid = grid.into_iter().map(Into::into).collect();
-        self.state
-            .borrow_mut()
-            .program
-            .phases
-            .push(Phase { grid, order, body });
+        let phase = Phase {
+            grid,
+            order,
+            overlaps,
+            body,
+        };
+        self.state.borrow_mut().program.phases.push(phase);
     }
 
     /// Runs `f` with a new innermost block, and returns what it appended.

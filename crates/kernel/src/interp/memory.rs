@@ -36,7 +36,7 @@ impl Storage<'_> {
     }
 }
 
-/// Several instances read the element.
+/// Several instances read the element, or wrote it in a phase whose stores overlap.
 const MANY: u32 = u32::MAX;
 /// The element is under atomic updates.
 const ATOMIC: u32 = u32::MAX - 1;
@@ -71,6 +71,8 @@ pub(super) struct Memory<'a> {
 pub(super) struct Toucher<'c> {
     /// The number of the instance in this phase, from 1.
     pub instance: u32,
+    /// Other instances of the phase may write the same element: one stays.
+    pub overlaps: bool,
     pub stamp: Stamp,
     pub clock: &'c Clock,
     /// The access goes past the ordinary path (copy engine, asynchronous product): ordinary writes must have been fenced.
@@ -179,10 +181,11 @@ impl<'a> Memory<'a> {
         let i = self.check(at)?;
         if let Some(owners) = &mut self.owners {
             let (writer, reader) = (owners.writer[i], owners.reader[i]);
-            if (writer != 0 && writer != by.instance) || (reader != 0 && reader != by.instance) {
+            let another = writer != 0 && writer != by.instance;
+            if (another && !by.overlaps) || (reader != 0 && reader != by.instance) {
                 return Err(self.race(i, "is touched by two instances, one of which writes it"));
             }
-            owners.writer[i] = by.instance;
+            owners.writer[i] = if another { MANY } else { by.instance };
         }
         if let Some(stamps) = &mut self.stamps {
             let early = stamps.write[i]

@@ -5,7 +5,7 @@
 //!
 //! * touching an element outside of its memory ([`Code::OutOfBounds`](oxyfuel_base::Code));
 //! * reading what nobody wrote: workspaces, write-only buffers, allocations (`UninitializedRead`);
-//! * races (`DataRace`): two instances of a phase and one element, unless both only read or both are atomic; equal positions of a scatter; in shared memory, accesses that no
+//! * races (`DataRace`): two instances of a phase and one element, unless both only read or both are atomic; equal positions of a scatter (in a phase that overlaps, stores of one element are none, and the one that ran last stays); in shared memory, accesses that no
 //!   sync, barrier, group wait or fence orders; reading an accumulator before its `mma_wait`;
 //! * a deadlock of roles, or a barrier used wrongly (`InvalidKernel`); running longer than the limit (`StepLimit`).
 //!

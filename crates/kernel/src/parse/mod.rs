@@ -577,8 +577,14 @@ impl<'t> Parser<'t> {
                 ));
             }
         };
+        let overlaps = self.eat_word("overlapping");
         let body = self.block()?;
-        self.program.phases.push(Phase { grid, order, body });
+        self.program.phases.push(Phase {
+            grid,
+            order,
+            overlaps,
+            body,
+        });
         Ok(())
     }
 

@@ -43,6 +43,8 @@ fn plan(bytes: i64) -> Plan {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        written: vec![],
+        gemm: None,
         note: None,
     });
     let launch = |first: BufferId| Step::Launch {

@@ -194,6 +194,10 @@ pub struct Replay {
 unsafe impl Sync for Replay {}
 
 impl Replayed for Replay {
+    fn kernels(&self) -> usize {
+        Self::kernels(self)
+    }
+
     fn set_words(&mut self, launch: usize, words: &[u64]) -> Result<()> {
         Self::set_words(self, launch, words)
     }

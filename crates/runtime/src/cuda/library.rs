@@ -4,17 +4,31 @@
 pub const CUBLAS_LT: &[&str] = if cfg!(windows) {
     &["cublasLt64_13.dll", "cublasLt64_12.dll"]
 } else {
-    &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]
+    &[
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+        "libcublasLt.so",
+        "/usr/local/cuda/lib64/libcublasLt.so",
+    ]
 };
+
+/// Those of the libraries that can be loaded, with their names.
+pub(super) fn opened<'a>(
+    libraries: &'a [&'a str],
+) -> impl Iterator<Item = (&'a str, libloading::Library)> {
+    libraries.iter().filter_map(|name| {
+        // SAFETY: loading runs the library's own start-up code; the names given are the vendor's library.
+        let library = unsafe { libloading::Library::new(*name) }.ok()?;
+        Some((*name, library))
+    })
+}
 
 /// The first of these libraries that can be loaded, and the version that it says it is.
 pub fn cublas_lt(libraries: &[&str]) -> Option<(String, usize)> {
-    libraries.iter().find_map(|name| {
-        // SAFETY: loading runs the library's own start-up code; the names given are the vendor's library.
-        let library = unsafe { libloading::Library::new(*name) }.ok()?;
+    opened(libraries).find_map(|(name, library)| {
         // SAFETY: the type of the function is the one that the vendor's documentation gives it.
         let version = unsafe { library.get::<extern "C" fn() -> usize>("cublasLtGetVersion") };
-        Some(((*name).to_owned(), version.ok()?()))
+        Some((name.to_owned(), version.ok()?()))
     })
 }
 

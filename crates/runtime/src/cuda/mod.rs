@@ -20,6 +20,7 @@ mod context;
 mod driver;
 #[cfg(test)]
 mod fake;
+mod gemm;
 mod graph;
 mod launches;
 mod library;
@@ -45,6 +46,7 @@ use crate::memory::{Caching, MemoryOptions, MemoryStats};
 use crate::storage::Storage;
 use abi::{CuStream, device_attribute};
 use context::Context;
+use gemm::GemmKernel;
 use memory::{DeviceMemory, Pinned};
 use oxyfuel_base::{Code, Result, ensure, err};
 use oxyfuel_plan::{Artefact, Kernel, PtxModule};
@@ -189,6 +191,11 @@ impl CudaDevice {
     /// What it is.
     pub fn info(&self) -> &CudaInfo {
         &self.info
+    }
+
+    /// Whether the vendor's library of matrix products is there.
+    pub fn has_product_library(&self) -> bool {
+        gemm::library().is_some()
     }
 
     /// Free and total bytes, as the driver sees them.
@@ -389,10 +396,16 @@ impl Device for CudaDevice {
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
         match &kernel.artefact {
             Artefact::Ptx(ptx) => {
+                let label = launches::label(kernel);
+                if let Some(gemm) = &kernel.gemm
+                    && let Ok(loaded) = GemmKernel::new(&self.context, gemm, ptx, label.clone())
+                {
+                    return Ok(Box::new(loaded));
+                }
                 let loaded = self
                     .load_ptx(ptx)
                     .map_err(|error| error.context(format_args!("kernel {}", kernel.name)))?;
-                Ok(Box::new(loaded.called(launches::label(kernel))))
+                Ok(Box::new(loaded.called(label)))
             }
             Artefact::MachineCode(_) | Artefact::Interpreted => Err(err!(
                 DeviceMismatch,
@@ -506,6 +519,13 @@ impl Device for CudaDevice {
     fn mark(&self, stream: Stream) -> Result<Mark> {
         tape::refuse(self.id(), "a mark in time")?;
         Ok(Mark(MarkKind::Cuda(self.event(stream, EventUse::Timing)?)))
+    }
+
+    fn wait_for(&self, mark: &Mark, stream: Stream) -> Result<()> {
+        match &mark.0 {
+            MarkKind::Cuda(event) => event.hold_up(raw(stream)),
+            MarkKind::Clock(_) => Err(err!(DeviceMismatch, "a mark of another device")),
+        }
     }
 
     fn elapsed(&self, from: &Mark, to: &Mark) -> Result<Duration> {

@@ -57,9 +57,7 @@ impl OwnStream {
 
     /// What is asked on this stream from now on waits for the event.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
-        let entered = self.context.enter()?;
-        // SAFETY: both handles are alive.
-        unsafe { entered.driver().stream_wait(self.raw, event.raw, 0) }
+        event.hold_up(self.raw)
     }
 }
 
@@ -106,6 +104,13 @@ impl Event {
         // SAFETY: the event was just created; the stream is the caller's.
         unsafe { entered.driver().event_record(raw, stream) }?;
         Ok(event)
+    }
+
+    /// What is asked on the stream from now on waits for it.
+    pub(super) fn hold_up(&self, stream: CuStream) -> Result<()> {
+        let entered = self.context.enter()?;
+        // SAFETY: the event lives as long as `self`; the stream is the caller's.
+        unsafe { entered.driver().stream_wait(stream, self.raw, 0) }
     }
 
     /// Waits for it.

@@ -557,6 +557,8 @@ fn plan(result: i64, arena: i64) -> Plan {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        written: vec![],
+        gemm: None,
         note: None,
     });
     let args = [out, between].map(|buffer| ArgRef::Buffer {

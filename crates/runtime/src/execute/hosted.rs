@@ -10,6 +10,7 @@
 //! A call of the host may give symbols their numbers (a size that depends on data). The steps after it then belong to another
 //! instance; nothing in the arena lives across such a step.
 
+use super::branches::LANES;
 use super::instance::{Home, Instance, ReadyStep};
 use super::{Program, Ready, Watch, Workspace};
 use crate::device::Stream;
@@ -37,6 +38,15 @@ pub trait Host {
     fn release(&mut self, buffer: usize);
     /// Runs our kernels, which move about so many bytes: a host that holds a lock lets it go meanwhile.
     fn compute(&mut self, bytes: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()>;
+    /// Where work that is recorded on `stream` now may go besides, so that steps which need nothing of each other are done at once: all lanes, the first is the stream itself. `None`: it stays in the order
+    /// of the plan.
+    fn lanes(&mut self, _stream: Stream) -> Option<[Stream; LANES]> {
+        None
+    }
+    /// What the host does from now on, it does on that lane.
+    fn on_lane(&mut self, _lane: usize) -> Result<()> {
+        Ok(())
+    }
     /// Whether it wants to know of each step: they run one by one then, between [`Self::begin`] and [`Self::end`].
     fn watches(&self) -> bool {
         false
@@ -87,6 +97,11 @@ pub(super) fn segments(plan: &Plan, instance: &Instance, bytes: &[u64]) -> Vec<S
     } else {
         whole
     }
+}
+
+/// Every step by itself.
+pub(super) fn each_step(plan: &Plan, instance: &Instance) -> Vec<Segment> {
+    cut(plan, instance, &vec![0; instance.steps.len()], &|_| true)
 }
 
 /// The most bytes that the host holds at once, and those that it holds at the end.
@@ -225,6 +240,17 @@ impl Program {
                 *address = inputs[input];
             }
         }
+        if let Some(streams) = host
+            .lanes(stream)
+            .filter(|_| self.may_branch(&ready, host, stream))
+        {
+            let instance = &ready.instance;
+            // SAFETY: promised by the caller.
+            let ran =
+                unsafe { self.run_branched(instance, &mut workspace, host, numbers, streams) };
+            ready.put(workspace);
+            return ran;
+        }
         let mut call = match profile::is_on() && !self.device.is_recording(stream) {
             true => Some(profile::Call::begin(&self.device)?),
             false => None,
@@ -305,6 +331,13 @@ impl Program {
             call.end(&self.plan);
         }
         ran
+    }
+
+    /// Whether steps may be done in another order than the plan's: it is recorded, it is known whole, and nobody looks on.
+    fn may_branch(&self, ready: &Ready, host: &dyn Host, stream: Stream) -> bool {
+        ready.instance.steps.len() == self.plan.steps.len()
+            && !host.watches()
+            && self.device.is_recording(stream)
     }
 
     /// What follows a call of the host: a wait, where each step is waited for, and a mark of who profiles.

@@ -18,6 +18,7 @@
 
 mod border;
 mod bound;
+mod branches;
 mod donate;
 mod hosted;
 mod instance;
@@ -25,6 +26,7 @@ mod limit;
 mod replay;
 
 pub use bound::Bound;
+pub use branches::LANES;
 pub use hosted::{Host, LATER};
 pub use replay::ReplayStats;
 

@@ -8,14 +8,14 @@
 //!
 //! The words of a launch hold every address it touches, so comparing them is all that a replay needs to be right: inputs
 //! are never copied, results are new tensors as ever, and tensors that stay where they are cost nothing. What cannot be
-//! changed in place (copies, and launches with tensor maps, which are built from addresses) is recorded again where it moved.
+//! changed in place (copies, launches with tensor maps, which are built from addresses, and those of libraries) is recorded again where it moved.
 //!
 //! A recording belongs to a workspace, as the arena that it works in does: two calls at once have one each.
 
 use super::instance::{Instance, ReadyStep};
 use super::{Program, Watch, Workspace};
 use crate::device::Replayed;
-use oxyfuel_base::{Error, Result};
+use oxyfuel_base::{Error, Result, ensure};
 use std::fmt;
 use std::sync::PoisonError;
 
@@ -108,7 +108,7 @@ impl Program {
             }
             Replay::Recorded(mut recorded) => {
                 fill(instance, workspace);
-                match recorded.follow(instance, workspace)? {
+                match recorded.follow(self, instance, workspace)? {
                     true => recorded,
                     // SAFETY: promised by the caller.
                     false => unsafe { self.record(instance, workspace) }?,
@@ -145,12 +145,31 @@ impl Program {
         });
         workspace.stream = stream;
         let work = work?;
+        let expected = instance.steps.iter().map(|step| self.pieces(step));
+        let (expected, found) = (expected.sum::<usize>(), work.kernels());
+        ensure!(
+            expected == found,
+            CaptureBroken,
+            "{found} kernels were recorded where {expected} were expected"
+        );
         self.count(|stats| stats.recorded += 1);
         Ok(Recorded {
             work,
             words: workspace.words.clone(),
             copies: copies(instance, workspace).collect(),
         })
+    }
+
+    /// Kernel launches of a step.
+    fn pieces(&self, step: &ReadyStep) -> usize {
+        match step {
+            ReadyStep::Launch { kernel, grids, .. } if self.kernels[*kernel].follows() => {
+                // One a phase, but for phases without instances.
+                grids.iter().filter(|grid| grid.total() > 0).count()
+            }
+            ReadyStep::Launch { .. } => 1,
+            ReadyStep::Copy { .. } | ReadyStep::External => 0,
+        }
     }
 
     /// # Safety
@@ -164,23 +183,30 @@ impl Program {
 
 impl Recorded {
     /// Takes over the words of a call; `false` where something moved that has to be recorded again.
-    fn follow(&mut self, instance: &Instance, workspace: &Workspace) -> Result<bool> {
+    fn follow(
+        &mut self,
+        program: &Program,
+        instance: &Instance,
+        workspace: &Workspace,
+    ) -> Result<bool> {
         if !copies(instance, workspace).eq(self.copies.iter().copied()) {
             return Ok(false);
         }
         let mut first = 0;
         for step in &instance.steps {
+            let behind = first + program.pieces(step);
             let ReadyStep::Launch {
-                words, grids, maps, ..
+                kernel,
+                words,
+                maps,
+                ..
             } = step
             else {
                 continue;
             };
-            // A launch is one piece of work a phase, but for phases without instances.
-            let behind = first + grids.iter().filter(|grid| grid.total() > 0).count();
             let now = &workspace.words[words.clone()];
             if now != &self.words[words.clone()] {
-                if !maps.is_empty() {
+                if !maps.is_empty() || !program.kernels[*kernel].follows() {
                     return Ok(false);
                 }
                 for launch in first..behind {

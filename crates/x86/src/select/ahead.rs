@@ -5,7 +5,7 @@
 //! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{CacheHint, Index, Inst, Op, Val};
+use oxyfuel_kernel::ir::{Index, Inst, Op, Val};
 
 use super::nest::{Ctx, Window};
 use super::run::{Axis, Nest, Sink, effect_key};
@@ -44,6 +44,11 @@ impl<'p> Select<'p, '_> {
         let later = c.nest.last_stage(v) > Some(1);
         let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
         let Some(apart) = self.apart(w) else {
+            if let Some(further) = self.next_round(w.base, w.size)
+                && self.jumps(c, w)
+            {
+                return self.ask(c, w, copy, further, X::PrefetchT1);
+            }
             let own = row(c.nest.vector.as_slice());
             if (again || c.nest.staged.is_empty()) && (SHORT..=NEAR).contains(&own) {
                 self.ask_next_row(c, v, w, copy)?;
@@ -107,7 +112,7 @@ impl<'p> Select<'p, '_> {
         for sink in self.staged_sinks(c, c.stage + 1) {
             let Sink::Effect(
                 inst @ Inst {
-                    op: Op::Store { access, hint, .. },
+                    op: Op::Store { access, .. },
                     ..
                 },
             ) = sink
@@ -118,8 +123,8 @@ impl<'p> Select<'p, '_> {
             let first = i64::from(copy * c.nest.lanes) * w.size;
             let row = c.axes.extent[vector] * w.size;
             let along = w.dims.contains(&(Some(vector), Index::Const(1)));
-            if *hint != CacheHint::Streaming
-                && along
+            if along
+                && !self.will_stream(c, inst, vector, c.stage + 1)
                 && first % LINE == 0
                 && (WRITTEN..=MOST).contains(&row)
             {

@@ -9,6 +9,7 @@ use oxyfuel_kernel::ir::{Block, BufferMode, Index, Inst, Op, Val};
 use super::amx::Matrix;
 use super::eval::raw;
 use super::mma::Rows;
+use super::panels::Around;
 use super::{Def, Select, slot};
 use crate::emit::lane_bytes;
 use crate::mir::{A, Cond, Mem, Op as X, Reg, Width};
@@ -333,7 +334,13 @@ impl<'p> Select<'p, '_> {
         self.e.g(X::Cmp, &[counter.into(), end.into()]);
         self.e.f.jump(Cond::Ge, done);
         self.e.f.bind(head);
+        self.loops.push(Around {
+            counter: *iv,
+            step: *step,
+            times: self.rounds(*lo, *hi, *step),
+        });
         self.inside(body, &homes)?;
+        self.loops.pop();
         self.depth -= 1;
         self.e.gpr_imm(X::AddI, X::Add, counter, *step);
         self.e.g(X::Cmp, &[counter.into(), end.into()]);

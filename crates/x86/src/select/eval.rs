@@ -610,9 +610,12 @@ impl<'p> Select<'p, '_> {
             return self.store_one(c, &w, dtype, r, all);
         };
         all = self.with_tail(c, all);
-        self.ask_ahead_to_write(c, &w, copy)?;
+        let streaming = all.is_none() && self.streams(c, access, dim, dtype, hint);
+        if !streaming {
+            self.ask_ahead_to_write(c, &w, copy)?;
+        }
         let (mem, stride) = self.place(c, &w, copy)?;
-        let whole = stride == Index::Const(1) && all.is_none() && hint != CacheHint::Streaming;
+        let whole = stride == Index::Const(1) && all.is_none() && !streaming;
         let r = match exact {
             Some(_) if whole => {
                 self.e.store_rounded_bf16(mem, r, c.nest.lanes);
@@ -622,11 +625,6 @@ impl<'p> Select<'p, '_> {
             None => r,
         };
         if stride == Index::Const(1) {
-            let bytes = i64::from(c.nest.lanes) * dtype.size() as i64;
-            let streaming = hint == CacheHint::Streaming
-                && all.is_none()
-                && bytes >= 16
-                && self.aligned(access, dim, bytes);
             self.streamed |= streaming;
             return self.e.store(dtype, mem, r, c.nest.lanes, all, streaming);
         }

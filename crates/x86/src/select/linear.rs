@@ -74,6 +74,13 @@ impl Select<'_, '_> {
         Some(step)
     }
 
+    /// By how much a scalar grows when another one does by one; `None` where that cannot be said.
+    pub fn factor(&self, v: Val, of: Val) -> Option<i64> {
+        let sum = self.sum(v, 0)?;
+        let term = sum.terms.iter().find(|term| term.0 == of);
+        Some(term.map_or(0, |term| term.1))
+    }
+
     /// Whether two windows are certainly one, though each may have computed its place for itself.
     pub fn same_window(&self, a: &Access, b: &Access) -> bool {
         let equal = |a: Index, b: Index| a == b || self.difference(a, b) == Some(0);

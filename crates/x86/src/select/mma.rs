@@ -7,6 +7,7 @@
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
 
+use super::panels::Next;
 use super::values::operands;
 use super::{Def, Select};
 use crate::emit::lane_bytes;
@@ -41,6 +42,8 @@ pub struct Operand {
     /// Dims along the depth, the slowest first: extent and distance.
     pub depth: Vec<(i64, Stride)>,
     pub side: Vec<(i64, Stride)>,
+    /// What the loop around it reads next.
+    pub next: Option<Next>,
 }
 
 impl<'p> Select<'p, '_> {
@@ -124,8 +127,18 @@ impl<'p> Select<'p, '_> {
             let m = self.amx_open(*acc, *acc)?;
             self.defs.insert(*acc, Def::Matrix(m));
         }
+        let next = match b {
+            MmaOperand::Mem { access, .. } => {
+                let size = self.p.mem(access.mem)?.dtype.size() as i64;
+                self.next_panel(access, size)
+            }
+            MmaOperand::Tile(_) => None,
+        };
         let a = self.operand(a, true)?;
-        let b = self.operand(b, false)?;
+        let b = Operand {
+            next,
+            ..self.operand(b, false)?
+        };
         self.product(&a, &b, *acc, inst.results[0])
     }
 
@@ -200,6 +213,7 @@ impl<'p> Select<'p, '_> {
             pointer,
             depth: Vec::new(),
             side: Vec::new(),
+            next: None,
         };
         for (d, dim) in dims.iter().enumerate() {
             let entry = (ty.shape[d], Stride::Bytes(strides[d] * size));
@@ -248,6 +262,7 @@ impl<'p> Select<'p, '_> {
             pointer,
             depth: Vec::new(),
             side: Vec::new(),
+            next: None,
         };
         for (d, dim) in dims.iter().enumerate() {
             if access.shape[d] == 1 {
@@ -529,11 +544,15 @@ impl<'p> Select<'p, '_> {
             None
         };
         let head = self.e.f.label();
+        let ahead = ahead(b, depth, vectors * lanes);
+        let next = match ahead {
+            Some(row) => self.ask_next(b, row * unroll, times)?,
+            None => None,
+        };
         if count.is_some() {
             self.e.f.push(Item::Align);
             self.e.f.bind(head);
         }
-        let ahead = ahead(b, depth, vectors * lanes);
         for k in 0..unroll {
             self.one_step(a, b, block, &left, &right, k)?;
             if let Some(row) = ahead {
@@ -542,6 +561,9 @@ impl<'p> Select<'p, '_> {
                     self.e.f.inst(X::PrefetchT0, Width::X, &[there.into()]);
                 }
             }
+        }
+        if let Some(next) = &next {
+            self.ask_lines(next);
         }
         self.advance(&mut left, unroll);
         self.advance(&mut right, unroll);

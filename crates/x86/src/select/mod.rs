@@ -21,6 +21,8 @@ mod lookup;
 mod mma;
 mod nest;
 mod once;
+mod panels;
+mod past;
 mod prepare;
 mod reduce;
 mod run;
@@ -159,6 +161,8 @@ pub(crate) struct Select<'p, 'a> {
     /// How many loops of the program stand around what is being taken, and stood around each value.
     pub depth: u32,
     pub born: Values<u32>,
+    /// The loops of the program around what is being taken, the outermost first.
+    pub loops: Vec<panels::Around>,
     pub kept_registers: FxHashMap<Val, Reg>,
     pub kept_scratch: FxHashMap<Val, u32>,
     pub kept_strides: FxHashMap<Val, Vec<i64>>,
@@ -198,6 +202,7 @@ impl<'p, 'a> Select<'p, 'a> {
             uses: reads.to_vec(),
             reads,
             depth: 0,
+            loops: Vec::new(),
             born: Values::new(p.values.len()),
             kept_registers: FxHashMap::default(),
             kept_scratch: FxHashMap::default(),

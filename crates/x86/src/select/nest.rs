@@ -24,6 +24,26 @@ pub enum Bound {
     Dynamic(Reg),
 }
 
+/// The part of the vector axis that a loop runs over.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    /// So many elements, fewer than a vector has, get a step of their own before the others.
+    first: Option<Reg>,
+    bound: Bound,
+    /// Vectors past a dynamic bound count too (as fills), up to the axis's extent.
+    beyond: bool,
+}
+
+impl Stretch {
+    fn of(bound: Bound) -> Self {
+        Self {
+            first: None,
+            bound,
+            beyond: false,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct LoopLevel {
     pub axis: Option<Axis>,
@@ -60,6 +80,8 @@ pub struct Ctx<'n, 'p> {
     pub tail: Option<Reg>,
     /// Whether bounds along the vector axis must be tested.
     pub test_bounds: bool,
+    /// Whether the vector loop begins where a vector of the one store in it is whole.
+    pub begins_whole: bool,
     /// Bounds that the loops themselves keep: axis and the index that limits it.
     pub kept: Vec<(Axis, Index)>,
     /// A staged axis whose loops end at this scalar.
@@ -99,6 +121,7 @@ impl<'p> Select<'p, '_> {
             vector_level: None,
             tail: None,
             test_bounds: false,
+            begins_whole: false,
             kept: Vec::new(),
             limited: None,
             stage: 0,
@@ -239,9 +262,8 @@ impl<'p> Select<'p, '_> {
                 let bound = self.parallel_bound(c, axis)?;
                 let cost = c.nest.cost.iter().sum();
                 let unroll = self.unroll(c, axis, cost, false);
-                self.vector_loop(c, axis, bound, unroll, false, |s, c, copies| {
-                    s.stages(c, copies)
-                })
+                let all = Stretch::of(bound);
+                self.vector_loop(c, axis, all, unroll, |s, c, copies| s.stages(c, copies))
             }
             Some(_) | None => self.stages(c, 1),
         }
@@ -356,14 +378,12 @@ impl<'p> Select<'p, '_> {
     }
 
     /// A loop over the vector axis: whole groups of `unroll` vectors, what is left of them, and a partial vector.
-    /// `beyond`: vectors past a dynamic bound count too (as fills), up to the axis's extent.
     fn vector_loop(
         &mut self,
         c: &mut Ctx<'_, 'p>,
         axis: Axis,
-        bound: Bound,
+        stretch: Stretch,
         unroll: u32,
-        beyond: bool,
         mut body: impl FnMut(&mut Self, &mut Ctx<'_, 'p>, u32) -> Result<()>,
     ) -> Result<()> {
         let lanes = i64::from(c.nest.lanes);
@@ -383,6 +403,19 @@ impl<'p> Select<'p, '_> {
                 s.close(c, 1);
                 Ok(())
             };
+        let Stretch {
+            first,
+            mut bound,
+            beyond,
+        } = stretch;
+        if let Some(first) = first {
+            let before = self.e.lanes_below(first);
+            chunk(self, c, 1, Some(before))?;
+            self.e.f.copy(Width::X, counter, first);
+            if let Bound::Static(n) = bound {
+                bound = Bound::Dynamic(self.e.imm(n));
+            }
+        }
         match bound {
             Bound::Static(n) => {
                 let full = n / lanes;
@@ -549,8 +582,20 @@ impl<'p> Select<'p, '_> {
         };
         let bound = self.staged_bound(c, axis)?;
         let ends = c.limited.is_some_and(|(limited, _)| limited == axis);
-        let beyond = !ends && bound != Bound::Static(c.axes.extent[axis]);
-        self.vector_loop(c, axis, bound, copies, beyond, |s, c, n| s.work(c, n, work))
+        let whole = bound == Bound::Static(c.axes.extent[axis]);
+        let first = match whole {
+            true => self.before_whole(c, axis)?,
+            false => None,
+        };
+        let stretch = Stretch {
+            first,
+            bound,
+            beyond: !ends && !whole,
+        };
+        c.begins_whole = first.is_some();
+        self.vector_loop(c, axis, stretch, copies, |s, c, n| s.work(c, n, work))?;
+        c.begins_whole = false;
+        Ok(())
     }
 
     /// The part of a staged vector axis in which every access is inside its bounds.

@@ -102,6 +102,7 @@ impl<'p> Select<'p, '_> {
             .e
             .gpr(X::Lea, &[Mem::at(self.scratch, offset as i32).into()]);
         let next = self.apart_of(access.base, size);
+        let next = next.or_else(|| self.next_round(access.base, size));
         // Rows of squares along the far dim, and in each of them squares along the near one.
         let band = self.e.copy_gpr(apart);
         let rows = self.e.imm(lanes);
@@ -137,7 +138,7 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    /// One square: rows `apart` from each other become columns, written in rows of `step` bytes. `next` bytes on, where that is known, the next instance will read.
+    /// One square: rows `apart` from each other become columns, written in rows of `step` bytes. `next` bytes on, where that is known, the next instance or round will read.
     fn square(
         &mut self,
         dtype: oxyfuel_base::DType,

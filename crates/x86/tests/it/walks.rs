@@ -2,7 +2,7 @@
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::Tile;
-use oxyfuel_kernel::ir::{BinaryOp, BufferMode};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, ReduceOp};
 
 use crate::programs::{agree, kernel};
 
@@ -166,6 +166,43 @@ fn stores_round_to_bf16_in_every_range() {
                 "{name}: {:#x} gave {got:#x}, not {want:#x}",
                 bits[i]
             );
+        }
+    }
+}
+
+/// Rows of a known length, less their largest element, written past the caches.
+fn moved_rows(rows: i64, cols: i64, first: i64, align: u32) -> oxyfuel_kernel::Program {
+    kernel("moved", |k| {
+        let len = Expr::constant(rows * cols + first);
+        let x = k.buffer("x", DType::F32, BufferMode::Read, len.clone());
+        let y = k
+            .buffer("y", DType::F32, BufferMode::Write, len)
+            .aligned(align);
+        k.phase([Expr::constant(rows)], |k| {
+            let base = k.program_id(0) * cols + first;
+            let t = k.load(x.at(&base).shape([cols]).strides([1]));
+            let largest = t.reduce(ReduceOp::Max, [0]).broadcast_to([cols]);
+            let window = y.at(&base).shape([cols]).strides([1]);
+            k.store(window.streaming(), &t - &largest);
+        });
+    })
+}
+
+#[test]
+fn rows_that_begin_anywhere_are_written_past_the_caches() {
+    // Rows at whole lines, at any place, and too short to have a step before the first whole vector.
+    for (cols, first) in [
+        (512i64, 0i64),
+        (333, 0),
+        (257, 5),
+        (1025, 15),
+        (256, 3),
+        (40, 1),
+    ] {
+        for align in [1, 4, 64] {
+            let program = moved_rows(7, cols, first, align);
+            let len = (7 * cols + first) as usize;
+            agree(&program, &[], &[len, len], &[7], 0.0);
         }
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Machine<'p, 'a> {
     grid: Vec<i64>,
     id: Vec<i64>,
     instance: u32,
+    /// Whether stores of the phase may fall on one element.
+    overlaps: bool,
     steps_left: u64,
     check: bool,
 }
@@ -108,6 +110,7 @@ impl<'p, 'a> Machine<'p, 'a> {
             grid: Vec::new(),
             id: Vec::new(),
             instance: 0,
+            overlaps: false,
             steps_left: options.step_limit,
             check: options.check,
         }
@@ -129,6 +132,7 @@ impl<'p, 'a> Machine<'p, 'a> {
             memory.start_phase();
         }
         self.grid = grid.to_vec();
+        self.overlaps = phase.overlaps;
         let total = grid
             .iter()
             .try_fold(1i64, |n, &extent| n.checked_mul(extent.max(0)));
@@ -485,6 +489,7 @@ impl<'p, 'a> Machine<'p, 'a> {
         };
         let by = Toucher {
             instance: self.instance,
+            overlaps: self.overlaps,
             stamp,
             clock: &thread.time.clock,
             asynchronous,

@@ -135,6 +135,7 @@ impl<'p> Machine<'p, '_> {
                 let stamp = self.barriers.stamp(place)?;
                 let by = Toucher {
                     instance: self.instance,
+                    overlaps: self.overlaps,
                     stamp,
                     clock: &thread.time.clock,
                     asynchronous: true,
@@ -277,6 +278,7 @@ impl<'p> Machine<'p, '_> {
         // Rising positions, the usual case, need no set.
         let mut last = i64::MIN;
         if !self.check
+            || self.overlaps
             || offsets
                 .iter()
                 .flatten()
@@ -305,6 +307,7 @@ impl<'p> Machine<'p, '_> {
     ) -> Result<()> {
         let by = Toucher {
             instance: self.instance,
+            overlaps: self.overlaps,
             stamp: thread.time.own(),
             clock: &thread.time.clock,
             asynchronous: false,

@@ -1,0 +1,124 @@
+//! The panel that a loop multiplies next is asked for while this one is multiplied.
+//!
+//! ```text
+//!   for each panel of b            a panel comes from memory once, when the first panel of a meets it
+//!     for each panel of a          each of these asks for its share of the next panel of b, into the second-level cache
+//!       sums += a @ b
+//! ```
+//!
+//! Where the panel is copied first, the copy asks for what the next one copies.
+//!
+//! Weights of a model are larger than the caches: without this, every panel of them is waited for while the units are idle. Asking changes no result, and what lies behind the last panel is no fault.
+
+use oxyfuel_base::Result;
+use oxyfuel_kernel::ir::{Access, BufferMode, Index, Op, Val};
+
+use super::Select;
+use super::mma::Operand;
+use crate::mir::{A, Mem, Op as X, Reg, Width};
+
+const LINE: i64 = 64;
+/// Panels further apart are not neighbours in any cache.
+const MOST: i64 = 4 << 20;
+
+/// A loop around what is being taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    pub counter: Val,
+    pub step: i64,
+    /// How often it runs, where that is known.
+    pub times: Option<i64>,
+}
+
+/// Where the panel of the next round lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    /// From this panel.
+    bytes: i64,
+    /// The loop inside of that over panels, each round of which reads this panel, and how often it runs.
+    shared: Option<(Val, i64)>,
+}
+
+/// A walk over the next panel: so many lines with each round of the depth.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pointer: Reg,
+    lines: i64,
+}
+
+impl Select<'_, '_> {
+    /// How often a loop runs, where that is known.
+    pub fn rounds(&self, lo: Index, hi: Index, step: i64) -> Option<i64> {
+        let number = |index: Index| match index {
+            Index::Const(n) => Some(n),
+            Index::Val(v) => match self.origin(v) {
+                Some(Op::Const { value }) => Some(value.as_i64()),
+                _ => None,
+            },
+        };
+        let length = number(hi)?.checked_sub(number(lo)?)?;
+        Some(length.max(0).div_euclid(step) + i64::from(length.rem_euclid(step) > 0))
+    }
+
+    /// By how many bytes the innermost loop that moves a window does so, and which one that is.
+    fn moved(&self, base: Index, size: i64) -> Option<(usize, i64)> {
+        let Index::Val(base) = base else {
+            return None;
+        };
+        let moves = |around: &Around| {
+            let elements = self.factor(base, around.counter)?;
+            elements.checked_mul(around.step)?.checked_mul(size)
+        };
+        let mut loops = self.loops.iter();
+        let found = loops.rposition(|around| moves(around) != Some(0))?;
+        let bytes = moves(&self.loops[found]).filter(|bytes| (1..=MOST).contains(bytes))?;
+        Some((found, bytes))
+    }
+
+    /// How many bytes further a window will be in the next round of the innermost loop that moves it.
+    pub fn next_round(&self, base: Index, size: i64) -> Option<i64> {
+        self.moved(base, size).map(|(_, bytes)| bytes)
+    }
+
+    /// Where the window of an operand over a buffer will be in the next round of the innermost loop that moves it.
+    pub fn next_panel(&self, access: &Access, size: i64) -> Option<Next> {
+        let mode = self.modes.get(&access.mem)?;
+        if !matches!(mode, BufferMode::Read | BufferMode::Workspace) {
+            return None;
+        }
+        let (found, bytes) = self.moved(access.base, size)?;
+        let shared = match self.loops[found + 1..] {
+            [inner] => inner.times.map(|times| (inner.counter, times)),
+            _ => None,
+        };
+        Some(Next { bytes, shared })
+    }
+
+    /// Begins to ask, for a loop of `times` rounds over `row` bytes each.
+    pub fn ask_next(&mut self, b: &Operand, row: i64, times: i64) -> Result<Option<Asked>> {
+        let Some(next) = b.next else {
+            return Ok(None);
+        };
+        let pointer = self.e.copy_gpr(b.pointer);
+        self.e.gpr_imm(X::AddI, X::Add, pointer, next.bytes);
+        let parts = next.shared.map_or(1, |(_, times)| times.max(1));
+        let lines = ((row / LINE + parts - 1) / parts).max(1);
+        if let Some((counter, _)) = next.shared {
+            let at = self.gpr(counter)?;
+            let share = A::I(times * lines * LINE);
+            let by = self.e.gpr(X::ImulI, &[at.into(), share]);
+            self.e.g(X::Add, &[pointer.into(), by.into()]);
+        }
+        Ok(Some(Asked { pointer, lines }))
+    }
+
+    /// One round's share.
+    pub fn ask_lines(&mut self, asked: &Asked) {
+        for line in 0..asked.lines {
+            let there = Mem::at(asked.pointer, (line * LINE) as i32);
+            self.e.f.inst(X::PrefetchT1, Width::X, &[there.into()]);
+        }
+        let by = asked.lines * LINE;
+        self.e.gpr_imm(X::AddI, X::Add, asked.pointer, by);
+    }
+}
