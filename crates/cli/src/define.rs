@@ -235,6 +235,11 @@ impl Workload {
                     let window: u64 = weight[1..].iter().cloned().map(number).product();
                     2 * number(self.graph.ty(node.out()).numel()) * window
                 }
+                Op::ConvPanels { kernel, .. } => {
+                    let depth = number(self.graph.ty(node.inputs[0]).shape[3].clone());
+                    let reach: u64 = kernel.iter().map(|&n| n as u64).product();
+                    2 * number(self.graph.ty(node.out()).numel()) * depth * reach
+                }
                 // Each query meets each key twice: in the score and in the sum of values.
                 Op::Sdpa { .. } => {
                     let rows = self.graph.ty(node.out()).shape[..3].iter().cloned();

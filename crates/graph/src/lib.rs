@@ -25,6 +25,7 @@
 
 pub mod bind;
 pub mod builder;
+pub mod conv_panels;
 pub mod convolution;
 pub mod edit;
 pub mod interp;

@@ -495,6 +495,9 @@ ops! {
     Convolution "convolution" { stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize } Convolution ["x", "weight"] -> ["out"] Float Rule Pure
         "Sums over windows of x [n, c, size..] weighted by weight [o, c/groups, kernel..], rounded once: kernel position k at output position p reads p stride + k dilation - padding, zero outside of x. \
          Output channels in `groups` groups read a group of input channels each. One to three numbers for stride, padding and dilation: one a dimension.";
+    ConvPanels "conv_panels" { kernel: Vec<usize>, stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, n: usize, winograd: bool } Convolution ["x", "panels"] -> ["out"] Float Rule Pure
+        "The convolution of images with channels last, x [b, h, w, c] to [b, oh, ow, n], in one group, rounded once; its weight [kernel.., c, n] cut into panels [n/w rounded up, kernel positions * c, w] of w columns each. \
+         With `winograd` (3 x 3, stride and dilation 1) the positions are the 16 of G weight G^T, G = [[1, 0, 0], [.5, .5, .5], [.5, -.5, .5], [0, 0, 1]].";
     Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
         "Position (i64) of the first largest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";
     Argmin "argmin" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure

@@ -6,6 +6,7 @@
 //! Two symbolic sizes are equal here when their canonical forms are; sizes that merely might be equal are refused. Bounds (of a slice,
 //! of a gather's index shape) are refused only when they are certainly broken, because a symbol's value may satisfy them.
 
+use crate::conv_panels::ConvPanels;
 use crate::convolution::Convolution;
 use crate::ir::{ConstId, Constant, Device, TensorType};
 use crate::op::{Accepts, Gives, Op, Reduce};
@@ -477,6 +478,17 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
             accept(op, operands)?;
             let how = Convolution::of(op).unwrap_or_default();
             one(crate::convolution::result(operands[0], operands[1], &how)?)
+        }
+        Op::ConvPanels { .. } => {
+            accept(op, operands)?;
+            let Some(how) = ConvPanels::of(op) else {
+                return Err(fail(
+                    Code::InvalidArgument,
+                    op,
+                    "a kernel has two sizes".to_owned(),
+                ));
+            };
+            one(how.result(operands[0], operands[1])?)
         }
         Op::Var {
             dims,

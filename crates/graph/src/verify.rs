@@ -338,7 +338,8 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Cumprod { .. }
         | Op::LinearScan { .. }
         | Op::Copy => {}
-        Op::Addmm { .. } | Op::MmPanels { .. } | Op::Convolution { .. } => {}
+        Op::Addmm { .. } | Op::MmPanels { .. } => {}
+        Op::Convolution { .. } | Op::ConvPanels { .. } => {}
     }
     Ok(())
 }

@@ -212,7 +212,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
 }
 
 /// Columns of a block: two vectors of them, unless that leaves too many empty.
-fn columns(n: i64, lanes: i64) -> i64 {
+pub fn columns(n: i64, lanes: i64) -> i64 {
     let padded = |cols: i64| ceil_div(n, cols) * cols;
     if padded(2 * lanes) > padded(lanes) + n / 16 {
         lanes

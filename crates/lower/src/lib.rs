@@ -40,6 +40,7 @@ mod convolution;
 mod decode;
 mod direct;
 mod flat;
+mod images;
 mod library;
 mod map;
 pub mod maths;
@@ -99,11 +100,17 @@ pub fn has_kernel(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     attention::applies(graph, node, target)
         || convolution::applies(graph, node, target)
         || blocked::reads_panels(graph, node, target)
+        || images::applies(graph, node, target)
 }
 
 /// How many columns the panels have that a product's second operand is cut into ahead of time; `None` where the kernel for it reads the operand where it lies, or the matrix unit does.
 pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
     blocked::panel_columns(graph, node, target)
+}
+
+/// How many columns the panels have that a convolution's weight may be cut into ahead of time, and whether they are of the points of F(2x2, 3x3).
+pub fn image_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, bool)> {
+    images::panels(graph, node, target)
 }
 
 /// A group as programs of both forms.

@@ -2,7 +2,8 @@
 //!
 //! Each is computed in f32 (f64 stays f64) and rounded once at the end, as eager does.
 
-use oxyfuel_base::{DType, Expr, Result, Scalar};
+use oxyfuel_base::{DType, Expr, Result, Scalar, err};
+use oxyfuel_graph::conv_panels::ConvPanels;
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{
     Binary, Builder, Compare, Graph, Node, Op, Rebuild, Reduce, Scatter, Unary, ValueId,
@@ -69,6 +70,13 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
                 let how = Convolution::of(&node.op).unwrap_or_default();
                 let b = &mut rebuild.builder;
                 vec![b.composed_convolution(inputs[0], inputs[1], &how)?]
+            }
+            Op::ConvPanels { .. } => {
+                let b = &mut rebuild.builder;
+                match ConvPanels::of(&node.op) {
+                    Some(how) => vec![b.composed_conv_panels(inputs[0], inputs[1], &how)?],
+                    None => return Err(err!(Internal, "a kernel of two sizes")),
+                }
             }
             Op::MmPanels { n } => {
                 let (a, panels, bias) = (inputs[0], inputs[1], inputs.get(2).copied());

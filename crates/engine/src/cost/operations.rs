@@ -110,7 +110,7 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
                 + out(adds + u32::try_from(scaled).unwrap_or(0))
         }
         Op::MmPanels { .. } => node_products(graph, node) + out(u32::from(node.inputs.len() > 2)),
-        Op::Convolution { .. } => node_products(graph, node),
+        Op::Convolution { .. } | Op::ConvPanels { .. } => node_products(graph, node),
         // Two products, and between them a softmax over the scores.
         Op::Sdpa { .. } => node_products(graph, node) + scores(graph, node) * i64::from(exp + 4),
         // Five products, and between them the weights and their changes.
@@ -176,6 +176,13 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
         }
         Op::Convolution { .. } => {
             return graph.values[node.out()].ty.numel() * window(graph, node) * 2;
+        }
+        // What is computed, not the fewer products that compute it.
+        Op::ConvPanels { kernel, .. } => {
+            let reach = kernel.iter().fold(2_usize, |all, &n| all.saturating_mul(n));
+            let reach = i64::try_from(reach).unwrap_or(i64::MAX);
+            let depth = graph.values[node.inputs[0]].ty.shape[3].clone() * reach;
+            return graph.values[node.out()].ty.numel() * depth;
         }
         Op::Mm | Op::Bmm | Op::MmPanels { .. } => node.inputs[0],
         Op::Addmm { .. } => node.inputs[1],

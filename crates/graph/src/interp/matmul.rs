@@ -69,7 +69,7 @@ pub(super) fn bmm(a: &Tensor, b: &Tensor) -> Tensor {
 }
 
 /// The columns of all panels side by side, as far as there are any.
-fn from_panels(panels: &Tensor, n: usize) -> Tensor {
+pub(super) fn from_panels(panels: &Tensor, n: usize) -> Tensor {
     let [k, width] = [panels.shape[1], panels.shape[2]];
     let places = (0..k).flat_map(|row| (0..n).map(move |col| (row, col)));
     let at = |(row, col): (usize, usize)| (col / width * k + row) * width + col % width;

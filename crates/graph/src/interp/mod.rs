@@ -24,10 +24,11 @@ mod value;
 
 use crate::HostTensor;
 use crate::bind::{Bindings, bind};
+use crate::conv_panels::ConvPanels;
 use crate::convolution::Convolution;
 use crate::ir::{Graph, NodeId, TensorType};
 use crate::op::Op;
-use oxyfuel_base::{Code, Error, Id, Result, ensure};
+use oxyfuel_base::{Code, Error, Id, Result, ensure, err};
 use value::Tensor;
 
 /// The most elements a tensor may have here.
@@ -188,6 +189,11 @@ fn apply(
         )),
         Op::SdpaBackward { causal, scale } => {
             Ok(attention::backward(operands, *causal, scale.as_f64()))
+        }
+        Op::ConvPanels { .. } => {
+            let how = ConvPanels::of(op).ok_or_else(|| err!(Internal, "a kernel of two sizes"))?;
+            let weight = matmul::from_panels(operands[1], usize::try_from(how.n).unwrap_or(0));
+            one(convolution::conv_panels(operands[0], &weight, &how, shape))
         }
         Op::Convolution { .. } => {
             let how = Convolution::of(op).unwrap_or_default();
