@@ -118,7 +118,16 @@ fn cases() -> Vec<Case> {
         };
         let inputs: [(DType, &[i64]); 2] = [(dtype, shape), (dtype, &[5, 3])];
         all.extend(case(format!("slice_scatter {dtype}"), &inputs, &update));
-        let products: [(Op, &[&[i64]]); 4] = [
+        let images = Op::ConvPanels {
+            kernel: vec![2, 2],
+            stride: vec![2, 1],
+            padding: vec![1, 0],
+            dilation: vec![1, 2],
+            n: 37,
+            winograd: false,
+        };
+        let products: [(Op, &[&[i64]]); 5] = [
+            (images, &[&[2, 3, 4, 5], &[5, 20, 8]]),
             (Op::Mm, &[&[5, 6], &[6, 37]]),
             (Op::Bmm, &[&[2, 5, 6], &[2, 6, 37]]),
             (Op::MmPanels { n: 37 }, &[&[5, 6], &[5, 6, 8]]),

@@ -9,7 +9,7 @@
 //! weight can be had back: its first and last rows are the weight's, its second less its third the middle one.
 
 use crate::builder::Builder;
-use crate::convolution::{Convolution, result};
+use crate::convolution::{Convolution, LARGEST, result};
 use crate::ir::{TensorType, ValueId};
 use crate::op::Op;
 use oxyfuel_base::{Expr, Result, ensure};
@@ -75,7 +75,7 @@ impl ConvPanels {
         if self.winograd {
             POINTS * POINTS
         } else {
-            self.kernel[0] * self.kernel[1]
+            self.kernel[0].saturating_mul(self.kernel[1])
         }
     }
 
@@ -98,13 +98,21 @@ impl ConvPanels {
             InvalidArgument,
             "conv_panels: winograd is for kernels of 3 x 3 that move by one"
         );
+        let largest = self.n.max(self.positions());
+        ensure!(
+            largest <= LARGEST,
+            InvalidArgument,
+            "conv_panels: a kernel of {} positions and {} channels",
+            self.positions(),
+            self.n
+        );
         let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.shape[d].clone());
-        let sizes = (panels.shape[0].as_const(), panels.shape[2].as_const());
+        let sizes = [0, 2].map(|d| panels.shape[d].as_const());
         let holds = |count: i64, width: i64| width > 0 && (self.n + width - 1) / width == count;
         let deep = c.clone() * self.positions();
         ensure!(
             panels.shape[1] == deep
-                && matches!(sizes, (Some(count), Some(width)) if holds(count, width)),
+                && matches!(sizes, [Some(count), Some(width)] if holds(count, width)),
             ShapeMismatch,
             "conv_panels: {} panels of {} rows and {} columns do not hold {deep} rows and {} columns",
             panels.shape[0],
@@ -144,7 +152,7 @@ impl Builder {
         let mut whole = self.permute(weight, &[2, 3, 1, 0])?;
         if winograd {
             for dim in [0, 1] {
-                whole = self.to_points(whole, dim)?;
+                whole = self.points_of(whole, dim)?;
             }
         }
         let shape = self.ty(whole).shape.clone();
@@ -154,7 +162,7 @@ impl Builder {
     }
 
     /// `G` along a dim of three: `[w0, (w0 + w1 + w2) / 2, (w0 - w1 + w2) / 2, w2]`.
-    fn to_points(&mut self, weight: ValueId, dim: i64) -> Result<ValueId> {
+    fn points_of(&mut self, weight: ValueId, dim: i64) -> Result<ValueId> {
         let row = |b: &mut Self, i: i64| b.slice(weight, dim, i, i + 1, 1);
         let [first, middle, last] = [row(self, 0)?, row(self, 1)?, row(self, 2)?];
         let ends = self.add(first, last)?;
@@ -164,7 +172,7 @@ impl Builder {
         self.cat(&[first, sum, difference, last], dim)
     }
 
-    fn from_points(&mut self, points: ValueId, dim: i64) -> Result<ValueId> {
+    fn of_points(&mut self, points: ValueId, dim: i64) -> Result<ValueId> {
         let row = |b: &mut Self, i: i64| b.slice(points, dim, i, i + 1, 1);
         let (first, last) = (row(self, 0)?, row(self, 3)?);
         let (sum, difference) = (row(self, 1)?, row(self, 2)?);
@@ -205,7 +213,7 @@ impl Builder {
         let mut weight = self.view(whole, &split)?;
         if how.winograd {
             for dim in [0, 1] {
-                weight = self.from_points(weight, dim)?;
+                weight = self.of_points(weight, dim)?;
             }
         }
         let weight = self.permute(weight, &[3, 2, 0, 1])?;

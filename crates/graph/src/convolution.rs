@@ -48,7 +48,7 @@ struct Axis {
 }
 
 /// Of sizes and steps, so that no product of two overflows.
-const LARGEST: i64 = i32::MAX as i64;
+pub(crate) const LARGEST: i64 = i32::MAX as i64;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Direction {

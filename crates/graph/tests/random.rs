@@ -154,7 +154,13 @@ fn random_programs_use_the_whole_vocabulary() {
     assert!(missing.is_empty(), "never seen: {missing:?}");
     let made: Vec<_> = seen.iter().filter(|(name, _)| never(name)).collect();
     assert!(made.is_empty(), "seen after all: {made:?}");
-    let floats = ["mm_panels", "sdpa", "sdpa_backward", "convolution"];
+    let floats = [
+        "mm_panels",
+        "sdpa",
+        "sdpa_backward",
+        "convolution",
+        "conv_panels",
+    ];
     for name in ["mm", "bmm", "addmm"].iter().chain(&floats) {
         let types = PRODUCTS
             .iter()

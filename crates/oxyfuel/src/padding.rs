@@ -292,7 +292,7 @@ impl Check<'_> {
             Op::Gather { dim } | Op::IndexSelect { dim } if !over(&[*dim]) => none,
             Op::Embedding if !over(&[0]) => none,
             // Images do not mix.
-            Op::Convolution { .. }
+            Op::Convolution { .. } | Op::ConvPanels { .. }
                 if !over(&(1..rank).collect::<Vec<_>>())
                     && self.padded(node.inputs[1]).is_empty() =>
             {

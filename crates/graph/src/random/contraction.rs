@@ -5,6 +5,7 @@
 
 use super::{Choices, Limits};
 use crate::builder::Builder;
+use crate::conv_panels::ConvPanels;
 use crate::convolution::Convolution;
 use crate::ir::{Device, ValueId};
 use crate::op::{Accepts, Unary};
@@ -36,6 +37,15 @@ pub(super) struct Window {
     bias: ValueId,
     how: Convolution,
     is_transposed: bool,
+    /// Another weight, in panels.
+    panels: Option<Panels>,
+}
+
+struct Panels {
+    /// The panels themselves; or for `winograd`, whose points follow from a weight, that weight.
+    value: ValueId,
+    width: i64,
+    numbers: ConvPanels,
 }
 
 pub(super) struct Attention {
@@ -185,28 +195,71 @@ fn window(
         dilation: vec![],
         groups,
     };
+    let is_packed = dims == 2 && groups == 1 && !is_transposed && choices.flip();
+    let winograd = is_packed && choices.flip();
     let mut x = vec![size(choices, 2, symbols), Expr::from(c)];
     let mut weight = match is_transposed {
         true => vec![Expr::from(c), Expr::from(o / groups)],
         false => vec![Expr::from(o), Expr::from(c / groups)],
     };
     for _ in 0..dims {
-        let (kernel, dilation) = (1 + choices.below(3) as i64, 1 + choices.below(2) as i64);
+        let (kernel, dilation, stride) = match winograd {
+            true => (3, 1, 1),
+            false => (
+                1 + choices.below(3) as i64,
+                1 + choices.below(2) as i64,
+                1 + choices.below(3) as i64,
+            ),
+        };
         let reach = dilation * (kernel - 1) + 1;
         let padding = choices.below(usize::try_from(reach).unwrap_or(1)) as i64;
         // Long enough for one position at least; not so long that there is none left.
         x.push(Expr::from(reach + choices.below(most) as i64));
         weight.push(Expr::from(kernel));
-        how.stride.push(1 + choices.below(3) as i64);
+        how.stride.push(stride);
         how.padding.push(padding);
         how.dilation.push(dilation);
     }
+    let packed = match is_packed {
+        true => Some(panels(b, choices, dtype, &weight, &how, winograd)?),
+        false => None,
+    };
     Ok(Window {
         x: input(b, "image", dtype, x)?,
         weight: input(b, "weight", dtype, weight)?,
         bias: input(b, "bias", dtype, [Expr::from(o)])?,
         how,
         is_transposed,
+        panels: packed,
+    })
+}
+
+fn panels(
+    b: &mut Builder,
+    choices: &mut Choices<'_>,
+    dtype: DType,
+    weight: &[Expr],
+    how: &Convolution,
+    winograd: bool,
+) -> Result<Panels> {
+    let number = |d: usize| weight[d].as_const().unwrap_or(1);
+    let (n, c, kernel) = (number(0), number(1), [number(2), number(3)]);
+    let width = choices.pick(&[8, 16, 32, 3]);
+    let shape = match winograd {
+        true => weight.to_vec(),
+        false => [(n + width - 1) / width, kernel[0] * kernel[1] * c, width]
+            .map(Expr::from)
+            .to_vec(),
+    };
+    Ok(Panels {
+        value: input(b, "panels", dtype, shape)?,
+        width,
+        numbers: ConvPanels {
+            how: how.clone(),
+            kernel,
+            n,
+            winograd,
+        },
     })
 }
 
@@ -386,6 +439,17 @@ impl Window {
     ) -> Result<ValueId> {
         let x = alike(b, choices, pool, self.x);
         let weight = alike(b, choices, pool, self.weight);
+        if let Some(packed) = &self.panels
+            && choices.flip()
+        {
+            let panels = match packed.numbers.winograd {
+                true => b.conv_weight_panels(packed.value, packed.width, true)?,
+                false => packed.value,
+            };
+            let images = b.permute(x, &[0, 2, 3, 1])?;
+            let y = b.conv_panels(images, panels, &packed.numbers)?;
+            return b.permute(y, &[0, 3, 1, 2]);
+        }
         let bias = choices.flip().then_some(self.bias);
         if self.is_transposed {
             let more = choices.below(2) as i64;
