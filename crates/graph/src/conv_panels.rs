@@ -5,8 +5,13 @@
 //!                            or G w Gᵀ of it, [4, 4, c, n] ───┘
 //! ```
 //!
-//! With `winograd` the sixteen positions are those of F(2x2, 3x3): four results of a kernel of 3 x 3 from sixteen products instead of thirty-six. `G` has one row for each of the four points, and the
-//! weight can be had back: its first and last rows are the weight's, its second less its third the middle one.
+//! With `winograd` the sixteen positions are the points of F(2x2, 3x3), four along each dim: four results of a kernel of 3 x 3 from sixteen products instead of thirty-six.
+//!
+//! ```text
+//!   G w  = [w0,  (w0 + w1 + w2) / 2,  (w0 - w1 + w2) / 2,  w2]      of a weight's lines, and then of its columns
+//!   Bᵀ d = [d0 - d2,  d1 + d2,  d2 - d1,  d1 - d3]                  of four neighbouring pixels
+//!   Aᵀ m = [m0 + m1 + m2,  m1 - m2 - m3]                            of the products at the points: two neighbouring results
+//! ```
 
 use crate::builder::Builder;
 use crate::convolution::{Convolution, LARGEST, result};
@@ -172,14 +177,6 @@ impl Builder {
         self.cat(&[first, sum, difference, last], dim)
     }
 
-    fn of_points(&mut self, points: ValueId, dim: i64) -> Result<ValueId> {
-        let row = |b: &mut Self, i: i64| b.slice(points, dim, i, i + 1, 1);
-        let (first, last) = (row(self, 0)?, row(self, 3)?);
-        let (sum, difference) = (row(self, 1)?, row(self, 2)?);
-        let middle = self.sub(sum, difference)?;
-        self.cat(&[first, middle, last], dim)
-    }
-
     /// A convolution of images [b, h, w, c] with a weight in panels.
     #[track_caller]
     pub fn conv_panels(
@@ -191,7 +188,7 @@ impl Builder {
         self.emit(how.op(), &[x, panels])
     }
 
-    /// The same with this vocabulary's other ops: the weight that the panels were made of.
+    /// The same with this vocabulary's other ops.
     pub fn composed_conv_panels(
         &mut self,
         x: ValueId,
@@ -203,22 +200,121 @@ impl Builder {
         let all = shape[0].clone() * shape[2].clone();
         let whole = self.view(turned, &[shape[1].clone(), all])?;
         let whole = self.slice(whole, 1, 0, how.n, 1)?;
-        let [high, wide] = if how.winograd {
-            [POINTS; 2]
-        } else {
-            how.kernel
-        };
-        let channels = self.ty(x).shape[3].clone();
-        let split = [high.into(), wide.into(), channels, how.n.into()];
-        let mut weight = self.view(whole, &split)?;
         if how.winograd {
-            for dim in [0, 1] {
-                weight = self.of_points(weight, dim)?;
-            }
+            return self.composed_winograd(x, whole, how);
         }
+        let channels = self.ty(x).shape[3].clone();
+        let [high, wide] = how.kernel;
+        let split = [high.into(), wide.into(), channels, how.n.into()];
+        let weight = self.view(whole, &split)?;
         let weight = self.permute(weight, &[3, 2, 0, 1])?;
         let images = self.permute(x, &[0, 3, 1, 2])?;
         let out = self.composed_convolution(images, weight, &how.how)?;
         self.permute(out, &[0, 2, 3, 1])
+    }
+
+    /// A product for each point, of what the tiles are there; `points` is [16 * c, n].
+    fn composed_winograd(
+        &mut self,
+        x: ValueId,
+        points: ValueId,
+        how: &ConvPanels,
+    ) -> Result<ValueId> {
+        let shape = self.ty(x).shape.clone();
+        let (count, channels) = (shape[0].clone(), shape[3].clone());
+        let mut x = x;
+        let mut tiles = Vec::new();
+        let mut outs = Vec::new();
+        for (d, padding) in [1, 2].into_iter().zip(&how.how.padding) {
+            let out = shape[d].clone() + (2 * padding - 2);
+            let half = (out.clone() + 1).floordiv(2);
+            let all = half.clone() * 2 + 2;
+            let after = all - shape[d].clone() - *padding;
+            x = self.with_zeros(x, d, [Expr::from(*padding), after])?;
+            tiles.push(half);
+            outs.push(out);
+        }
+        let ends: Vec<Expr> = tiles.iter().map(|half| half.clone() * 2).collect();
+        let pixel = |b: &mut Self, row: i64, col: i64| -> Result<ValueId> {
+            let lines = b.slice(x, 1, row, ends[0].clone() + row, 2)?;
+            b.slice(lines, 2, col, ends[1].clone() + col, 2)
+        };
+        let along = |b: &mut Self, d: [ValueId; 4]| -> Result<[ValueId; 4]> {
+            let [first, sum] = [b.sub(d[0], d[2])?, b.add(d[1], d[2])?];
+            Ok([first, sum, b.sub(d[2], d[1])?, b.sub(d[1], d[3])?])
+        };
+        let mut columns = Vec::new();
+        for col in 0..POINTS {
+            let mut d = [x; 4];
+            for (row, d) in d.iter_mut().enumerate() {
+                *d = pixel(self, row as i64, col)?;
+            }
+            columns.push(along(self, d)?);
+        }
+        let number = count.clone() * tiles[0].clone() * tiles[1].clone();
+        let mut all = Vec::new();
+        for row in 0..4 {
+            for value in along(self, [0, 1, 2, 3].map(|col: usize| columns[col][row]))? {
+                all.push(self.view(value, &[Expr::ONE, number.clone(), channels.clone()])?);
+            }
+        }
+        let a = self.cat(&all, 0)?;
+        let b = self.view(points, &[(POINTS * POINTS).into(), channels, how.n.into()])?;
+        let products = self.bmm(a, b)?;
+        let back = |b: &mut Self, m: [ValueId; 4]| -> Result<[ValueId; 2]> {
+            let (sum, difference) = (b.add(m[0], m[1])?, b.sub(m[1], m[2])?);
+            Ok([b.add(sum, m[2])?, b.sub(difference, m[3])?])
+        };
+        let mut columns = Vec::new();
+        for col in 0..POINTS {
+            let mut m = [x; 4];
+            for (row, m) in m.iter_mut().enumerate() {
+                let at = row as i64 * POINTS + col;
+                *m = self.slice(products, 0, at, at + 1, 1)?;
+            }
+            columns.push(back(self, m)?);
+        }
+        let apart = [
+            count.clone(),
+            tiles[0].clone(),
+            Expr::ONE,
+            tiles[1].clone(),
+            Expr::ONE,
+            how.n.into(),
+        ];
+        let mut lines = Vec::new();
+        for row in 0..2 {
+            let pair = back(self, [0, 1, 2, 3].map(|col: usize| columns[col][row]))?;
+            let [left, right] = [self.view(pair[0], &apart)?, self.view(pair[1], &apart)?];
+            lines.push(self.cat(&[left, right], 4)?);
+        }
+        let y = self.cat(&lines, 2)?;
+        let whole = [count, ends[0].clone(), ends[1].clone(), how.n.into()];
+        let y = self.view(y, &whole)?;
+        let y = self.slice(y, 1, 0, outs[0].clone(), 1)?;
+        self.slice(y, 2, 0, outs[1].clone(), 1)
+    }
+
+    /// Zeros before and after a dim.
+    fn with_zeros(&mut self, x: ValueId, dim: usize, sizes: [Expr; 2]) -> Result<ValueId> {
+        let ty = self.ty(x).clone();
+        let zeros = |b: &mut Self, size: Expr| {
+            let mut shape = ty.shape.clone();
+            shape[dim] = size;
+            b.full(0.0, shape, ty.dtype, ty.device)
+        };
+        let [before, after] = sizes;
+        let mut parts = Vec::new();
+        if !before.is_const(0) {
+            parts.push(zeros(self, before)?);
+        }
+        parts.push(x);
+        if !after.is_const(0) {
+            parts.push(zeros(self, after)?);
+        }
+        match parts[..] {
+            [one] => Ok(one),
+            _ => self.cat(&parts, dim as i64),
+        }
     }
 }

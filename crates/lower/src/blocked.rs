@@ -38,7 +38,7 @@ const FEW: i64 = 16;
 const PIECE: i64 = 128;
 
 /// Elements of the depth that are summed from zero, at most: rounding errors grow with the length of a sum, and so those of many short ones stay below those of a long one.
-const SUMMED: i64 = 384;
+pub const SUMMED: i64 = 384;
 
 /// The sizes of all loops.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +141,7 @@ fn pieces(deep: i64) -> impl Iterator<Item = (i64, i64)> {
 }
 
 /// Parts of nearly equal length that are summed from zero: first element and length.
-fn summed(deep: i64) -> impl Iterator<Item = (i64, i64)> {
+pub fn summed(deep: i64) -> impl Iterator<Item = (i64, i64)> {
     let length = ceil_div(deep, ceil_div(deep, SUMMED));
     (0..ceil_div(deep, length)).map(move |i| (i * length, length.min(deep - i * length)))
 }

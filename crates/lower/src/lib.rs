@@ -187,13 +187,19 @@ pub fn lower_group(
         }
         GroupKind::Convolution(node) => {
             let node = &graph.nodes[node];
-            let conv =
-                convolution::Convolution::read(graph, &schedule.memory, node, &work.buffers)?;
             let nest = &work.nests[0];
             let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
-            let program = convolution::convolution(nest, params, &conv, target)?;
+            let (memory, buffers) = (&schedule.memory, &work.buffers);
+            let program = if let Op::ConvPanels { .. } = node.op {
+                let images = images::Images::read(graph, memory, node, buffers)?;
+                depth = images.work();
+                images::images(nest, params, &images, target)?
+            } else {
+                let conv = convolution::Convolution::read(graph, memory, node, buffers)?;
+                depth = conv.work();
+                convolution::convolution(nest, params, &conv, target)?
+            };
             let mapped = expanded(program.clone(), target)?;
-            depth = conv.work();
             (program, mapped, Vec::new())
         }
         GroupKind::Loops | GroupKind::Writes(_) | GroupKind::External(_) => {

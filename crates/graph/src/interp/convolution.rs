@@ -1,7 +1,7 @@
 //! Convolution: every window summed wide, rounded once.
 
 use super::value::{Data, Tensor};
-use crate::conv_panels::{ConvPanels, POINTS};
+use crate::conv_panels::ConvPanels;
 use crate::convolution::Convolution;
 
 /// `x` [n, c, size..] with `weight` [o, c / groups, kernel..]; `shape` is that of the result.
@@ -67,29 +67,12 @@ pub(super) fn conv_panels(
         vec![b, c, h, w],
         moved([b, c, h, w], |[i, j, y, x]| [i, y, x, j], [b, h, w, c]).map(|at| x.float_at(at)),
     );
+    if how.winograd {
+        return winograd(x, weight, how, shape);
+    }
     let [high, wide] = [numbers(&how.kernel, 0), numbers(&how.kernel, 1)];
-    // What the points say of each position of the kernel, along one dim.
-    let points = |position: usize| -> Vec<(usize, f64)> {
-        match position {
-            0 => vec![(0, 1.0)],
-            1 => vec![(1, 1.0), (2, -1.0)],
-            _ => vec![(3, 1.0)],
-        }
-    };
-    let at =
-        |place: usize, channel: usize, o: usize| weight.float_at((place * c + channel) * n + o);
-    let kernel = move |o: usize, channel: usize, y: usize, x: usize| -> f64 {
-        if !how.winograd {
-            return at(y * wide + x, channel, o);
-        }
-        let across = numbers(&[POINTS], 0);
-        let mut sum = 0.0;
-        for (i, down) in points(y) {
-            for (j, along) in points(x) {
-                sum += down * along * at(i * across + j, channel, o);
-            }
-        }
-        sum
+    let kernel = |o: usize, channel: usize, y: usize, x: usize| {
+        weight.float_at(((y * wide + x) * c + channel) * n + o)
     };
     let size = n * c * high * wide;
     let values = (0..size).map(|i| {
@@ -108,6 +91,54 @@ pub(super) fn conv_panels(
     let places = moved(last, |[i, y, x, o]| [i, o, y, x], first);
     let values: Vec<f64> = places.map(|at| out.float_at(at)).collect();
     Tensor::floats(x.dtype, shape, values.into_iter())
+}
+
+/// The same at the points of F(2x2, 3x3); `weight` is [16 * c, n].
+fn winograd(x: &Tensor, weight: &Tensor, how: &ConvPanels, shape: Vec<usize>) -> Tensor {
+    let ([high, wide, c], n) = ([1, 2, 3].map(|d| x.shape[d]), shape[3]);
+    let [down, across] = [0, 1].map(|d| numbers(&how.how.padding, d));
+    let pixel = |b: usize, y: usize, x_: usize, channel: usize| {
+        let (y, x_) = (y.wrapping_sub(down), x_.wrapping_sub(across));
+        match y < high && x_ < wide {
+            true => x.float_at(((b * high + y) * wide + x_) * c + channel),
+            false => 0.0,
+        }
+    };
+    let along = |d: [f64; 4]| [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]];
+    let back = |m: [f64; 4]| [m[0] + m[1] + m[2], m[1] - m[2] - m[3]];
+    let mut out = vec![0.0; shape.iter().product()];
+    let tiles = [shape[1].div_ceil(2), shape[2].div_ceil(2)];
+    for tile in 0..shape[0] * tiles[0] * tiles[1] {
+        let (rest, tx) = (tile / tiles[1], tile % tiles[1]);
+        let (b, ty) = (rest / tiles[0], rest % tiles[0]);
+        let mut products = vec![[[0.0; 4]; 4]; n];
+        for channel in 0..c {
+            let columns = [0, 1, 2, 3]
+                .map(|j| along([0, 1, 2, 3].map(|i| pixel(b, 2 * ty + i, 2 * tx + j, channel))));
+            for i in 0..4 {
+                let line = along([0, 1, 2, 3].map(|j: usize| columns[j][i]));
+                for (j, value) in line.into_iter().enumerate() {
+                    for (o, products) in products.iter_mut().enumerate() {
+                        let at = ((i * 4 + j) * c + channel) * n + o;
+                        products[i][j] += value * weight.float_at(at);
+                    }
+                }
+            }
+        }
+        for (o, m) in products.iter().enumerate() {
+            let columns = [0, 1, 2, 3].map(|j| back([0, 1, 2, 3].map(|i: usize| m[i][j])));
+            for i in 0..2 {
+                let line = back([0, 1, 2, 3].map(|j: usize| columns[j][i]));
+                for (j, value) in line.into_iter().enumerate() {
+                    let (y, x) = (2 * ty + i, 2 * tx + j);
+                    if y < shape[1] && x < shape[2] {
+                        out[((b * shape[1] + y) * shape[2] + x) * n + o] = value;
+                    }
+                }
+            }
+        }
+    }
+    Tensor::floats(x.dtype, shape, out.into_iter())
 }
 
 /// For each place of a shape, the number of the element at another place of another.

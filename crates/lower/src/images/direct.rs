@@ -1,0 +1,317 @@
+//! Every window is summed: a product for each line of the kernel, whose columns and channels lie side by side in the copied lines as in the panels.
+
+use oxyfuel_base::{Expr, Result};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{MmaDim, Space};
+use oxyfuel_plan::TargetDesc;
+
+use super::lines::Lines;
+use super::shape::Images;
+use super::{Block, divisors, finish, parts};
+use crate::blocked::{SUMMED, summed};
+use crate::map::vector;
+use crate::nest::Nest;
+use crate::packed::{lay_out, zeros};
+use crate::rows::left;
+use crate::size::Params;
+use crate::tile::ceil_div;
+
+/// What things cost, in cycles of a worker: only their ratios matter.
+mod cost {
+    /// To copy an element of the lines, to bring one of a panel from memory.
+    pub const COPY: f64 = 0.15;
+    pub const STREAM: f64 = 0.3;
+    pub const INSTANCE: f64 = 1_000.0;
+}
+
+/// The sizes of all loops.
+#[derive(Clone, Debug)]
+struct Blocking {
+    /// Positions of a block along a line; where lines are short, several of them.
+    rows: i64,
+    together: i64,
+    /// Blocks in a line, and groups of lines that a block has one of.
+    blocks: i64,
+    groups: i64,
+    /// Images, groups of lines and panels of columns that an instance has.
+    images: i64,
+    band: i64,
+    across: i64,
+}
+
+impl Blocking {
+    fn lines(&self, images: &Images) -> Lines {
+        let (lines, cols) = (&images.lines, &images.cols);
+        let out = self.band * self.together;
+        let count = (out - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1;
+        let columns =
+            (self.blocks * self.rows - 1) * cols.stride + (cols.kernel - 1) * cols.dilation + 1;
+        Lines::of(images, count, columns)
+    }
+
+    /// Elements of all copies.
+    fn elements(&self, images: &Images) -> i64 {
+        let sums = self.band * self.blocks * self.rows * self.together * images.width;
+        self.images * (self.lines(images).elements() + sums)
+    }
+
+    fn instances(&self, images: &Images) -> i64 {
+        images.images / self.images * (self.groups / self.band) * (images.panels() / self.across)
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "an estimate of sizes far below 2^53"
+    )]
+    fn cost(&self, images: &Images, target: &TargetDesc) -> f64 {
+        let f = |n: i64| n as f64;
+        let lanes = f64::from(target.lanes(images.dtype.size() as u32));
+        let (columns, deep) = (f(self.across * images.width), f(images.deep()));
+        let rows = f(self.images * self.band * self.together * self.blocks * self.rows);
+        let turns = ceil_div(self.instances(images), i64::from(target.workers.max(1)));
+        let one = rows * columns / lanes * deep / 2.0
+            + f(self.images * self.lines(images).elements()) * cost::COPY
+            + columns * deep * cost::STREAM
+            + cost::INSTANCE;
+        f(turns) * one
+    }
+}
+
+/// The loops that the workers are done with first.
+fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
+    let lanes = i64::from(target.lanes(images.dtype.size() as u32));
+    let most = (i64::from(target.registers) - 4) / (images.width / lanes).max(1);
+    let wide = images.cols.out;
+    let together = match merged {
+        true => (most / wide).clamp(1, images.lines.out),
+        false => 1,
+    };
+    let blocks = ceil_div(wide, most);
+    let blocking = Blocking {
+        rows: ceil_div(wide, blocks),
+        together,
+        blocks,
+        groups: ceil_div(images.lines.out, together),
+        images: 1,
+        band: 1,
+        across: 1,
+    };
+    let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
+    let mut best = (f64::INFINITY, blocking.clone());
+    for (together, band) in parts(images.images, blocking.groups) {
+        for across in divisors(images.panels()) {
+            let shape = Blocking {
+                images: together,
+                band,
+                across,
+                ..blocking.clone()
+            };
+            let fits = images.bytes(shape.elements(images)) <= room;
+            let cost = shape.cost(images, target);
+            if (fits || together * band == 1) && cost < best.0 {
+                best = (cost, shape);
+            }
+        }
+    }
+    best.1
+}
+
+/// A run of a panel's rows, and of the lines that it is multiplied with: along one line of the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    kernel: i64,
+    first: i64,
+    length: i64,
+}
+
+/// What is summed from zero, piece by piece: runs of [`SUMMED`] rows together at most.
+fn pieces(images: &Images) -> Vec<Vec<Run>> {
+    let along = images.cols.kernel * images.channels;
+    let of_line = |kernel: i64| {
+        summed(along).map(move |(first, length)| Run {
+            kernel,
+            first,
+            length,
+        })
+    };
+    let mut pieces: Vec<Vec<Run>> = Vec::new();
+    let mut terms = SUMMED;
+    for run in (0..images.lines.kernel).flat_map(of_line) {
+        match pieces.last_mut() {
+            Some(piece) if terms + run.length <= SUMMED => piece.push(run),
+            _ => {
+                pieces.push(vec![run]);
+                terms = 0;
+            }
+        }
+        terms += run.length;
+    }
+    pieces
+}
+
+struct Work<'a> {
+    nest: &'a Nest,
+    params: &'a Params,
+    images: &'a Images,
+    blocking: &'a Blocking,
+    /// Lines and columns of the result are one dim to the work on it.
+    merged: bool,
+}
+
+pub fn direct(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    images: &Images,
+    target: &TargetDesc,
+) -> Result<Program> {
+    let mut nest = nest.clone();
+    let lines = nest.rank() - 3;
+    let merged = nest.merged(lines);
+    let blocking = choose(images, merged, target);
+    let (geometry, spread) = vector(target.lanes(4));
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let params = params_of(&k);
+    let copied = blocking.lines(images);
+    copied.lay_out(&k, &spread, images);
+    lay_out(
+        &k,
+        &spread,
+        &[blocking.rows * blocking.together, images.width],
+    );
+    let work = Work {
+        nest: &nest,
+        params: &params,
+        images,
+        blocking: &blocking,
+        merged,
+    };
+    let grid = [
+        images.panels() / blocking.across,
+        blocking.groups / blocking.band,
+        images.images / blocking.images,
+    ];
+    k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
+    k.finish()
+}
+
+impl Work<'_> {
+    fn instance(&self, k: &KernelBuilder, copied: &Lines) {
+        let (images, blocking) = (self.images, self.blocking);
+        let panel = |len: i64| k.alloc(Space::Panel, images.dtype, len, None);
+        let lines = panel(blocking.images * copied.elements());
+        let rows = blocking.rows * blocking.together;
+        let blocks = blocking.images * blocking.band * blocking.blocks;
+        let all = pieces(images);
+        let sums = (all.len() > 1).then(|| panel(blocks * rows * images.width));
+        let panel = k.program_id(0) * blocking.across;
+        let group = k.program_id(1) * blocking.band;
+        let image = k.program_id(2) * blocking.images;
+        let first = &group * (blocking.together * images.lines.stride) - images.lines.padding;
+        k.for_range(0, blocking.images, 1, [], |k, i, []| {
+            let home = &i * copied.elements();
+            let x = &self.params.mems[images.x];
+            copied.clear_edges(k, images, (&lines, &home));
+            copied.copy(k, images, x, (&lines, &home), [&(&image + &i), &first]);
+            []
+        });
+        k.for_range(0, blocking.across, 1, [], |k, j, []| {
+            let panel = &panel + &j;
+            // A piece of the panel stays in the first-level cache while every block is multiplied with it.
+            for (number, piece) in all.iter().enumerate() {
+                k.for_range(0, blocking.images, 1, [], |k, i, []| {
+                    k.for_range(0, blocking.band, 1, [], |k, line, []| {
+                        k.for_range(0, blocking.blocks, 1, [], |k, block, []| {
+                            let step = blocking.together * images.lines.stride * copied.pitch();
+                            let along = blocking.rows * images.cols.stride * images.channels;
+                            let window = &i * copied.elements() + &line * step + &block * along;
+                            let sum = self.multiply(k, copied, &lines, &window, &panel, piece);
+                            let home = sums.as_ref().map(|sums| {
+                                let at = (&i * blocking.band + &line) * blocking.blocks + &block;
+                                sums.at(at * (rows * images.width))
+                                    .shape([rows, images.width])
+                            });
+                            let sum = match &home {
+                                Some(home) if number > 0 => k.load(home.clone()) + sum,
+                                _ => sum,
+                            };
+                            match home {
+                                Some(home) if number + 1 < all.len() => k.store(home, &sum),
+                                _ => {
+                                    let (image, group) = (&image + &i, &group + &line);
+                                    let at = self.place(&image, &group, &block, &panel);
+                                    finish(k, (self.nest, self.params), images, at, sum);
+                                }
+                            }
+                            []
+                        });
+                        []
+                    });
+                    []
+                });
+            }
+            []
+        });
+    }
+
+    /// A block's sums over a piece of its windows.
+    fn multiply(
+        &self,
+        k: &KernelBuilder,
+        copied: &Lines,
+        lines: &Mem,
+        window: &Tile,
+        panel: &Tile,
+        piece: &[Run],
+    ) -> Tile {
+        let (images, blocking) = (self.images, self.blocking);
+        let (rows, cols) = (blocking.rows * blocking.together, images.width);
+        let along = images.cols.kernel * images.channels;
+        let pixel = images.cols.stride * images.channels;
+        let line = images.lines.stride * copied.pitch();
+        let weight = panel * (images.deep() * cols) + images.weight_base;
+        let mut sum = zeros(k, images.dtype, rows, cols);
+        for &Run {
+            kernel,
+            first,
+            length,
+        } in piece
+        {
+            let from = kernel * images.lines.dilation * copied.pitch() + first;
+            let a = lines.at(window + from);
+            let a = match blocking.together {
+                1 => a
+                    .shape([rows, length])
+                    .strides([pixel, 1])
+                    .operand([MmaDim::Side, MmaDim::K]),
+                together => a
+                    .shape([together, blocking.rows, length])
+                    .strides([line, pixel, 1])
+                    .operand([MmaDim::Side, MmaDim::Side, MmaDim::K]),
+            };
+            let b = self.params.mems[images.weight].at(&weight + (kernel * along + first) * cols);
+            let b = b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]);
+            sum = k.mma(a, b, &sum, false);
+        }
+        sum
+    }
+
+    fn place(&self, image: &Tile, group: &Tile, block: &Tile, panel: &Tile) -> Block {
+        let (images, blocking) = (self.images, self.blocking);
+        let (high, wide) = (images.lines.out, images.cols.out);
+        let rows = blocking.rows * blocking.together;
+        let cut = left(block, blocking.rows, wide);
+        let places = if blocking.together > 1 {
+            vec![(rows, group * rows, left(group, rows, high * wide))]
+        } else if self.merged {
+            vec![(rows, group * wide + block * blocking.rows, cut)]
+        } else {
+            vec![(1, group.clone(), None), (rows, block * blocking.rows, cut)]
+        };
+        Block {
+            image: image.clone(),
+            places,
+            panel: panel.clone(),
+        }
+    }
+}

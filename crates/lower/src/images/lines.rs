@@ -1,0 +1,124 @@
+//! The lines of an image that some windows touch, copied with zeros around them.
+//!
+//! ```text
+//!   [line][column][channel], from `padding` lines and columns before the first one on
+//! ```
+
+use oxyfuel_base::DType;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp};
+
+use super::shape::Images;
+use crate::map::Spread;
+use crate::packed::lay_out;
+
+/// The sizes of the copy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lines {
+    pub count: i64,
+    pub columns: i64,
+    /// Columns of zeros before, columns of the image, columns of zeros after.
+    before: i64,
+    inner: i64,
+    after: i64,
+    channels: i64,
+}
+
+impl Lines {
+    /// So many lines, as wide as `columns` from the padding on.
+    pub fn of(images: &Images, count: i64, columns: i64) -> Self {
+        let before = images.cols.padding.min(columns);
+        let inner = images.cols.size.min(columns - before);
+        Self {
+            count,
+            columns,
+            before,
+            inner,
+            after: columns - before - inner,
+            channels: images.channels,
+        }
+    }
+
+    /// Elements from one line to the next.
+    pub fn pitch(&self) -> i64 {
+        self.columns * self.channels
+    }
+
+    pub fn elements(&self) -> i64 {
+        self.count * self.pitch()
+    }
+
+    /// Whether what is copied of a line is one run of memory.
+    fn is_run(images: &Images) -> bool {
+        images.channel_step == 1 && images.cols.step == images.channels
+    }
+
+    pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread, images: &Images) {
+        for columns in [self.before, self.after, self.inner] {
+            let run = [columns * self.channels];
+            if columns > 0 {
+                k.layout_shape(run, spread.layout(&run, &run));
+            }
+        }
+        if !Self::is_run(images) {
+            lay_out(k, spread, &[self.inner, self.channels]);
+        }
+    }
+
+    fn clear(&self, k: &KernelBuilder, images: &Images, to: &Mem, at: &Tile, columns: i64) {
+        if columns > 0 {
+            let run = [columns * self.channels];
+            let zero = k.full(images.dtype, run, 0.0);
+            k.store(to.at(at).shape(run), &zero);
+        }
+    }
+
+    /// Fills the columns that are zero whatever is copied.
+    pub fn clear_edges(&self, k: &KernelBuilder, images: &Images, (to, home): (&Mem, &Tile)) {
+        if self.before + self.after == 0 {
+            return;
+        }
+        k.for_range(0, self.count, 1, [], |k, line, []| {
+            let start = home + &line * self.pitch();
+            self.clear(k, images, to, &start, self.before);
+            let behind = (self.before + self.inner) * self.channels;
+            self.clear(k, images, to, &(start + behind), self.after);
+            []
+        });
+    }
+
+    /// Copies the lines from `first` on, which may lie before the image or behind it.
+    pub fn copy(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        from: &Mem,
+        (to, home): (&Mem, &Tile),
+        [image, first]: [&Tile; 2],
+    ) {
+        let start = image * images.image_step + images.base;
+        k.for_range(0, self.count, 1, [], |k, line, []| {
+            let at = first + &line;
+            let home = home + (&line * self.pitch() + self.before * self.channels);
+            let within = at
+                .compare(CompareOp::Ge, 0i64)
+                .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
+            k.when(&within, |k| {
+                let source = from.at(&start + &at * images.lines.step);
+                if Self::is_run(images) {
+                    let run = [self.inner * self.channels];
+                    let tile = k.load(source.shape(run));
+                    k.store(to.at(&home).shape(run), &tile);
+                } else {
+                    let shape = [self.inner, self.channels];
+                    let steps = [images.cols.step, images.channel_step];
+                    let tile = k.load(source.shape(shape).strides(steps));
+                    k.store(to.at(&home).shape(shape), &tile);
+                }
+            });
+            let none = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));
+            k.when(&none, |k| self.clear(k, images, to, &home, self.inner));
+            []
+        });
+    }
+}

@@ -1,0 +1,198 @@
+//! Convolutions of images with channels last, on the vector unit of a CPU, with weights in panels (`conv_panels`).
+//!
+//! Rows of the product are output positions, its columns output channels: a pixel's channels lie side by side, and so do those of the pixels beside it. What a window reads of one line is one run of memory, so that nothing is
+//! gathered: an instance copies the lines that its windows touch once, for zeros around them, and multiplies them where they are.
+//!
+//! ```text
+//!   lines of x, with zeros for the padding   [line][column][channel]                                   second-level cache
+//!   panels of the weight                     [columns / w][kernel line, kernel column, channel][w]     memory, in order
+//!
+//!   direct.rs      sums[position, w] += lines[.. of the window's line ..] @ panel                       registers
+//!   winograd.rs    the same at the sixteen points of F(2x2, 3x3): 4 results for 16 products, not 36
+//! ```
+//!
+//! | file | idea |
+//! |---|---|
+//! | `shape.rs` | what is computed, in numbers, and where it lies |
+//! | `lines.rs` | the copy of the lines |
+//! | `direct.rs` | every window is summed |
+//! | `winograd.rs` | tiles of 2 x 2 results at their points |
+
+mod direct;
+mod lines;
+mod shape;
+mod winograd;
+
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_graph::conv_panels::ConvPanels;
+use oxyfuel_graph::convolution::Convolution;
+use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Tile};
+use oxyfuel_plan::TargetDesc;
+
+use crate::blocked::columns;
+use crate::nest::Nest;
+use crate::rows::{Frame, left};
+use crate::size::Params;
+use crate::tile::{Tiling, ceil_div};
+
+pub use shape::Images;
+
+/// Channels and outputs from which on the points cost less than what they save.
+const WINOGRAD_CHANNELS: i64 = 16;
+/// Results that tiles of 2 x 2 compute for nothing, as a share of those that are wanted.
+const WINOGRAD_WASTE: f64 = 1.6;
+/// Products that follow each other in one block: each has code of its own.
+const MOST_PIECES: i64 = 48;
+
+/// Sizes that are all known.
+fn sizes(graph: &Graph, value: ValueId) -> Option<Vec<i64>> {
+    let shape = graph.ty(value).shape.iter();
+    shape.map(Expr::as_const).collect()
+}
+
+/// Whether there is a kernel for images of these sizes, `[b, h, w, c]`, and results, `[b, h, w, n]`.
+fn suits(dtype: DType, x: &[i64], out: &[i64], kernel: [i64; 2], target: &TargetDesc) -> bool {
+    let ([_, _, _, c], [_, high, wide, n]) = (x, out) else {
+        return false;
+    };
+    let lanes = i64::from(target.lanes(dtype.size() as u32));
+    matches!(dtype, DType::F32 | DType::F64)
+        && !target.is_simt()
+        && target.vector_bytes > 0
+        && !x.contains(&0)
+        && *high >= 2
+        && *wide >= 2
+        && *n >= lanes
+        && kernel[0] * ceil_div(kernel[1] * c, crate::blocked::SUMMED).max(1) <= MOST_PIECES
+        && kernel[1] <= MOST_PIECES
+}
+
+/// The panels for the weight of a convolution: their columns, and whether they are of points.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a share of sizes far below 2^53"
+)]
+pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, bool)> {
+    let how = Convolution::of(&node.op)?;
+    let [x, weight] = [node.inputs[0], node.inputs[1]].map(|value| sizes(graph, value));
+    let (x, weight, out) = (x?, weight?, sizes(graph, node.out())?);
+    let dtype = graph.ty(node.out()).dtype;
+    if x.len() != 4 || how.groups != 1 || how.dilation[1] != 1 {
+        return None;
+    }
+    let last = |shape: &[i64]| [shape[0], shape[2], shape[3], shape[1]];
+    let kernel = [weight[2], weight[3]];
+    if !suits(dtype, &last(&x), &last(&out), kernel, target) {
+        return None;
+    }
+    let (n, channels) = (weight[0], weight[1]);
+    let numbers = ConvPanels {
+        how,
+        kernel,
+        n,
+        winograd: false,
+    };
+    let tiles = ceil_div(out[2], 2) * ceil_div(out[3], 2) * 4;
+    let waste = tiles as f64 / (out[2] * out[3]) as f64;
+    let winograd = numbers.can_be_winograd()
+        && channels.min(n) >= WINOGRAD_CHANNELS
+        && waste <= WINOGRAD_WASTE;
+    let lanes = i64::from(target.lanes(dtype.size() as u32));
+    Some((columns(n, lanes), winograd))
+}
+
+/// Whether a node is a convolution with the panels of this machine's kernel, which lie as they were written: an input, one panel behind the other.
+pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
+    let Some(how) = ConvPanels::of(&node.op) else {
+        return false;
+    };
+    let [x, panels] = [node.inputs[0], node.inputs[1]];
+    let strides = graph.values[panels].layout.strides();
+    let dense = strides.is_none_or(|strides| strides == graph.ty(panels).contiguous_strides());
+    if !dense || !graph.inputs.contains(&panels) {
+        return false;
+    }
+    let (Some(of_x), Some(of_panels), Some(out)) = (
+        sizes(graph, x),
+        sizes(graph, panels),
+        sizes(graph, node.out()),
+    ) else {
+        return false;
+    };
+    let dtype = graph.ty(x).dtype;
+    let lanes = || i64::from(target.lanes(dtype.size() as u32));
+    how.how.dilation[1] == 1
+        && suits(dtype, &of_x, &out, how.kernel, target)
+        && of_panels[2] == columns(how.n, lanes())
+}
+
+/// Builds the program. `nest` is the work on the result, over its dims.
+pub fn images(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    images: &Images,
+    target: &TargetDesc,
+) -> Result<Program> {
+    if images.winograd {
+        winograd::winograd(nest, params_of, images, target)
+    } else {
+        direct::direct(nest, params_of, images, target)
+    }
+}
+
+/// Sizes of equal parts that a number of things can be cut into.
+fn divisors(all: i64) -> impl Iterator<Item = i64> {
+    (1..=all).filter(move |part| all % part == 0)
+}
+
+/// How many images and how many of each one's lines an instance may have: several images only whole.
+fn parts(images: i64, lines: i64) -> impl Iterator<Item = (i64, i64)> {
+    let of_one = divisors(lines).map(|band| (1, band));
+    let several = divisors(images).skip(1).map(move |count| (count, lines));
+    of_one.chain(several)
+}
+
+/// Where a block of the result stands.
+struct Block {
+    image: Tile,
+    /// Along the dims of positions: how many, the first, and how many of them exist where that is not all.
+    places: Vec<(i64, Tile, Option<Tile>)>,
+    /// Panel of output channels.
+    panel: Tile,
+}
+
+/// The work on the result, on one block of sums.
+fn finish(
+    k: &KernelBuilder,
+    (nest, params): (&Nest, &Params),
+    images: &Images,
+    at: Block,
+    sum: Tile,
+) {
+    let (mut block, mut start, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+    let mut push = |size: i64, first: Tile, left: Option<Tile>| {
+        block.push(size);
+        start.push(Some(first));
+        rest.push(left);
+    };
+    if images.images > 1 {
+        push(1, at.image, None);
+    }
+    for (size, first, left) in at.places {
+        push(size, first, left);
+    }
+    let (cols, n) = (images.width, images.n);
+    push(cols, &at.panel * cols, left(&at.panel, cols, n));
+    let tiling = Tiling::of(block);
+    let position = start.clone();
+    let mut frame = Frame::place(k, params, nest, &tiling, position, start, rest);
+    frame.give(0, sum);
+    for node in 0..nest.values.len() {
+        frame.value(node);
+    }
+    for store in &nest.stores {
+        frame.store(store.value, &store.window);
+    }
+}

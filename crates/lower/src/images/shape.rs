@@ -1,0 +1,117 @@
+//! What a convolution of images computes, in numbers, and where its operands lie.
+
+use oxyfuel_base::{DType, Expr, Result, err};
+use oxyfuel_graph::conv_panels::ConvPanels;
+use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_schedule::Placements;
+
+use crate::build::{checked, constant};
+use crate::tile::ceil_div;
+
+/// One dim that the kernel moves along.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    pub size: i64,
+    pub out: i64,
+    pub kernel: i64,
+    pub stride: i64,
+    pub padding: i64,
+    pub dilation: i64,
+    /// Elements of `x` from one position to the next.
+    pub step: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Images {
+    pub images: i64,
+    pub channels: i64,
+    /// Output channels, in panels of so many columns.
+    pub n: i64,
+    pub width: i64,
+    pub lines: Axis,
+    pub cols: Axis,
+    pub winograd: bool,
+    pub dtype: DType,
+    /// `x`: its buffer, first element, and elements from one image, or one channel, to the next.
+    pub x: usize,
+    pub base: i64,
+    pub image_step: i64,
+    pub channel_step: i64,
+    /// The panels.
+    pub weight: usize,
+    pub weight_base: i64,
+}
+
+impl Images {
+    /// Reads the node. `buffers` are the roots in argument order.
+    pub fn read(
+        graph: &Graph,
+        memory: &Placements,
+        node: &Node,
+        buffers: &[ValueId],
+    ) -> Result<Self> {
+        let Some(how) = ConvPanels::of(&node.op) else {
+            return Err(err!(Internal, "`{}` has no panels", node.op.name()));
+        };
+        let numbers = |sizes: &[Expr]| sizes.iter().map(constant).collect::<Result<Vec<i64>>>();
+        let place = |value: ValueId| -> Result<(usize, i64, Vec<i64>)> {
+            let place = memory.of(value);
+            let buffer = buffers.iter().position(|&root| root == place.root);
+            let buffer = buffer.ok_or_else(|| err!(Internal, "an operand has no buffer"))?;
+            let base = constant(&checked(&place.offset)?)?;
+            Ok((buffer, base, numbers(&place.strides)?))
+        };
+        let shape = |value: ValueId| numbers(&graph.ty(value).shape);
+        let (of_x, of_out) = (shape(node.inputs[0])?, shape(node.out())?);
+        let (x, base, strides) = place(node.inputs[0])?;
+        let (weight, weight_base, _) = place(node.inputs[1])?;
+        let axis = |d: usize| Axis {
+            size: of_x[d + 1],
+            out: of_out[d + 1],
+            kernel: how.kernel[d],
+            stride: how.how.stride[d],
+            padding: how.how.padding[d],
+            dilation: how.how.dilation[d],
+            step: strides[d + 1],
+        };
+        Ok(Self {
+            images: of_x[0],
+            channels: of_x[3],
+            n: how.n,
+            width: shape(node.inputs[1])?[2],
+            lines: axis(0),
+            cols: axis(1),
+            winograd: how.winograd,
+            dtype: graph.ty(node.inputs[0]).dtype,
+            x,
+            base,
+            image_step: strides[0],
+            channel_step: strides[3],
+            weight,
+            weight_base,
+        })
+    }
+
+    /// Elements of other work that take as long as one element of the result.
+    pub fn work(&self) -> i64 {
+        (self.channels * self.lines.kernel * self.cols.kernel / 16).max(1)
+    }
+
+    pub fn panels(&self) -> i64 {
+        ceil_div(self.n, self.width)
+    }
+
+    /// Rows of a panel.
+    pub fn deep(&self) -> i64 {
+        let positions = match self.winograd {
+            true => super::winograd::POINTS * super::winograd::POINTS,
+            false => self.lines.kernel * self.cols.kernel,
+        };
+        self.channels * positions
+    }
+
+    /// Bytes of so many elements.
+    pub fn bytes(&self, elements: i64) -> i64 {
+        elements.saturating_mul(self.dtype.size() as i64)
+    }
+}
