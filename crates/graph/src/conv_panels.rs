@@ -139,6 +139,11 @@ impl ConvPanels {
     }
 }
 
+/// Lines of columns.
+pub(crate) fn turned<T: Copy, const N: usize>(columns: [[T; N]; 4]) -> [[T; 4]; N] {
+    std::array::from_fn(|row| columns.map(|column| column[row]))
+}
+
 impl Builder {
     /// The panels of `width` columns that `conv_panels` reads, of a weight [n, c, kh, kw].
     #[track_caller]
@@ -243,18 +248,18 @@ impl Builder {
             let [first, sum] = [b.sub(d[0], d[2])?, b.add(d[1], d[2])?];
             Ok([first, sum, b.sub(d[2], d[1])?, b.sub(d[1], d[3])?])
         };
-        let mut columns = Vec::new();
-        for col in 0..POINTS {
+        let mut columns = [[x; 4]; 4];
+        for (col, column) in columns.iter_mut().enumerate() {
             let mut d = [x; 4];
             for (row, d) in d.iter_mut().enumerate() {
-                *d = pixel(self, row as i64, col)?;
+                *d = pixel(self, row as i64, col as i64)?;
             }
-            columns.push(along(self, d)?);
+            *column = along(self, d)?;
         }
         let number = count.clone() * tiles[0].clone() * tiles[1].clone();
         let mut all = Vec::new();
-        for row in 0..4 {
-            for value in along(self, [0, 1, 2, 3].map(|col: usize| columns[col][row]))? {
+        for line in turned(columns) {
+            for value in along(self, line)? {
                 all.push(self.view(value, &[Expr::ONE, number.clone(), channels.clone()])?);
             }
         }
@@ -265,14 +270,14 @@ impl Builder {
             let (sum, difference) = (b.add(m[0], m[1])?, b.sub(m[1], m[2])?);
             Ok([b.add(sum, m[2])?, b.sub(difference, m[3])?])
         };
-        let mut columns = Vec::new();
-        for col in 0..POINTS {
+        let mut columns = [[x; 2]; 4];
+        for (col, column) in columns.iter_mut().enumerate() {
             let mut m = [x; 4];
             for (row, m) in m.iter_mut().enumerate() {
-                let at = row as i64 * POINTS + col;
+                let at = row as i64 * POINTS + col as i64;
                 *m = self.slice(products, 0, at, at + 1, 1)?;
             }
-            columns.push(back(self, m)?);
+            *column = back(self, m)?;
         }
         let apart = [
             count.clone(),
@@ -283,8 +288,8 @@ impl Builder {
             how.n.into(),
         ];
         let mut lines = Vec::new();
-        for row in 0..2 {
-            let pair = back(self, [0, 1, 2, 3].map(|col: usize| columns[col][row]))?;
+        for line in turned(columns) {
+            let pair = back(self, line)?;
             let [left, right] = [self.view(pair[0], &apart)?, self.view(pair[1], &apart)?];
             lines.push(self.cat(&[left, right], 4)?);
         }

@@ -1,7 +1,7 @@
 //! Convolution: every window summed wide, rounded once.
 
 use super::value::{Data, Tensor};
-use crate::conv_panels::ConvPanels;
+use crate::conv_panels::{ConvPanels, turned};
 use crate::convolution::Convolution;
 
 /// `x` [n, c, size..] with `weight` [o, c / groups, kernel..]; `shape` is that of the result.
@@ -115,9 +115,8 @@ fn winograd(x: &Tensor, weight: &Tensor, how: &ConvPanels, shape: Vec<usize>) ->
         for channel in 0..c {
             let columns = [0, 1, 2, 3]
                 .map(|j| along([0, 1, 2, 3].map(|i| pixel(b, 2 * ty + i, 2 * tx + j, channel))));
-            for i in 0..4 {
-                let line = along([0, 1, 2, 3].map(|j: usize| columns[j][i]));
-                for (j, value) in line.into_iter().enumerate() {
+            for (i, line) in turned(columns).into_iter().enumerate() {
+                for (j, value) in along(line).into_iter().enumerate() {
                     for (o, products) in products.iter_mut().enumerate() {
                         let at = ((i * 4 + j) * c + channel) * n + o;
                         products[i][j] += value * weight.float_at(at);
@@ -126,10 +125,8 @@ fn winograd(x: &Tensor, weight: &Tensor, how: &ConvPanels, shape: Vec<usize>) ->
             }
         }
         for (o, m) in products.iter().enumerate() {
-            let columns = [0, 1, 2, 3].map(|j| back([0, 1, 2, 3].map(|i: usize| m[i][j])));
-            for i in 0..2 {
-                let line = back([0, 1, 2, 3].map(|j: usize| columns[j][i]));
-                for (j, value) in line.into_iter().enumerate() {
+            for (i, line) in turned(turned(*m).map(back)).into_iter().enumerate() {
+                for (j, value) in back(line).into_iter().enumerate() {
                     let (y, x) = (2 * ty + i, 2 * tx + j);
                     if y < shape[1] && x < shape[2] {
                         out[((b * shape[1] + y) * shape[2] + x) * n + o] = value;

@@ -272,7 +272,7 @@ impl Work<'_> {
             let (image, start) = (&here.image + &i, k.constant(DType::I64, 0));
             lines.copy(k, images, x, (&here.lines, &start), [&image, &first]);
             k.for_range(0, blocking.band, 1, [], |k, line, []| {
-                self.to_points(k, here, lines, [&i, &line], points.clone());
+                self.bring_to_points(k, here, lines, [&i, &line], points.clone());
                 []
             });
             []
@@ -285,7 +285,7 @@ impl Work<'_> {
         let panel = &here.panel + j;
         k.for_range(0, blocking.images, 1, [], |k, i, []| {
             k.for_range(0, blocking.band, 1, [], |k, line, []| {
-                self.from_points(k, here, j, [&i, &line]);
+                self.back_from_points(k, here, j, [&i, &line]);
                 self.store(k, here, &i, &line, &panel);
                 []
             });
@@ -294,9 +294,9 @@ impl Work<'_> {
     }
 
     /// Where the products of a panel begin.
-    fn products_of(&self, j: &Tile) -> Tile {
+    fn products_of(&self, k: &KernelBuilder, j: &Tile) -> Tile {
         match self.blocking.kept() {
-            1 => j * 0,
+            1 => k.constant(DType::I64, 0),
             _ => j * self.blocking.products(self.images),
         }
     }
@@ -319,7 +319,7 @@ impl Work<'_> {
     }
 
     /// Brings a line of tiles to some lines of its points.
-    fn to_points(
+    fn bring_to_points(
         &self,
         k: &KernelBuilder,
         here: &Here,
@@ -362,7 +362,7 @@ impl Work<'_> {
         let before = points.start * POINTS;
         let weight = (&here.panel + j) * (images.deep() * cols)
             + (images.weight_base + before * images.channels * cols);
-        let kept = self.products_of(j) + before * blocking.padded() * cols;
+        let kept = self.products_of(k, j) + before * blocking.padded() * cols;
         let count = (points.end - points.start) * POINTS;
         k.for_range(0, count, 1, [], |k, point, []| {
             let weight = &weight + &point * (images.channels * cols);
@@ -393,10 +393,16 @@ impl Work<'_> {
     }
 
     /// Brings a line of tiles back from its points: two lines of results.
-    fn from_points(&self, k: &KernelBuilder, here: &Here, j: &Tile, [image, line]: [&Tile; 2]) {
+    fn back_from_points(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        j: &Tile,
+        [image, line]: [&Tile; 2],
+    ) {
         let (images, blocking) = (self.images, self.blocking);
         let (wide, cols) = (blocking.wide, images.width);
-        let tile = (image * blocking.band + line) * (wide * cols) + self.products_of(j);
+        let tile = (image * blocking.band + line) * (wide * cols) + self.products_of(k, j);
         let point = |row: i64, col: i64| {
             let at = &tile + (row * POINTS + col) * blocking.padded() * cols;
             k.load(here.m.at(at).shape([wide, cols]))
@@ -406,8 +412,11 @@ impl Work<'_> {
             let [a, b, c, d] = [0, 1, 2, 3].map(|row| point(row, col));
             results([&a, &b, &c, &d])
         });
-        for row in 0..2 {
-            let along = results([0, 1, 2, 3].map(|col: usize| &columns[col][row]));
+        let [first, second] = [0, 1].map(|row| {
+            let [a, b, c, d] = &columns;
+            results([a, b, c, d].map(|column: &[Tile; 2]| &column[row]))
+        });
+        for (row, along) in [first, second].iter().enumerate() {
             for (col, value) in along.iter().enumerate() {
                 let at = (row as i64 * 2 * wide + col as i64) * cols;
                 let home = here.y.at(at).shape([wide, cols]).strides([2 * cols, 1]);
