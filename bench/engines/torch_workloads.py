@@ -97,6 +97,14 @@ def matmul(a, b):
     return torch.matmul(a, b)
 
 
+def int_mm(a, b):
+    return torch._int_mm(a, b)
+
+
+def int_linear(x, w):
+    return torch._int_mm(x, w.t())
+
+
 def gelu_matmul_bias(a, b, c):
     return F.gelu(a @ b + c)
 
@@ -201,6 +209,14 @@ def sum_rows_out(outs, x):
 
 def matmul_out(outs, a, b):
     return torch.matmul(a, b, out=outs[0])
+
+
+def int_mm_out(outs, a, b):
+    return torch._int_mm(a, b, out=outs[0])
+
+
+def int_linear_out(outs, x, w):
+    return torch._int_mm(x, w.t(), out=outs[0])
 
 
 def linear_out(outs, x, w, b):

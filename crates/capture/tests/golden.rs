@@ -28,6 +28,7 @@ const WITHOUT_SAMPLES: &[&str] = &[
     "mm",
     "bmm",
     "addmm",
+    "_int_mm",
     "convolution",
     "scaled_dot_product_attention",
     "_scaled_dot_product_flash_attention_for_cpu",

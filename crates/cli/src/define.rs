@@ -228,7 +228,7 @@ impl Workload {
             .nodes
             .values()
             .map(|node| match &node.op {
-                Op::Mm | Op::Bmm | Op::MmPanels { .. } => product(node, 0),
+                Op::Mm | Op::Bmm | Op::IntMm | Op::MmPanels { .. } => product(node, 0),
                 Op::Addmm { .. } => product(node, 1),
                 Op::Convolution { .. } => {
                     let weight = &self.graph.ty(node.inputs[1]).shape;

@@ -28,8 +28,8 @@ pub fn peak(target: &Target, dtype: DType) -> Result<Option<Peak>> {
     if target.desc.is_simt() || target.name() == Target::interpreter().name() {
         return Ok(None);
     }
-    if unit && dtype == DType::BF16 {
-        return matrix(target).map(Some);
+    if unit && matches!(dtype, DType::BF16 | DType::I8) {
+        return matrix(target, dtype).map(Some);
     }
     if dtype == DType::F32 {
         return vector(target).map(Some);
@@ -49,6 +49,7 @@ fn vector(target: &Target) -> Result<Peak> {
     let rows = if target.desc.registers >= 32 { 14 } else { 6 };
     let block = Block {
         dtype: DType::F32,
+        sum: DType::F32,
         one: &1.0f32.to_le_bytes(),
         rows,
         cols,
@@ -61,14 +62,19 @@ fn vector(target: &Target) -> Result<Peak> {
 }
 
 /// Two by two tile registers.
-fn matrix(target: &Target) -> Result<Peak> {
+fn matrix(target: &Target, dtype: DType) -> Result<Peak> {
+    let (sum, one): (_, &[u8]) = match dtype {
+        DType::I8 => (DType::I32, &[1]),
+        _ => (DType::F32, &[0x80, 0x3f]),
+    };
     let block = Block {
-        dtype: DType::BF16,
-        one: &[0x80, 0x3f],
+        dtype,
+        sum,
+        one,
         rows: 32,
         cols: 32,
         lanes: 16,
-        pack: 2,
+        pack: 4 / dtype.size() as i64,
         accumulator: TileLayout {
             lane: vec![Mode::new(1, 16, 1)],
             reg: vec![
@@ -87,6 +93,7 @@ fn matrix(target: &Target) -> Result<Peak> {
 /// One block of sums that never leaves the registers.
 struct Block<'a> {
     dtype: DType,
+    sum: DType,
     /// The bytes of the number 1.
     one: &'a [u8],
     rows: i64,
@@ -118,16 +125,17 @@ impl Block<'_> {
             .buffer("b", self.dtype, BufferMode::Read, cols * DEPTH)
             .aligned(64);
         let c = k
-            .buffer("c", DType::F32, BufferMode::Write, workers * rows * cols)
+            .buffer("c", self.sum, BufferMode::Write, workers * rows * cols)
             .aligned(64);
         let plain = TileLayout::rows(&[rows, cols], self.lanes);
         k.phase([Expr::constant(workers)], |k| {
             let zero = k
-                .full(DType::F32, [rows, cols], 0.0)
+                .full(self.sum, [rows, cols], 0)
                 .with_layout(self.accumulator.clone());
             let [sum] = k.for_range(0, REPEATS, 1, [zero], |k, _, [acc]| {
-                // Blocks of 32 deep, one after the other, so that every row of a matrix register is a line of its own.
-                let a = a.at(0).shape([DEPTH / 32, rows, 32]).operand([
+                // Blocks, one after the other, so that every row of a matrix register is a line of its own.
+                let deep = 16 * pack.max(2);
+                let a = a.at(0).shape([DEPTH / deep, rows, deep]).operand([
                     MmaDim::K,
                     MmaDim::Side,
                     MmaDim::K,
@@ -160,19 +168,19 @@ impl Block<'_> {
             target,
             k.finish()?,
             vec![ones(rows * DEPTH), ones(cols * DEPTH)],
-            workers * rows * cols,
+            (self.sum, workers * rows * cols),
             2 * workers * rows * cols * DEPTH * REPEATS,
             self.what,
         )
     }
 }
 
-/// One launch over constants, with one f32 output of `count` elements.
+/// One launch over constants, with one output of `count` elements of 4 bytes.
 fn plan(
     target: &Target,
     program: Program,
     constants: Vec<Vec<u8>>,
-    count: i64,
+    (sum, count): (DType, i64),
     flops: i64,
     what: &'static str,
 ) -> Result<Peak> {
@@ -233,7 +241,7 @@ fn plan(
         limits: Vec::new(),
         inputs: Vec::new(),
         outputs: vec![OutputSpec {
-            dtype: DType::F32,
+            dtype: sum,
             shape: vec![Expr::constant(count)],
             strides: vec![Expr::constant(1)],
             buffer: output,
@@ -268,15 +276,33 @@ mod tests {
             ..Options::default()
         };
         let target = Target::host(&options).unwrap();
-        let expected = (DEPTH * REPEATS) as f32;
-        for dtype in [DType::F32, DType::BF16] {
+        let expected = DEPTH * REPEATS;
+        for dtype in [DType::F32, DType::BF16, DType::I8] {
             let Some(peak) = peak(&target, dtype).unwrap() else {
                 continue;
             };
             let device = target.device(&options).unwrap();
             let executable = Executable::load(peak.plan, Record::default(), device).unwrap();
-            let y: Vec<f32> = executable.run(&[]).unwrap()[0].to_vec().unwrap();
-            assert!(y.iter().all(|v| *v == expected), "{dtype}: {:?}", &y[..4]);
+            let y = &executable.run(&[]).unwrap()[0];
+            let sums: Vec<i64> = match dtype {
+                DType::I8 => y
+                    .to_vec::<i32>()
+                    .unwrap()
+                    .into_iter()
+                    .map(i64::from)
+                    .collect(),
+                _ => y
+                    .to_vec::<f32>()
+                    .unwrap()
+                    .into_iter()
+                    .map(|v| v as i64)
+                    .collect(),
+            };
+            assert!(
+                sums.iter().all(|v| *v == expected),
+                "{dtype}: {:?}",
+                &sums[..4]
+            );
         }
     }
 }

@@ -72,6 +72,8 @@ pub enum Accepts {
     Integral,
     /// Integers.
     Integer,
+    /// i8 and u8; operands need not be alike.
+    Byte,
     /// f64, f32, f16, bf16.
     Float,
     /// As `Float`; the builder casts integers and bools to the default float first, as PyTorch does.
@@ -476,6 +478,8 @@ ops! {
         "Matrix product of each batch: [b, m, k] x [b, k, n].";
     Addmm "addmm" { beta: Scalar, alpha: Scalar } Matmul ["bias", "a", "b"] -> ["out"] Number Same Pure
         "beta * bias + alpha * (a x b), bias broadcast; rounded once. A beta of 0 ignores the bias, NaN and all.";
+    IntMm "_int_mm" Matmul ["a", "b"] -> ["out"] Byte Rule Pure
+        "Matrix product of bytes, each operand i8 or u8, in i32, which wraps: [m, k] x [k, n], or of each batch [b, m, k] x [b, k, n].";
     MmPanels "mm_panels" { n: usize } Matmul ["a", "panels", "bias?"] -> ["out"] Float Same Pure
         "a x b + bias, rounded once: a [m, k], and b [k, n] cut into panels [n/w rounded up, k, w] of w columns each; what the last one has beyond column n is not read. The bias is broadcast.";
 

@@ -336,31 +336,28 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
         Op::Mm => {
             let [a, b] = [operands[0], operands[1]];
             accept(op, operands)?;
-            expect_rank(op, "a", a, 2)?;
-            expect_rank(op, "b", b, 2)?;
-            inner_ok(op, &a.shape[1], &b.shape[0])?;
             one(TensorType {
-                shape: vec![a.shape[0].clone(), b.shape[1].clone()],
+                shape: matrices(op, a, b)?,
                 ..a.clone()
             })
         }
         Op::Bmm => {
             let [a, b] = [operands[0], operands[1]];
             accept(op, operands)?;
-            expect_rank(op, "a", a, 3)?;
-            expect_rank(op, "b", b, 3)?;
-            inner_ok(op, &a.shape[2], &b.shape[1])?;
-            if a.shape[0] != b.shape[0] {
-                return Err(fail(
-                    Code::ShapeMismatch,
-                    op,
-                    format!("{} batches against {}", a.shape[0], b.shape[0]),
-                ));
-            }
             one(TensorType {
-                shape: vec![a.shape[0].clone(), a.shape[1].clone(), b.shape[2].clone()],
+                shape: batches(op, a, b)?,
                 ..a.clone()
             })
+        }
+        Op::IntMm => {
+            let [a, b] = [operands[0], operands[1]];
+            accept_dtype(op, a.dtype)?;
+            accept_dtype(op, b.dtype)?;
+            let shape = match a.rank() {
+                3 => batches(op, a, b)?,
+                _ => matrices(op, a, b)?,
+            };
+            one(TensorType::new(DType::I32, shape, a.device))
         }
         Op::Addmm { beta: _, alpha: _ } => {
             let [bias, a, b] = [operands[0], operands[1], operands[2]];
@@ -687,6 +684,7 @@ pub fn accepts(class: Accepts, dtype: DType) -> bool {
         Accepts::Number => compute_float || dtype.is_int(),
         Accepts::Integral => dtype.is_int() || dtype.is_bool(),
         Accepts::Integer => dtype.is_int(),
+        Accepts::Byte => matches!(dtype, DType::I8 | DType::U8),
         Accepts::Float | Accepts::IntToFloat => compute_float,
     }
 }
@@ -809,6 +807,33 @@ fn expect_dtype(op: &Op, operand: &str, ty: &TensorType, allowed: &[DType]) -> R
         op,
         format!("{operand} must be {}, is {}", names.join(" or "), ty.dtype),
     ))
+}
+
+/// The shape of a product of two matrices.
+fn matrices(op: &Op, a: &TensorType, b: &TensorType) -> Result<Vec<Expr>> {
+    expect_rank(op, "a", a, 2)?;
+    expect_rank(op, "b", b, 2)?;
+    inner_ok(op, &a.shape[1], &b.shape[0])?;
+    Ok(vec![a.shape[0].clone(), b.shape[1].clone()])
+}
+
+/// The shape of a product of two batches of matrices.
+fn batches(op: &Op, a: &TensorType, b: &TensorType) -> Result<Vec<Expr>> {
+    expect_rank(op, "a", a, 3)?;
+    expect_rank(op, "b", b, 3)?;
+    inner_ok(op, &a.shape[2], &b.shape[1])?;
+    if a.shape[0] != b.shape[0] {
+        return Err(fail(
+            Code::ShapeMismatch,
+            op,
+            format!("{} batches against {}", a.shape[0], b.shape[0]),
+        ));
+    }
+    Ok(vec![
+        a.shape[0].clone(),
+        a.shape[1].clone(),
+        b.shape[2].clone(),
+    ])
 }
 
 fn inner_ok(op: &Op, a: &Expr, b: &Expr) -> Result<()> {

@@ -329,6 +329,7 @@ fn attributes(op: &Op, symbols: &HashSet<Symbol>) -> Result<()> {
         | Op::Constant { .. }
         | Op::Mm
         | Op::Bmm
+        | Op::IntMm
         | Op::Softmax { .. }
         | Op::LogSoftmax { .. }
         | Op::Argmax { .. }

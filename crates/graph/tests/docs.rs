@@ -19,6 +19,7 @@ fn row(info: &OpInfo) -> String {
         op::Accepts::Number => "float, int",
         op::Accepts::Integral => "int, bool",
         op::Accepts::Integer => "int",
+        op::Accepts::Byte => "i8, u8",
         op::Accepts::Float | op::Accepts::IntToFloat => "float",
     };
     let cell = |items: &[String]| {

@@ -361,6 +361,7 @@ fn apply(b: &mut Builder, op: &str, operands: &[Operand], at: &Json) -> Result<V
         )),
         "mm" => one(b.mm(value(0)?, value(1)?)),
         "bmm" => one(b.bmm(value(0)?, value(1)?)),
+        "_int_mm" => one(b.int_mm(value(0)?, value(1)?)),
         "addmm" => one(b.addmm(
             value(0)?,
             value(1)?,

@@ -170,6 +170,12 @@ fn random_programs_use_the_whole_vocabulary() {
             .collect();
         assert!(missing.is_empty(), "no {name} of {missing:?}");
     }
+    for dtype in [DType::I8, DType::U8] {
+        assert!(
+            products.contains(&("_int_mm", dtype)),
+            "no _int_mm of {dtype}"
+        );
+    }
     assert!(ran > 240, "only {ran} of 300 programs ran");
     assert!(nodes > 1500, "only {nodes} nodes in 300 programs");
 }

@@ -270,7 +270,7 @@ impl<'a> Builder<'a> {
             Op::Full { .. } | Op::ScalarTensor { .. } | Op::Arange { .. } => {
                 self.source(nest, node, &map)
             }
-            Op::Mm | Op::Bmm | Op::Convolution { .. } | Op::ConvPanels { .. } => {
+            Op::Mm | Op::Bmm | Op::IntMm | Op::Convolution { .. } | Op::ConvPanels { .. } => {
                 let acc = nest.push(NestOp::Given, accumulator(out))?;
                 Writer { nest }.cast(acc, out)
             }

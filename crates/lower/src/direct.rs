@@ -78,7 +78,7 @@ pub fn product(
     buffers: &[ValueId],
 ) -> Result<Product<Expr>> {
     let (a, b) = match node.op {
-        Op::Mm | Op::Bmm | Op::MmPanels { .. } => (node.inputs[0], node.inputs[1]),
+        Op::Mm | Op::Bmm | Op::IntMm | Op::MmPanels { .. } => (node.inputs[0], node.inputs[1]),
         Op::Addmm { .. } => (node.inputs[1], node.inputs[2]),
         _ => {
             return Err(Error::new(

@@ -35,8 +35,8 @@ struct Blocking {
     depth: i64,
     /// Elements of the depth that lie next to each other in a panel of `b`.
     pack: i64,
-    /// What panels hold, and the unit multiplies.
-    part: DType,
+    /// What panels of `a` and of `b` hold, and the unit multiplies.
+    parts: [DType; 2],
 }
 
 /// Builds the program, or says why this product is not for it.
@@ -65,8 +65,8 @@ pub fn packed(
         k.buffer(name, dtype, BufferMode::Workspace, Expr::constant(len))
             .aligned(64)
     };
-    let panels_a = workspace("panels_a", blocking.part, a_len);
-    let panels_b = workspace("panels_b", blocking.part, b_len);
+    let panels_a = workspace("panels_a", blocking.parts[0], a_len);
+    let panels_b = workspace("panels_b", blocking.parts[1], b_len);
 
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
@@ -95,7 +95,7 @@ pub fn packed(
 
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
-    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.part.size() as u64;
+    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
     let band =
         (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
     let group = u32::try_from(band).unwrap_or(1);
@@ -157,7 +157,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         cols: i64::from(unit.n) * 2,
         depth: i64::from(unit.k),
         pack: i64::from(unit.b_pack),
-        part: a,
+        parts: [a, b],
     })
 }
 
@@ -241,7 +241,7 @@ fn pack_a(
             if let Some(depth_left) = left(&block, depth, product.k) {
                 window = window.valid(1, &depth_left);
             }
-            let tile = k.load(window).cast(blocking.part);
+            let tile = k.load(window).cast(blocking.parts[0]);
             k.store(
                 panels
                     .at(&(&panel + &block * (rows * depth)))
@@ -318,7 +318,7 @@ fn pack_b(
                 if let Some(cols_left) = cols_left {
                     window = window.valid(1, cols_left);
                 }
-                let tile = k.load(window).cast(blocking.part);
+                let tile = k.load(window).cast(blocking.parts[1]);
                 let home = panels.at(&(&panel + at * (cols * pack) + lane));
                 k.store(
                     home.shape([piece.deep, cols]).strides([cols * pack, pack]),

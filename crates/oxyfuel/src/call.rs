@@ -195,6 +195,7 @@ pub(crate) enum Call {
     Matmul,
     Mm,
     Bmm,
+    IntMm,
     Addmm {
         beta: Scalar,
         alpha: Scalar,
@@ -255,6 +256,7 @@ impl Call {
             | Self::Matmul
             | Self::Mm
             | Self::Bmm
+            | Self::IntMm
             | Self::Addmm { .. }
             | Self::Linear { .. }
             | Self::Composed(_)
@@ -422,6 +424,7 @@ impl Call {
             Self::Matmul => b.matmul(tensor(0)?, tensor(1)?),
             Self::Mm => b.mm(tensor(0)?, tensor(1)?),
             Self::Bmm => b.bmm(tensor(0)?, tensor(1)?),
+            Self::IntMm => b.int_mm(tensor(0)?, tensor(1)?),
             Self::Addmm { beta, alpha } => {
                 b.addmm(tensor(0)?, tensor(1)?, tensor(2)?, *beta, *alpha)
             }

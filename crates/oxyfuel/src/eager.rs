@@ -194,6 +194,7 @@ fn name(call: &Call) -> &'static str {
         Call::Matmul => "matmul",
         Call::Mm => "mm",
         Call::Bmm => "bmm",
+        Call::IntMm => "int_mm",
         Call::Addmm { .. } => "addmm",
         Call::Linear { .. } => "linear",
         Call::Composed(composed) => composed.name(),

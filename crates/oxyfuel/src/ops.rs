@@ -599,6 +599,19 @@ impl Tensor {
         apply(Call::Bmm, &[self.into(), other.into()])
     }
 
+    /// Product of two matrices of bytes (i8 or u8, not necessarily alike), or of two batches of them, summed in i32, which wraps.
+    ///
+    /// ```
+    /// use oxyfuel::{DType, Tensor};
+    /// let a = Tensor::full(&[2, 64], -3, DType::I8);
+    /// let b = Tensor::full(&[64, 5], 100, DType::I8);
+    /// assert_eq!(a.int_mm(&b).to_vec::<i32>().unwrap(), [-19_200; 10]);
+    /// ```
+    #[track_caller]
+    pub fn int_mm(&self, other: &Tensor) -> Tensor {
+        apply(Call::IntMm, &[self.into(), other.into()])
+    }
+
     /// `beta * self + alpha * (a x b)`.
     #[track_caller]
     pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Tensor {

@@ -173,7 +173,7 @@ fn empty(graph: &Graph, node: &Node) -> Result<Option<Scalar>> {
         return Ok(Some(Scalar::I(0)));
     }
     Ok(match (&node.op, &node.inputs[..]) {
-        (Op::Mm | Op::Bmm, [a, _]) | (Op::Addmm { .. }, [_, a, _]) if none(*a) => {
+        (Op::Mm | Op::Bmm | Op::IntMm, [a, _]) | (Op::Addmm { .. }, [_, a, _]) if none(*a) => {
             Some(Scalar::I(0))
         }
         (Op::Reduce { op, .. }, [x]) if none(*x) => Some(match op {

@@ -32,6 +32,13 @@ pub(super) fn product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     }
 }
 
+/// A product of bytes.
+pub(super) fn int_product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
+    on_cpu(c, a)?;
+    known(c, &[a, b])?;
+    refuse("products run in the host's library")
+}
+
 /// A whole model of ours was slower than one of the host's with channels last, frozen or not.
 pub(super) fn convolution() -> Result<()> {
     refuse("convolutions run in the host's library")

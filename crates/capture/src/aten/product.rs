@@ -17,6 +17,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.mm.default", Compiled(mm)),
     ("aten.bmm.default", Compiled(bmm)),
     ("aten.addmm.default", Compiled(addmm)),
+    ("aten._int_mm.default", Compiled(int_mm)),
     ("aten.convolution.default", Compiled(convolution)),
 ];
 
@@ -43,6 +44,16 @@ fn bmm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     }
     ours(c, a, b)?;
     Ok(vec![c.b.bmm(a, b)?])
+}
+
+fn int_mm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let (a, b) = (c.tensor(0, "self")?, c.tensor(1, "mat2")?);
+    match c.products {
+        Products::Own => {}
+        Products::Host => return refuse("products run in the host's library"),
+        Products::Faster => choice::int_product(c, a, b)?,
+    }
+    Ok(vec![c.b.int_mm(a, b)?])
 }
 
 /// A thin product of two batches, `[b, m, k] x [b, k, n]`, as elementwise work and a sum.

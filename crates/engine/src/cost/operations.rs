@@ -100,7 +100,7 @@ pub fn node_flops(graph: &Graph, node: &Node) -> Expr {
             Reduce::Any | Reduce::All => read(1),
             Reduce::Mean => read(1) + out(1),
         },
-        Op::Mm | Op::Bmm => product(graph, node.inputs[0], numel(node.out())),
+        Op::Mm | Op::Bmm | Op::IntMm => product(graph, node.inputs[0], numel(node.out())),
         // What is added and scaled is one operation an element of the result each, where it is done.
         Op::Addmm { beta, alpha } => {
             let scales = [beta, alpha].into_iter().filter(|s| s.as_f64() != 1.0);
@@ -184,7 +184,7 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
             let depth = graph.values[node.inputs[0]].ty.shape[3].clone() * reach;
             return graph.values[node.out()].ty.numel() * depth;
         }
-        Op::Mm | Op::Bmm | Op::MmPanels { .. } => node.inputs[0],
+        Op::Mm | Op::Bmm | Op::IntMm | Op::MmPanels { .. } => node.inputs[0],
         Op::Addmm { .. } => node.inputs[1],
         _ => return Expr::ZERO,
     };

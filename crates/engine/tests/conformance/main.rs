@@ -10,6 +10,7 @@ mod everywhere;
 mod inputs;
 mod judge;
 mod memory;
+mod products;
 
 use everywhere::{Machines, Outcome};
 use inputs::{inputs_of, split};
@@ -122,6 +123,11 @@ fn random_concatenations_agree_everywhere() {
 #[test]
 fn random_convolutions_agree_everywhere() {
     random_graphs(false, |choices, _| convolutions::program(choices));
+}
+
+#[test]
+fn random_products_agree_everywhere() {
+    random_graphs(false, |choices, _| products::program(choices));
 }
 
 #[test]

@@ -323,6 +323,12 @@ impl Builder {
         self.emit(Op::Bmm, &[a, b])
     }
 
+    /// A product of bytes in i32, of two matrices or of two batches of them.
+    #[track_caller]
+    pub fn int_mm(&mut self, a: ValueId, b: ValueId) -> Result<ValueId> {
+        self.emit(Op::IntMm, &[a, b])
+    }
+
     /// `beta * bias + alpha * (a x b)`.
     #[track_caller]
     pub fn addmm(

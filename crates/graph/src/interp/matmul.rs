@@ -1,7 +1,7 @@
 //! Matrix products: summed wide in index order, rounded once.
 
 use super::value::{Data, Tensor};
-use oxyfuel_base::Scalar;
+use oxyfuel_base::{DType, Scalar};
 
 /// Sums before rounding.
 enum Sums {
@@ -49,23 +49,31 @@ fn sums<T: Copy>(
     out
 }
 
-fn round(a: &Tensor, shape: Vec<usize>, sums: Sums) -> Tensor {
+fn round(dtype: DType, shape: Vec<usize>, sums: Sums) -> Tensor {
     match sums {
-        Sums::F(x) => Tensor::floats(a.dtype, shape, x.into_iter()),
-        Sums::I(x) => Tensor::integers(a.dtype, shape, x.into_iter()),
+        Sums::F(x) => Tensor::floats(dtype, shape, x.into_iter()),
+        Sums::I(x) => Tensor::integers(dtype, shape, x.into_iter()),
     }
 }
 
 pub(super) fn mm(a: &Tensor, b: &Tensor) -> Tensor {
-    round(a, vec![a.shape[0], b.shape[1]], product(a, b, 1))
+    round(a.dtype, vec![a.shape[0], b.shape[1]], product(a, b, 1))
 }
 
 pub(super) fn bmm(a: &Tensor, b: &Tensor) -> Tensor {
     round(
-        a,
+        a.dtype,
         vec![a.shape[0], a.shape[1], b.shape[2]],
         product(a, b, a.shape[0]),
     )
+}
+
+/// Of matrices or of batches of them, in i32.
+pub(super) fn int_mm(a: &Tensor, b: &Tensor) -> Tensor {
+    let rows = a.shape.len() - 1;
+    let batch = a.shape[..rows - 1].iter().product();
+    let shape = [&a.shape[..rows], &b.shape[rows..]].concat();
+    round(DType::I32, shape, product(a, b, batch))
 }
 
 /// The columns of all panels side by side, as far as there are any.
@@ -123,5 +131,5 @@ pub(super) fn addmm(bias: &Tensor, a: &Tensor, b: &Tensor, beta: Scalar, alpha: 
             )
         }
     };
-    round(a, shape, sums)
+    round(a.dtype, shape, sums)
 }

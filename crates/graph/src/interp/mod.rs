@@ -259,6 +259,7 @@ fn apply(
         Op::Constant { id, device: _ } => one(Tensor::from_host(&graph.constants[*id].tensor)?),
         Op::Mm => one(matmul::mm(operands[0], operands[1])),
         Op::Bmm => one(matmul::bmm(operands[0], operands[1])),
+        Op::IntMm => one(matmul::int_mm(operands[0], operands[1])),
         Op::Addmm { beta, alpha } => one(matmul::addmm(
             operands[0],
             operands[1],

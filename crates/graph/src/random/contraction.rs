@@ -28,6 +28,8 @@ pub(super) struct Product {
     bias: ValueId,
     /// Another right side, in panels, and how many columns it has.
     panels: Option<(ValueId, usize)>,
+    /// Both are bytes, perhaps of two kinds, and the sums wide.
+    is_wide: bool,
 }
 
 /// A convolution.
@@ -134,6 +136,10 @@ fn product(
     });
     let batches = if is_packed { 0 } else { choices.below(3) };
     let batch = (batches > 0).then(|| size(choices, 3, symbols));
+    // Every batch has a right side of its own where sums of bytes are wide.
+    let bytes = of(limits, Accepts::Byte);
+    let is_wide = bytes.contains(&dtype) && batches < 2 && choices.below(4) > 0;
+    let other = if is_wide { choices.pick(&bytes) } else { dtype };
     let is_turned = [choices.flip(), choices.flip()];
     let shape = |rows: &Expr, cols: &Expr, is_turned: bool| {
         let mut shape: Vec<Expr> = batch.iter().cloned().collect();
@@ -162,10 +168,11 @@ fn product(
     };
     Ok(Product {
         a: input(b, "a", dtype, left)?,
-        b: input(b, "b", dtype, right)?,
+        b: input(b, "b", other, right)?,
         is_turned,
         bias: input(b, "bias", dtype, [n])?,
         panels,
+        is_wide,
     })
 }
 
@@ -416,6 +423,9 @@ impl Product {
             }
         }
         let [left, right] = sides;
+        if self.is_wide {
+            return b.int_mm(left, right);
+        }
         if let Some((panels, n)) = self.panels
             && choices.flip()
         {

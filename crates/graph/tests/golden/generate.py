@@ -376,6 +376,14 @@ case("convolution", lambda x, w: F.conv1d(x, w, groups=2), torch.randn(1, 4, 6),
 case("convolution", F.conv3d, torch.randn(1, 1, 3, 3, 3), torch.randn(2, 1, 2, 2, 2), stride=1, padding=0, dilation=1, groups=1)
 case("convolution", F.conv2d, torch.randn(1, 2, 3, 3), torch.randn(2, 3, 2, 2), stride=1, padding=0, dilation=1, groups=1)
 
+bytes_of = lambda dtype, *shape: torch.randint(torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1, shape, dtype=dtype)
+for dtype in (torch.int8, torch.uint8):
+    case("_int_mm", torch._int_mm, bytes_of(dtype, 3, 7), bytes_of(torch.int8, 7, 5))
+    case("_int_mm", torch._int_mm, bytes_of(dtype, 2, 0), bytes_of(torch.int8, 0, 3))
+case("_int_mm", torch._int_mm, torch.full((1, 300), -128, dtype=torch.int8), torch.full((300, 2), -128, dtype=torch.int8))
+case("_int_mm", torch._int_mm, bytes_of(torch.int8, 3, 7), bytes_of(torch.int8, 6, 5))
+case("_int_mm", torch._int_mm, bytes_of(torch.int16, 3, 7), bytes_of(torch.int8, 7, 5))
+
 # Promotion, of dtypes and classes alone.
 KINDS = [("t", 1), ("t", 0)]
 for a, b in itertools.combinations_with_replacement(ALL, 2):

@@ -86,7 +86,7 @@ methods! { x;
     upsample_nearest1d upsample_nearest2d upsample_nearest3d: x.interpolate(&[2], Interpolation::Nearest, false);
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d: x.interpolate(&[2], Interpolation::NearestExact, false);
     grid_sampler_2d: x.grid_sample(x, SampleMode::Bilinear, SamplePadding::Zeros, false);
-    mm: x.mm(x); bmm: x.bmm(x); addmm: x.addmm(x, x, 1.0, 1.0);
+    mm: x.mm(x); bmm: x.bmm(x); _int_mm: x.int_mm(x); addmm: x.addmm(x, x, 1.0, 1.0);
 }
 
 /// More methods, which are called like the others below.

@@ -1,0 +1,137 @@
+//! Random products of narrow numbers: bytes of every kind and halves, any size beside the lanes of units and vectors, turned, cut out of larger tensors, repeated, with what may stand behind them.
+
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_graph::builder::Builder;
+use oxyfuel_graph::random::Choices;
+use oxyfuel_graph::{Binary, Device, Graph, Unary, ValueId};
+
+/// The most multiply-adds of a program: the interpreters do them one by one.
+const WORK: i64 = 600_000;
+/// Some of them odd beside every vector, some whole tiles.
+const SIZES: [i64; 10] = [1, 2, 3, 16, 17, 31, 32, 48, 65, 100];
+const DEPTHS: [i64; 10] = [1, 3, 4, 15, 30, 64, 67, 128, 200, 333];
+
+/// A random program of one product.
+pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("product");
+    let is_bytes = choices.below(3) > 0;
+    let of_bytes = [DType::I8, DType::U8];
+    let dtypes = match is_bytes {
+        true => [of_bytes[choices.below(2)], of_bytes[choices.below(2)]],
+        false => [[DType::BF16, DType::F16][choices.below(2)]; 2],
+    };
+    let [m, n] = [0; 2].map(|_| SIZES[choices.below(SIZES.len())]);
+    let mut k = DEPTHS[choices.below(DEPTHS.len())];
+    let mut batch = 1 + choices.below(3) as i64;
+    if batch * m * n * k > WORK {
+        batch = 1;
+    }
+    while m * n * k > WORK {
+        k = (k + 1) / 2;
+    }
+    let has_batch = batch > 1 || choices.below(4) == 1;
+    let a = Side::of(&mut b, choices, "a", dtypes[0], [batch, m, k], has_batch)?;
+    let right = Side::of(&mut b, choices, "b", dtypes[1], [batch, k, n], has_batch)?;
+    // A sum of halves may be rounded to a neighbour, which work behind it would magnify; sums of bytes are exact.
+    let bias = match is_bytes && choices.flip() {
+        true => Some(b.input("bias", DType::I32, vec![Expr::from(n)], Device::Cpu)?),
+        false => None,
+    };
+    let (a, right) = (a.matrices(&mut b)?, right.matrices(&mut b)?);
+    let mut y = match (is_bytes, has_batch) {
+        (true, _) => b.int_mm(a, right)?,
+        (false, true) => b.bmm(a, right)?,
+        (false, false) => b.mm(a, right)?,
+    };
+    if let Some(bias) = bias {
+        y = b.binary(Binary::Add, y, bias)?;
+    }
+    if choices.flip() {
+        y = b.unary(Unary::Relu, y)?;
+    }
+    if is_bytes && choices.below(3) == 1 {
+        y = b.cast(y, DType::F32)?;
+    }
+    b.output(y);
+    b.finish()
+}
+
+/// An operand, and how it is seen.
+struct Side {
+    value: ValueId,
+    shape: [i64; 3],
+    has_batch: bool,
+    is_turned: bool,
+    /// Rows and columns before it, within a larger tensor; every other column.
+    cut: Option<[i64; 2]>,
+    is_sparse: bool,
+    /// One matrix for every batch.
+    is_repeated: bool,
+}
+
+impl Side {
+    fn of(
+        b: &mut Builder,
+        choices: &mut Choices<'_>,
+        name: &str,
+        dtype: DType,
+        shape: [i64; 3],
+        has_batch: bool,
+    ) -> Result<Self> {
+        let is_turned = choices.flip();
+        let cut = choices
+            .flip()
+            .then(|| [0; 2].map(|_| choices.below(5) as i64));
+        let is_sparse = cut.is_some() && choices.below(4) == 1;
+        let is_repeated = has_batch && choices.below(4) == 1;
+        let [batch, rows, cols] = shape;
+        let mut lies = if is_turned {
+            [cols, rows]
+        } else {
+            [rows, cols]
+        };
+        if is_sparse {
+            lies[1] *= 2;
+        }
+        for (size, before) in lies.iter_mut().zip(cut.unwrap_or_default()) {
+            *size += 2 * before;
+        }
+        let mut sizes = lies.to_vec();
+        if has_batch {
+            sizes.insert(0, if is_repeated { 1 } else { batch });
+        }
+        let sizes = sizes.into_iter().map(Expr::from).collect();
+        Ok(Self {
+            value: b.input(name, dtype, sizes, Device::Cpu)?,
+            shape,
+            has_batch,
+            is_turned,
+            cut,
+            is_sparse,
+            is_repeated,
+        })
+    }
+
+    fn matrices(&self, b: &mut Builder) -> Result<ValueId> {
+        let mut value = self.value;
+        let [batch, rows, cols] = self.shape;
+        let sizes = if self.is_turned {
+            [cols, rows]
+        } else {
+            [rows, cols]
+        };
+        if let Some(cut) = self.cut {
+            value = b.slice(value, -2, cut[0], cut[0] + sizes[0], 1)?;
+            let step = if self.is_sparse { 2 } else { 1 };
+            value = b.slice(value, -1, cut[1], cut[1] + step * sizes[1], step)?;
+        }
+        if self.is_turned {
+            value = b.transpose(value, -2, -1)?;
+        }
+        if self.is_repeated {
+            value = b.expand(value, &[batch, rows, cols].map(Expr::from))?;
+        }
+        debug_assert_eq!(b.ty(value).rank(), 2 + usize::from(self.has_batch));
+        Ok(value)
+    }
+}
