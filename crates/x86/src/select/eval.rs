@@ -355,6 +355,7 @@ impl<'p> Select<'p, '_> {
             (a, b) => a.or(b),
         };
         let w = self.window(c, key, access)?;
+        let w = self.led(c, w);
         if !uniform {
             self.ask_ahead(c, v, &w, copy)?;
         }
@@ -379,9 +380,9 @@ impl<'p> Select<'p, '_> {
         if !self.is_vector(c, v) {
             let p = self.pointer(c, w)?;
             let Some(mask) = mask else {
-                return self.e.load_uniform(dtype, Mem::at(p, 0));
+                return self.e.load_uniform(dtype, w.at(p, 0));
             };
-            return self.load_if(dtype, p, mask);
+            return self.load_if(dtype, w.at(p, 0), mask);
         }
         let every = self.with_tail(c, mask);
         let (mem, stride) = self.place(c, w, copy)?;
@@ -425,14 +426,14 @@ impl<'p> Select<'p, '_> {
     }
 
     /// One element where a uniform mask is on, zero elsewhere.
-    fn load_if(&mut self, dtype: DType, pointer: Reg, mask: Reg) -> Result<Reg> {
+    fn load_if(&mut self, dtype: DType, mem: Mem, mask: Reg) -> Result<Reg> {
         let bit = self.e.bool_of(mask);
         let skip = self.e.f.label();
         if dtype.is_bool() {
             let value = self.e.imm(0);
             self.e.g(X::Test, &[bit.into(), bit.into()]);
             self.e.f.jump(crate::mir::Cond::E, skip);
-            let loaded = self.e.load_gpr(dtype, Mem::at(pointer, 0))?;
+            let loaded = self.e.load_gpr(dtype, mem)?;
             self.e.f.copy(Width::X, value, loaded);
             self.e.f.bind(skip);
             return Ok(self.e.splat_bool(value));
@@ -441,7 +442,7 @@ impl<'p> Select<'p, '_> {
         self.e.f.inst(X::VZero, Width::X, &[d.into()]);
         self.e.g(X::Test, &[bit.into(), bit.into()]);
         self.e.f.jump(crate::mir::Cond::E, skip);
-        let r = self.e.load_uniform(dtype, Mem::at(pointer, 0))?;
+        let r = self.e.load_uniform(dtype, mem)?;
         self.e.f.copy(self.e.level.width(), d, r);
         self.e.f.bind(skip);
         Ok(d)
@@ -460,14 +461,14 @@ impl<'p> Select<'p, '_> {
         let first = i64::from(copy * c.nest.lanes);
         if along.is_none() {
             // Scratch of a parallel vector axis: the vectors of one step side by side.
-            return Ok((Mem::at(p, (first * w.size) as i32), stride));
+            return Ok((w.at(p, first * w.size), stride));
         }
         match stride {
             Index::Const(1) => Ok((
-                Mem::indexed(p, counter, w.size as u8, (first * w.size) as i32),
+                Mem::indexed(p, counter, w.size as u8, (w.ahead + first * w.size) as i32),
                 stride,
             )),
-            Index::Const(0) => Ok((Mem::at(p, 0), stride)),
+            Index::Const(0) => Ok((w.at(p, 0), stride)),
             Index::Const(_) | Index::Val(_) => {
                 let at = self.e.copy_gpr(counter);
                 if first > 0 {
@@ -483,7 +484,7 @@ impl<'p> Select<'p, '_> {
                         self.e.g(X::Imul, &[at.into(), r.into()]);
                     }
                 }
-                Ok((Mem::indexed(p, at, w.size as u8, 0), stride))
+                Ok((Mem::indexed(p, at, w.size as u8, w.ahead as i32), stride))
             }
         }
     }
@@ -598,6 +599,7 @@ impl<'p> Select<'p, '_> {
             (a, b) => a.or(b),
         };
         let w = self.window(c, key, access)?;
+        let w = self.led(c, w);
         let along = w
             .dims
             .iter()
@@ -687,7 +689,7 @@ impl<'p> Select<'p, '_> {
         };
         let out = self.e.store(
             dtype,
-            Mem::at(p, 0),
+            w.at(p, 0),
             r,
             self.e.full_lanes(bytes),
             Some(m),

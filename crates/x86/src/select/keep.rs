@@ -40,6 +40,7 @@ impl<'p> Select<'p, '_> {
             base: Index::Const(i64::from(offset) / size),
             size,
             dims,
+            ahead: 0,
         })
     }
 
@@ -71,6 +72,7 @@ impl<'p> Select<'p, '_> {
             base: Index::Const(i64::from(offset) / size),
             size,
             dims,
+            ahead: 0,
         })
     }
 

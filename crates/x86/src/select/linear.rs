@@ -99,7 +99,7 @@ impl Select<'_, '_> {
     }
 
     /// `b - a`, where it is the same number always.
-    fn difference(&self, a: Index, b: Index) -> Option<i64> {
+    pub fn difference(&self, a: Index, b: Index) -> Option<i64> {
         let sum = |index: Index| match index {
             Index::Const(constant) => Some(Sum {
                 constant,

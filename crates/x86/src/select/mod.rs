@@ -407,7 +407,7 @@ impl<'p, 'a> Select<'p, 'a> {
                 mask,
                 ..
             } => {
-                if !self.writes_beside(access) {
+                if !self.writes_beside(access, *value) {
                     self.order_write(access.mem)?;
                 }
                 if mask.is_none() && self.store_rows(access, *value)? {
@@ -487,15 +487,20 @@ impl<'p, 'a> Select<'p, 'a> {
         Ok(())
     }
 
-    /// Whether a store shares no element with the stores that wait for the same memory, which nobody reads: then their order means nothing.
-    fn writes_beside(&self, access: &Access) -> bool {
-        self.modes.get(&access.mem) == Some(&BufferMode::Write)
-            && self.pending.iter().all(|inst| match &inst.op {
-                Op::Store { access: other, .. } if other.mem == access.mem => {
-                    self.apart_from(other, access)
-                }
-                _ => !Self::writes(inst, access.mem),
-            })
+    /// Whether a store shares no element with the stores that wait for the same memory, which none of them reads: then their order means nothing.
+    fn writes_beside(&self, access: &Access, value: Val) -> bool {
+        let here = |mem: Val| mem == access.mem;
+        let apart = self.pending.iter().all(|inst| match &inst.op {
+            Op::Store { access: other, .. } if here(other.mem) => self.apart_from(other, access),
+            _ => !Self::writes(inst, access.mem),
+        });
+        let read = || {
+            let mut tiles = vec![value];
+            let waiting = self.pending.iter();
+            tiles.extend(waiting.flat_map(|inst| values::operands(&inst.op)));
+            self.waits_for(&tiles, &here)
+        };
+        apart && (self.modes.get(&access.mem) == Some(&BufferMode::Write) || !read())
     }
 
     /// A second write of a memory that waits for one already, unless loops keep their order anyway.

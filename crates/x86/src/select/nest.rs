@@ -44,6 +44,10 @@ impl Stretch {
     }
 }
 
+/// Windows further apart have pointers of their own, and so many windows lead others at most.
+const FARTHEST: i64 = 1 << 28;
+const MOST_LEADERS: usize = 32;
+
 #[derive(Debug)]
 pub struct LoopLevel {
     pub axis: Option<Axis>,
@@ -92,6 +96,9 @@ pub struct Ctx<'n, 'p> {
     /// Scratch of values kept between stages.
     pub scratch: FxHashMap<Val, u32>,
     pub accumulators: FxHashMap<Val, Vec<super::reduce::Acc>>,
+    /// Windows as they are addressed, and those whose pointers they use.
+    addressed: FxHashMap<Key, Window>,
+    leaders: Vec<Window>,
 }
 
 impl<'p> Select<'p, '_> {
@@ -128,6 +135,8 @@ impl<'p> Select<'p, '_> {
             inner: 0,
             scratch: FxHashMap::default(),
             accumulators: FxHashMap::default(),
+            addressed: FxHashMap::default(),
+            leaders: Vec::new(),
         };
         for v in nest.saved.iter().flatten() {
             // One step of the parallel loops at a time: only staged axes need room, and the vectors of one step.
@@ -738,7 +747,34 @@ impl<'p> Select<'p, '_> {
             base: access.base,
             size: ty.dtype.size() as i64,
             dims,
+            ahead: 0,
         })
+    }
+
+    /// The same window by the pointer of another one that moves with it, always as far ahead: registers for pointers are few.
+    pub fn led(&self, c: &mut Ctx<'_, 'p>, window: Window) -> Window {
+        if let Some(known) = c.addressed.get(&window.key) {
+            return known.clone();
+        }
+        let leader = c.leaders.iter().find_map(|leader| {
+            let alike = (leader.memory, leader.size) == (window.memory, window.size)
+                && leader.dims == window.dims;
+            let ahead = alike.then(|| self.difference(leader.base, window.base))??;
+            let ahead = ahead.checked_mul(window.size)?;
+            (ahead.abs() < FARTHEST).then(|| Window {
+                ahead,
+                ..leader.clone()
+            })
+        });
+        let key = window.key;
+        let led = leader.unwrap_or_else(|| {
+            if c.leaders.len() < MOST_LEADERS {
+                c.leaders.push(window.clone());
+            }
+            window
+        });
+        c.addressed.insert(key, led.clone());
+        led
     }
 }
 
@@ -750,6 +786,15 @@ pub struct Window {
     pub base: Index,
     pub size: i64,
     pub dims: Vec<(Option<Axis>, Index)>,
+    /// Bytes from the pointer to the window.
+    pub ahead: i64,
+}
+
+impl Window {
+    /// What its pointer points to, so many bytes further.
+    pub fn at(&self, pointer: Reg, bytes: i64) -> Mem {
+        Mem::at(pointer, (self.ahead + bytes) as i32)
+    }
 }
 
 /// What one step of a stage's innermost loop does.
