@@ -335,17 +335,22 @@ impl Work<'_> {
             let window = here.lines.at(at).shape([wide, channels]);
             k.load(window.strides([2 * channels, 1]))
         };
+        let columns = [0, 1, 2, 3].map(|col| [0, 1, 2, 3].map(|row| pixel(row, col)));
         // A line of points is a sum or a difference of two lines of pixels.
-        let down = |row: i64, col: i64| match row {
-            0 => pixel(0, col) - pixel(2, col),
-            1 => pixel(1, col) + pixel(2, col),
-            2 => pixel(2, col) - pixel(1, col),
-            _ => pixel(1, col) - pixel(3, col),
+        let down = |row: i64| {
+            let point = |[a, b, c, d]: &[Tile; 4]| match row {
+                0 => a - c,
+                1 => b + c,
+                2 => c - b,
+                _ => b - d,
+            };
+            let [a, b, c, d] = &columns;
+            [point(a), point(b), point(c), point(d)]
         };
         let pitch = blocking.pitch(images);
         let tile = (image * blocking.band + line) * (wide * pitch);
         for (i, row) in points.enumerate() {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|col| down(row, col));
+            let [a, b, c, d] = down(row);
             let along = [&a - &c, &b + &c, &c - &b, &b - &d];
             for (col, value) in along.iter().enumerate() {
                 let point = i as i64 * POINTS + col as i64;
