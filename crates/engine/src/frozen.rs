@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use oxyfuel_base::Result;
-use oxyfuel_graph::{Graph, Op};
-use oxyfuel_lower::panel_columns;
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_graph::builder::Builder;
+use oxyfuel_graph::convolution::Convolution;
+use oxyfuel_graph::{Device, Graph, Node, Op};
+use oxyfuel_lower::{image_panels, panel_columns};
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_transform::freeze;
 
@@ -24,6 +26,8 @@ pub struct Frozen {
     pub origin: Origin,
     /// Products that read panels.
     pub packed: usize,
+    /// Convolutions that do.
+    pub images: usize,
 }
 
 impl Frozen {
@@ -37,25 +41,45 @@ impl Frozen {
     pub fn text(&self) -> String {
         let kept = self.prepare.plan().outputs.len();
         let (packed, read) = (self.packed, self.prepare_inputs.len());
+        let convolutions = match self.images {
+            0 => String::new(),
+            images => format!(" and {images} convolutions"),
+        };
         format!(
-            "frozen: {kept} values are computed once, of {read} inputs; {packed} products read weights in panels"
+            "frozen: {kept} values are computed once, of {read} inputs; {packed} products{convolutions} read weights in panels"
         )
     }
 }
 
 impl Compiler {
+    /// Whether there is a kernel that reads the weight of such a convolution of f32 in panels, if it is frozen.
+    pub fn packs_convolution(&self, x: &[i64], weight: &[i64], how: &Convolution) -> Result<bool> {
+        let mut b = Builder::new("convolution");
+        let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::constant).collect();
+        let x = b.input("x", DType::F32, sizes(x), Device::Cpu)?;
+        let weight = b.input("weight", DType::F32, sizes(weight), Device::Cpu)?;
+        let out = b.convolution(x, weight, None, how)?;
+        b.output(out);
+        let graph = b.finish()?;
+        let desc = &self.target().desc;
+        let mut nodes = graph.nodes.values();
+        Ok(nodes.any(|node| image_panels(&graph, node, desc).is_some()))
+    }
+
     /// Compiles a graph with frozen inputs; `None` where nothing follows from them alone that is worth keeping. Plans hold no weights: what is kept is the caller's.
     pub fn compile_frozen(&self, graph: &Graph) -> Result<Option<Frozen>> {
         oxyfuel_graph::verify(graph)?;
         let desc = &self.target().desc;
-        let panels = |graph: &Graph, node: &oxyfuel_graph::Node| panel_columns(graph, node, desc);
-        let Some(split) = freeze(graph, &panels)? else {
+        let products = |graph: &Graph, node: &Node| panel_columns(graph, node, desc);
+        let convolutions = |graph: &Graph, node: &Node| image_panels(graph, node, desc);
+        let Some(split) = freeze(graph, &products, &convolutions)? else {
             return Ok(None);
         };
-        let packs = |node: &&oxyfuel_graph::Node| matches!(node.op, Op::MmPanels { .. });
+        let count = |is: fn(&&Node) -> bool| split.main.nodes.values().filter(is).count();
         let (main, origin) = self.find_or_compile(&split.main)?;
         Ok(Some(Frozen {
-            packed: split.main.nodes.values().filter(packs).count(),
+            packed: count(|node| matches!(node.op, Op::MmPanels { .. })),
+            images: count(|node| matches!(node.op, Op::ConvPanels { .. })),
             prepare: self.compile(&split.prepare)?,
             prepare_inputs: split.prepare_inputs,
             main,

@@ -5,8 +5,8 @@ use oxyfuel_graph::{Graph, Node, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, freeze, lookups, puts_in_order, recurrences,
-    reshapes, simplify, views,
+    attention, borders, concatenations, decompose, freeze, images, lookups, puts_in_order,
+    recurrences, reshapes, simplify, views,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -75,12 +75,18 @@ fn command(case: &Case) -> Result<String, String> {
         "borders" => borders(&graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
+        "images" => images(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
         "freeze" => {
             let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
-            let panels = |graph: &Graph, node: &Node| {
-                oxyfuel_lower::panel_columns(graph, node, &target.desc)
-            };
-            let split = freeze(&graph(case)?, &panels).map_err(|e| e.to_string())?;
+            let desc = &target.desc;
+            let products =
+                |graph: &Graph, node: &Node| oxyfuel_lower::panel_columns(graph, node, desc);
+            let convolutions =
+                |graph: &Graph, node: &Node| oxyfuel_lower::image_panels(graph, node, desc);
+            let split = freeze(&graph(case)?, &products, &convolutions);
+            let split = split.map_err(|e| e.to_string())?;
             Ok(match split {
                 Some(split) => format!(
                     "{}of inputs {:?}\n\n{}of inputs {:?}, then what is kept",

@@ -1,8 +1,10 @@
 //! Frozen inputs: what follows from them alone is computed once, and results are those of the graph that computes everything at every call.
 
-use oxyfuel_base::DType;
-use oxyfuel_engine::{Compiler, Options, Target, cpu_device};
-use oxyfuel_graph::{HostTensor, parse, run};
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_engine::{Compiler, Frozen, Options, Target, cpu_device};
+use oxyfuel_graph::builder::Builder;
+use oxyfuel_graph::convolution::Convolution;
+use oxyfuel_graph::{Device, Graph, HostTensor, Unary, ValueId, Windows, parse, run};
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_testkit::{Rng, compare};
 
@@ -24,18 +26,21 @@ fn passed(compiler: &Compiler, host: &HostTensor) -> Tensor {
     tensor
 }
 
-fn elements(compiler: &Compiler, tensor: &Tensor) -> Vec<f64> {
-    let count: i64 = tensor.shape().iter().product();
-    let mut data = vec![0; usize::try_from(count).unwrap() * tensor.dtype().size()];
-    let device = compiler.device();
-    device.copy_out(tensor.storage(), 0, &mut data).unwrap();
+fn elements(tensor: &Tensor) -> Vec<f64> {
     let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+    let data = tensor.to_bytes().unwrap();
     HostTensor { dtype, shape, data }.to_f64()
 }
 
 /// Both ways on the same numbers, judged by the interpreter of graphs; for every compiler its name, how many values are kept and how many products read panels.
 fn both(text: &str, rng: &mut Rng) -> Vec<(String, usize, usize)> {
-    let graph = parse("test", text).unwrap();
+    let found = both_of(&parse("test", text).unwrap(), rng).into_iter();
+    found
+        .map(|(name, kept, frozen)| (name, kept, frozen.packed))
+        .collect()
+}
+
+fn both_of(graph: &Graph, rng: &mut Rng) -> Vec<(String, usize, Frozen)> {
     let inputs: Vec<HostTensor> = (graph.inputs.iter())
         .map(|&value| {
             let ty = graph.ty(value);
@@ -45,12 +50,12 @@ fn both(text: &str, rng: &mut Rng) -> Vec<(String, usize, usize)> {
             HostTensor::from_f64(ty.dtype, &shape, &values).unwrap()
         })
         .collect();
-    let exact = run(&graph, &inputs).unwrap();
+    let exact = run(graph, &inputs).unwrap();
     let each = |compiler: &Compiler| {
         let inputs: Vec<Tensor> = inputs.iter().map(|x| passed(compiler, x)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().collect();
-        let plain = compiler.compile(&graph).unwrap().run(&inputs).unwrap();
-        let frozen = compiler.compile_frozen(&graph).unwrap().unwrap();
+        let plain = compiler.compile(graph).unwrap().run(&inputs).unwrap();
+        let frozen = compiler.compile_frozen(graph).unwrap().unwrap();
         let kept = frozen.prepare(&inputs).unwrap();
         let mut passed: Vec<&Tensor> = frozen.main_inputs.iter().map(|&i| inputs[i]).collect();
         passed.extend(&kept);
@@ -60,12 +65,12 @@ fn both(text: &str, rng: &mut Rng) -> Vec<(String, usize, usize)> {
             _ => compare::F32,
         };
         for ((got, plain), exact) in got.iter().zip(&plain).zip(&exact) {
-            let (ours, theirs) = (elements(compiler, got), elements(compiler, plain));
+            let (ours, theirs) = (elements(got), elements(plain));
             compare::agrees(&format(exact.dtype), &ours, &theirs, &exact.to_f64())
-                .unwrap_or_else(|e| panic!("{}: {e}\n{text}", compiler.target().name()));
+                .unwrap_or_else(|e| panic!("{}: {e}\n{graph}", compiler.target().name()));
         }
         let name = compiler.target().name().to_owned();
-        (name, kept.len(), frozen.packed)
+        (name, kept.len(), frozen)
     };
     compilers().iter().map(each).collect()
 }
@@ -151,4 +156,121 @@ fn two_weights_share_a_plan_and_an_unfrozen_graph_has_its_own() {
     assert!(std::sync::Arc::ptr_eq(&first.main, &again.main));
     assert!(!std::sync::Arc::ptr_eq(&first.main, &plain));
     assert!(compiler.compile_frozen(&graph("")).unwrap().is_none());
+}
+
+/// One thing that is done to images.
+enum Step {
+    Convolution(ValueId, Convolution),
+    /// Something frozen for each channel.
+    Bias(ValueId),
+    Relu,
+    /// An earlier value of the same shape is added.
+    Residual,
+    Pool,
+    /// Each channel is multiplied by what its mean says.
+    Gate,
+    /// Channels of an earlier value behind these.
+    Cat,
+}
+
+/// A few convolutions of images with frozen weights, and what stands between them in models.
+fn network(rng: &mut Rng) -> Result<(Graph, usize)> {
+    let mut b = Builder::new("network");
+    let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::from).collect();
+    let mut number = |low, high| rng.between(low, high);
+    let (batch, mut size) = (number(1, 2), number(8, 11));
+    let mut channels = number(1, 17);
+    let x = b.input(
+        "x",
+        DType::F32,
+        sizes(&[batch, channels, size, size]),
+        Device::Cpu,
+    )?;
+    let (mut steps, mut convolutions) = (Vec::new(), 0);
+    while steps.len() < 7 {
+        let name = format!("w{}", steps.len());
+        let frozen = |b: &mut Builder, shape: &[i64]| -> Result<ValueId> {
+            let value = b.input(&name, DType::F32, sizes(shape), Device::Cpu)?;
+            let at = b.graph().inputs.len() - 1;
+            b.freeze(at);
+            Ok(value)
+        };
+        let kind = if convolutions == 0 { 0 } else { number(0, 8) };
+        steps.push(match kind {
+            0..=2 => {
+                let (kernel, n) = (number(1, 3), number(16, 19));
+                let stride = if size > 5 { number(1, 2) } else { 1 };
+                let how = Convolution {
+                    stride: vec![stride; 2],
+                    padding: vec![kernel / 2; 2],
+                    dilation: vec![1; 2],
+                    groups: 1,
+                };
+                let weight = frozen(&mut b, &[n, channels, kernel, kernel])?;
+                (channels, convolutions) = (n, convolutions + 1);
+                size = (size + 2 * (kernel / 2) - kernel) / stride + 1;
+                Step::Convolution(weight, how)
+            }
+            3 => Step::Bias(frozen(&mut b, &[channels, 1, 1])?),
+            4 => Step::Relu,
+            5 => Step::Residual,
+            6 if size > 4 => {
+                size = (size + 2 - 3) / 2 + 1;
+                Step::Pool
+            }
+            7 => {
+                channels *= 2;
+                Step::Cat
+            }
+            _ => Step::Gate,
+        });
+    }
+    let (mut y, mut before) = (x, x);
+    for step in &steps {
+        let next = match step {
+            Step::Convolution(weight, how) => b.convolution(y, *weight, None, how)?,
+            Step::Bias(bias) => b.add(y, *bias)?,
+            Step::Relu => b.unary(Unary::Relu, y)?,
+            Step::Residual if b.ty(before) == b.ty(y) => b.add(before, y)?,
+            Step::Residual => b.add(y, y)?,
+            Step::Pool => {
+                let length = b.ty(y).shape[2].as_const().unwrap();
+                let windows = [2, 3].map(|dim| Windows {
+                    dim,
+                    length,
+                    count: (length - 1) / 2 + 1,
+                    size: 3,
+                    step: 2,
+                    dilation: 1,
+                    padding: 1,
+                });
+                b.max_pool(y, &windows)?[0]
+            }
+            Step::Gate => {
+                let mean = b.mean(y, &[2, 3], true)?;
+                let gate = b.unary(Unary::Sigmoid, mean)?;
+                b.mul(y, gate)?
+            }
+            Step::Cat => b.cat(&[y, y], 1)?,
+        };
+        (before, y) = (y, next);
+    }
+    b.output(y);
+    let mean = b.mean(y, &[2, 3], false)?;
+    b.output(mean);
+    Ok((b.finish()?, convolutions))
+}
+
+#[test]
+fn images_keep_their_channels_last() {
+    let mut rng = Rng::new(14);
+    for _ in 0..12 {
+        let (graph, convolutions) = network(&mut rng).unwrap();
+        for (target, _, frozen) in both_of(&graph, &mut rng) {
+            let images = frozen.images;
+            assert!(images == 0 || images == convolutions, "{target}: {graph}");
+            let text = frozen.text();
+            assert_eq!(text.contains("convolutions"), images > 0, "{text}");
+        }
+    }
 }

@@ -5,8 +5,8 @@
 //!   w frozen ─▶ cast ──┘                    main:     x, kept ─▶ mm_panels ─▶ relu
 //! ```
 //!
-//! What follows from frozen inputs and constants alone is computed once. A view computes nothing, so it stays where it is read. The second operand of a product is cut into the panels that its kernel would make at every
-//! call, and the weight of a convolution is multiplied by what a batch norm behind it multiplies with. Neither graph has the weights in it: plans and their keys are the same whatever they are, and whoever runs them keeps what `prepare` returns.
+//! What follows from frozen inputs and constants alone is computed once. A view computes nothing, so it stays where it is read. The weight of a convolution is multiplied by what a batch norm behind
+//! it multiplies with, and weights are cut into the panels that their kernels read ([`pack`]). Neither graph has the weights in it: plans and their keys are the same whatever they are, and whoever runs them keeps what `prepare` returns.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ use oxyfuel_graph::{
 };
 
 use crate::decompose::keep_name;
+use crate::images::images;
+use crate::pack::{Reads, pack};
 
 /// Two graphs for one.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ pub struct Split {
 
 /// What a value follows from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum From {
+pub(crate) enum From {
     /// Numbers in the program.
     Nothing,
     /// Frozen inputs and constants.
@@ -38,15 +40,16 @@ enum From {
     Varying,
 }
 
-/// Splits a graph; `None` where nothing is to be kept. `panels` says how many columns the panels have that a product's kernel reads, where it reads any.
+/// Splits a graph; `None` where nothing is to be kept. `product` and `convolution` say which panels the kernels for those read: their columns, and whether they are of points.
 pub fn freeze(
     graph: &Graph,
-    panels: &dyn Fn(&Graph, &Node) -> Option<i64>,
+    product: Reads<'_, i64>,
+    convolution: Reads<'_, (i64, bool)>,
 ) -> Result<Option<Split>> {
     if !graph.inputs.iter().any(|&v| graph.values[v].frozen) {
         return Ok(None);
     }
-    let graph = pack(&fold(graph)?, panels)?;
+    let graph = images(pack(&fold(graph)?, product, convolution)?)?;
     let from = sources(&graph);
     let kept = kept(&graph, &from);
     if kept.is_empty() {
@@ -168,51 +171,7 @@ fn fold(graph: &Graph) -> Result<Graph> {
     rebuild.finish()
 }
 
-/// Cuts frozen operands of products into panels.
-fn pack(graph: &Graph, panels: &dyn Fn(&Graph, &Node) -> Option<i64>) -> Result<Graph> {
-    let from = sources(graph);
-    let mut rebuild = Rebuild::new(graph);
-    let mut cut: BTreeMap<(ValueId, i64), ValueId> = BTreeMap::new();
-    for (id, node) in graph.nodes.iter() {
-        let operands = match (&node.op, &node.inputs[..]) {
-            (Op::Mm, &[a, b]) => Some((a, b, None)),
-            (Op::Addmm { beta, alpha }, &[bias, a, b])
-                if beta.as_f64() == 1.0 && alpha.as_f64() == 1.0 =>
-            {
-                Some((a, b, Some(bias)))
-            }
-            _ => None,
-        };
-        let operands = operands.filter(|(a, b, _)| {
-            from[a.index()] == From::Varying && from[b.index()] == From::Frozen
-        });
-        let Some(((a, b, bias), width)) =
-            operands.and_then(|operands| Some((operands, panels(graph, node)?)))
-        else {
-            rebuild.copy(id)?;
-            continue;
-        };
-        rebuild.at(id);
-        let panels = match cut.get(&(b, width)) {
-            Some(&panels) => panels,
-            None => {
-                let whole = rebuild.get(b)?;
-                let panels = rebuild.builder.panels(whole, width)?;
-                cut.insert((b, width), panels);
-                panels
-            }
-        };
-        let n = graph.ty(b).shape[1].as_const().unwrap_or(0);
-        let n = usize::try_from(n).unwrap_or(0);
-        let (a, bias) = (rebuild.get(a)?, bias.map(|v| rebuild.get(v)).transpose()?);
-        let out = rebuild.builder.mm_panels(a, panels, n, bias)?;
-        keep_name(graph, node.out(), &mut rebuild.builder, out);
-        rebuild.define(node.out(), out);
-    }
-    rebuild.finish()
-}
-
-fn sources(graph: &Graph) -> Vec<From> {
+pub(crate) fn sources(graph: &Graph) -> Vec<From> {
     let mut from = vec![From::Varying; graph.values.len()];
     for &input in &graph.inputs {
         if graph.values[input].frozen {

@@ -7,8 +7,10 @@
 //! | `concatenations.rs` | concatenations behind the elementwise work on them, and in place of writes into slices |
 //! | `decompose.rs` | named compositions (softmax, layer norm, variance) in terms of primitive ops |
 //! | `freeze.rs` | what follows from frozen inputs alone becomes a graph of its own |
+//! | `images.rs` | images with channels last, from one convolution in panels to the next |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `order.rs` | slices that an index puts, in the order of the index |
+//! | `pack.rs` | frozen weights in the order in which kernels read them |
 //! | `products.rs` | products with a sum, as products and sums, where a library computes the products |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
@@ -23,8 +25,10 @@ mod borders;
 mod concatenations;
 mod decompose;
 mod freeze;
+mod images;
 mod lookups;
 mod order;
+mod pack;
 mod products;
 mod recurrences;
 mod reshapes;
@@ -36,8 +40,10 @@ pub use borders::borders;
 pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};
 pub use freeze::{Split, freeze};
+pub use images::images;
 pub use lookups::lookups;
 pub use order::puts_in_order;
+pub use pack::Reads;
 pub use products::products;
 pub use recurrences::recurrences;
 pub use reshapes::reshapes;
