@@ -11,6 +11,7 @@ Values stay what they are. The graph is walked once on traced values to see what
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,6 +51,19 @@ def channels_last(gm: fx.GraphModule, device: str = "cuda") -> int:
     gm.graph.lint()
     gm.recompile()
     return len(convolutions)
+
+
+def are_ours(gm: fx.GraphModule, packs: Callable[[fx.Node], bool]) -> bool:
+    """Whether the graph has convolutions, and each has a kernel of ours that reads its weight in panels: f32 of a CPU, known sizes, a frozen weight, and what `packs` says of the numbers."""
+    convolutions = gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    frozen = {node for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if i in _torch.static_inputs()}
+
+    def fits(node: fx.Node) -> bool:
+        x, weight = (operand.meta["val"] for operand in node.args[:2])
+        known = all(type(size) is int for size in (*x.shape, *weight.shape))
+        return x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and known and node.args[1] in frozen and not node.args[6] and packs(node)
+
+    return bool(convolutions) and all(map(fits, convolutions))
 
 
 def _gains(node: fx.Node) -> bool:

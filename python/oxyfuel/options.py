@@ -57,11 +57,11 @@ class Options:
         """Whether rows of results on a GPU may be further apart than eager's."""
         return self.result_strides == "auto" and self.mode in RECORDED
 
-    def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = ()) -> str:
-        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are."""
+    def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = (), images: bool = False) -> str:
+        """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are; `images` says that every convolution has a kernel of ours."""
         names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cudagraph_branches", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names}
-        return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "threads": self.threads or threads, "follow_threads": self.threads == 0})
+        return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "images": images, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

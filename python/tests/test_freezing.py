@@ -69,14 +69,13 @@ class Mixed(torch.nn.Module):
         return self.out(y.transpose(1, 2).reshape(800, 32))
 
 
-def test_of_a_frozen_model_only_convolutions_are_torch_s():
+def test_of_a_frozen_model_nothing_is_torch_s():
     torch.manual_seed(0)
     model, x = Mixed().eval(), torch.randn(2, 3, 20, 20)
     with torch.no_grad():
-        said = oxyfuel.explain(model, x, options={"freezing": True})
-        assert [call["target"] for graph in said.graphs for call in graph.external] == ["aten.convolution.default"]
-        said = oxyfuel.explain(model, x, options={"freezing": True, "contractions": "own"})
-        assert [call["target"] for graph in said.graphs for call in graph.external] == []
+        for contractions in ("auto", "own"):
+            said = oxyfuel.explain(model, x, options={"freezing": True, "contractions": contractions})
+            assert [call["target"] for graph in said.graphs for call in graph.external] == []
         # Weights that may change stay where they are; attention has none.
         said = oxyfuel.explain(model, x)
         assert sorted(call["target"] for graph in said.graphs for call in graph.external) == ["aten.addmm.default", "aten.convolution.default"]
@@ -161,3 +160,50 @@ def test_explain_says_so():
         plain = oxyfuel.explain(model, x, dynamic=False)
     assert "2 products read weights in panels" in str(said), said
     assert said.graphs[0].frozen is not None and plain.graphs[0].frozen is None
+
+
+class Block(torch.nn.Module):
+    """A basic block of a ResNet, between a stem that pools and a head."""
+
+    def __init__(self, groups=1):
+        super().__init__()
+        conv, norm = torch.nn.Conv2d, torch.nn.BatchNorm2d
+        self.stem, self.norm, self.pool = conv(3, 32, 7, stride=2, padding=3, bias=False), norm(32), torch.nn.MaxPool2d(3, 2, 1)
+        self.first, self.norm1 = conv(32, 48, 3, stride=2, padding=1, bias=False, groups=groups), norm(48)
+        self.second, self.norm2 = conv(48, 48, 3, padding=1, bias=False), norm(48)
+        self.down, self.norm3 = conv(32, 48, 1, stride=2, bias=False), norm(48)
+        self.mean, self.out = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Linear(48, 10)
+        for each in (self.norm, self.norm1, self.norm2, self.norm3):
+            each.running_mean.normal_()
+            each.running_var.uniform_(0.5, 2.0)
+
+    def forward(self, x):
+        x = self.pool(torch.relu(self.norm(self.stem(x))))
+        y = torch.relu(self.norm1(self.first(x)))
+        y = torch.relu(self.norm2(self.second(y)) + self.norm3(self.down(x)))
+        return self.out(torch.flatten(self.mean(y), 1))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_block_of_convolutions_is_ours(layout):
+    torch.manual_seed(0)
+    model, x = Block().eval(), torch.randn(4, 3, 48, 48).contiguous(memory_format=layout)
+    compiled = frozen(model)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+        said = oxyfuel.explain(model, x, options={"freezing": True})
+    (graph,) = said.graphs
+    assert graph.external == []
+    assert "and 4 convolutions read weights in panels" in graph.frozen
+
+
+def test_a_convolution_in_groups_leaves_all_to_torch():
+    torch.manual_seed(0)
+    model, x = Block(groups=4).eval(), torch.randn(4, 3, 48, 48)
+    compiled = frozen(model)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+        said = oxyfuel.explain(model, x, options={"freezing": True})
+    external = [call["target"] for graph in said.graphs for call in graph.external]
+    assert external.count("aten.convolution.default") == 4

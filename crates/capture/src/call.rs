@@ -4,7 +4,7 @@
 //! is an error, which makes the call external: rows ask for what they need and say nothing more.
 
 use crate::description::{Item, Node, Type, Value};
-use crate::import::{Products, tensor_type};
+use crate::import::{ImportOptions, Products, tensor_type};
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, ensure, err};
 use oxyfuel_graph::{Builder, Device, Operand, TensorType, ValueId};
 use rustc_hash::FxHashMap;
@@ -98,6 +98,8 @@ pub struct Call<'a> {
     env: &'a Env<'a>,
     node: &'a Node,
     pub(crate) products: Products,
+    /// Whether every convolution of the graph has a kernel of ours that reads its frozen weight in panels.
+    pub(crate) images: bool,
 }
 
 /// The reason why a call is not compiled.
@@ -110,13 +112,14 @@ impl<'a> Call<'a> {
         b: &'a mut Builder,
         env: &'a Env<'a>,
         node: &'a Node,
-        products: Products,
+        options: &ImportOptions,
     ) -> Self {
         Self {
             b,
             env,
             node,
-            products,
+            products: options.products,
+            images: options.images,
         }
     }
 

@@ -42,6 +42,8 @@ pub struct ImportOptions {
     pub products: Products,
     /// Inputs of the description, by position, that are the same at every call.
     pub frozen: BTreeSet<usize>,
+    /// Every convolution has a kernel that reads its frozen weight in panels: of [`Products::Faster`], ours are.
+    pub images: bool,
     pub random: Random,
 }
 
@@ -401,7 +403,7 @@ impl<'d> Importer<'d> {
         };
         let first_new = self.b.graph().values.next_id();
         let first_node = self.b.graph().nodes.len();
-        let mut call = Call::new(&mut self.b, &self.env, node, self.options.products);
+        let mut call = Call::new(&mut self.b, &self.env, node, self.options);
         let mut drawn = None;
         let built = match (build, from) {
             (Build::Row(build), _) => build(&mut call),

@@ -1,6 +1,6 @@
 //! `tests/filetests/capture`: a description in, the graph's text out, then what stays with the host and why.
 //!
-//! `products=own` compiles matrix products, `products=faster` those that are faster than the host's; `frozen=1,2` names inputs that stay what they are; `random=own` draws random numbers in kernels; `external=a,b` names nodes that shall stay with the host.
+//! `products=own` compiles matrix products, `products=faster` those that are faster than the host's; `frozen=1,2` names inputs that stay what they are; `images=own` says that every convolution has a kernel that reads its frozen weight in panels; `random=own` draws random numbers in kernels; `external=a,b` names nodes that shall stay with the host.
 
 use oxyfuel_capture::{ImportOptions, Imported, Products, Random, import, read};
 use oxyfuel_testkit::{Case, run_folder};
@@ -36,6 +36,7 @@ fn options(case: &Case) -> Result<ImportOptions, String> {
         frozen: (case.arg("frozen").unwrap_or_default().split(','))
             .filter_map(|n| n.parse().ok())
             .collect(),
+        images: case.arg("images") == Some("own"),
         external: names.filter(|n| !n.is_empty()).map(str::to_owned).collect(),
     })
 }

@@ -10,6 +10,7 @@ use oxyfuel_capture::{
 };
 use oxyfuel_engine::cache::BUILD;
 use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, cpu_device};
+use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::{Device, MemorySummary};
@@ -65,6 +66,9 @@ pub struct Settings {
     /// Parameters that are the same at every call, by position.
     #[serde(default)]
     frozen: Vec<usize>,
+    /// Every convolution has a kernel that reads its frozen weight in panels.
+    #[serde(default)]
+    images: bool,
 }
 
 fn cpu() -> String {
@@ -103,6 +107,7 @@ impl Settings {
                 _ => Products::Host,
             },
             frozen: self.frozen.iter().copied().collect(),
+            images: self.images,
             ..ImportOptions::default()
         }
     }
@@ -163,6 +168,22 @@ pub fn figures(settings: &Settings) -> Result<String> {
     let (target, options) = (compiler.target(), compiler.options());
     let figures = oxyfuel_engine::Figures::measure_on(target, options, compiler.device())?;
     serde_json::to_string(&figures).map_err(|e| err!(Internal, "figures cannot be written: {e}"))
+}
+
+/// Whether a convolution of f32, whose numbers for stride, padding and dilation these are, has a kernel that reads its weight in panels.
+pub fn packs_convolution(
+    settings: &Settings,
+    [x, weight]: [Vec<i64>; 2],
+    [stride, padding, dilation]: [Vec<i64>; 3],
+    groups: i64,
+) -> Result<bool> {
+    let how = Convolution {
+        stride,
+        padding,
+        dilation,
+        groups,
+    };
+    compiler(settings)?.packs_convolution(&x, &weight, &how)
 }
 
 /// Gives memory that is kept for later calls back to the system; how many bytes that were.

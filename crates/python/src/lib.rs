@@ -90,6 +90,18 @@ mod _native {
         })
     }
 
+    /// Whether a convolution of f32 (`shapes` of images and weight; `steps`: stride, padding and dilation) has a kernel of ours that reads a frozen weight in panels.
+    #[pyfunction]
+    fn packs_convolution(
+        options: &str,
+        shapes: [Vec<i64>; 2],
+        steps: [Vec<i64>; 3],
+        groups: i64,
+    ) -> PyResult<bool> {
+        let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;
+        crate::compile::packs_convolution(&settings, shapes, steps, groups).map_err(errors::raise)
+    }
+
     /// Gives memory that is kept for later calls back to the system; how many bytes that were.
     #[pyfunction]
     fn trim(py: Python<'_>) -> usize {

@@ -26,7 +26,9 @@ pub(super) fn product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     let weight = weight(c, b);
     let free = weight.is_some() && large && rows <= MANY;
     let frozen = weight.is_some_and(|w| c.b.graph().values[w].frozen);
-    match left.dtype == DType::F32 && rows > FEW && (frozen || free) {
+    // Behind convolutions of ours everything is: a call in between costs more than a few rows.
+    let few = rows <= FEW && !(c.images && frozen && rows > 0);
+    match left.dtype == DType::F32 && !few && (frozen || free) {
         true => Ok(()),
         false => refuse("products run in the host's library"),
     }
@@ -39,9 +41,14 @@ pub(super) fn int_product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     refuse("products run in the host's library")
 }
 
-/// A whole model of ours was slower than one of the host's with channels last, frozen or not.
-pub(super) fn convolution() -> Result<()> {
-    refuse("convolutions run in the host's library")
+/// Convolutions: ours where all of a graph have kernels that read frozen weights in panels, and keep channels last from one to the next. One that has none would stand between copies; where weights may change, whole models were faster in
+/// the host's library.
+pub(super) fn convolution(c: &Call<'_>, x: ValueId, weight: ValueId) -> Result<()> {
+    let frozen = c.b.graph().values[weight].frozen;
+    match c.images && frozen && on_cpu(c, x).is_ok() {
+        true => Ok(()),
+        false => refuse("convolutions run in the host's library"),
+    }
 }
 
 /// Multiply-adds of the smallest attention that was measured, with some room: 12 heads of 128 queries and keys have three times as many. What its kernel works in is more than what smaller ones hold.
