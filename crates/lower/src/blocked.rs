@@ -173,7 +173,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let lanes = i64::from(target.lanes(part.size() as u32));
     if let Some(width) = product.b.panels
         && (product.b.dtype != part
-            || width != columns(n, lanes)
+            || width != widest(n, lanes, target)
             || product.b.strides != [width, 1])
     {
         return Err(err!(
@@ -181,16 +181,14 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
             "panels of {width} columns are not those of this machine"
         ));
     }
-    let cols = columns(n, lanes);
-    let vectors = cols / lanes;
-    // Every register but those for b and two to spare accumulates; blocks of equal height, so that the last one is not mostly empty.
-    let most = (i64::from(target.registers) - 4) / vectors;
-    let rows = ceil_div(m, ceil_div(m, most));
-    // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers.
-    let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (cols * size);
+    let cols = widest(n, lanes, target);
+    let rows = height(m, cols / lanes, target);
+    // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third vector of columns does not make it shallower.
+    let wide = cols.min(2 * lanes);
+    let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (wide * size);
     let uncut = deepest(target.l2_bytes / 16);
     // The deeper a chunk, the fewer visits to the sums, and the longer the runs where memory runs along the depth. The panel is as large as the first-level cache: its rows are asked for ahead of time.
-    let deepest = if k <= uncut {
+    let deepest = if k <= uncut.min(held(product, target)) {
         uncut
     } else {
         deepest(target.l1_bytes)
@@ -211,6 +209,17 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     Ok(cheapest(&blocking, product, target))
 }
 
+/// Rows of `b` of which the second-level cache holds a piece at once. Rows a multiple of a large power of two apart share few of its places, and what is asked for of the next panel would push itself out.
+fn held(product: &Product, target: &TargetDesc) -> i64 {
+    let [along, across] = product.b.strides;
+    let apart = along.saturating_mul(product.b.dtype.size() as i64);
+    if product.b.panels.is_some() || across != 1 || apart <= 0 {
+        return i64::MAX;
+    }
+    let shared = 1i64 << apart.trailing_zeros();
+    i64::try_from(target.l2_bytes).unwrap_or(i64::MAX) / shared
+}
+
 /// Columns of a block: two vectors of them, unless that leaves too many empty.
 pub fn columns(n: i64, lanes: i64) -> i64 {
     let padded = |cols: i64| ceil_div(n, cols) * cols;
@@ -219,6 +228,28 @@ pub fn columns(n: i64, lanes: i64) -> i64 {
     } else {
         2 * lanes
     }
+}
+
+/// Columns of a product's block: three vectors of f32 where there are registers for as many sums and few stay empty, which take fewer loads for as many multiply-adds.
+fn widest(n: i64, lanes: i64, target: &TargetDesc) -> i64 {
+    let padded = |cols: i64| ceil_div(n, cols) * cols;
+    let cols = columns(n, lanes);
+    let narrow = lanes == i64::from(target.lanes(4));
+    if narrow && target.registers >= 32 && padded(3 * lanes) <= padded(cols) + n / 48 {
+        3 * lanes
+    } else {
+        cols
+    }
+}
+
+/// Rows of a block: those that take the fewest instructions, with `vectors` of columns each. A step of the depth loads every row's element and every vector, and multiplies them all; empty rows of the last block cost as much as others.
+fn height(m: i64, vectors: i64, target: &TargetDesc) -> i64 {
+    // Every register but those for b and two to spare accumulates.
+    let most = (i64::from(target.registers) - 4) / vectors;
+    let equal = |most: i64| ceil_div(m, ceil_div(m, most));
+    let instructions = |rows: i64| ceil_div(m, rows) * (rows * vectors + rows + vectors);
+    let heights = (most * 3 / 4..=most).rev().map(equal);
+    heights.min_by_key(|&rows| instructions(rows)).unwrap_or(1)
 }
 
 /// How many columns the panels have that a product's second operand may be cut into ahead of time.
@@ -238,7 +269,7 @@ pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<
     let many = m > FEW && n > 1 && m.saturating_mul(n).saturating_mul(k) >= WORTH_COPYING;
     let vectors = !target.is_simt() && target.vector_bytes > 0;
     let lanes = || i64::from(target.lanes(part.size() as u32));
-    (float && many && vectors).then(|| columns(n, lanes()))
+    (float && many && vectors).then(|| widest(n, lanes(), target))
 }
 
 /// Whether the panels of a node are those of this machine's kernel, and lie as they were written: an input, one panel behind the other.
@@ -261,7 +292,7 @@ pub fn reads_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let worth = m > 1 && n > 1 && m.saturating_mul(n).saturating_mul(k) >= WORTH_COPYING;
     let lanes = || i64::from(target.lanes(left.dtype.size() as u32));
     let vectors = !target.is_simt() && target.vector_bytes > 0;
-    float && worth && vectors && width == columns(n, lanes())
+    float && worth && vectors && width == widest(n, lanes(), target)
 }
 
 /// The shape of an instance that the workers are done with first.
@@ -455,15 +486,17 @@ impl Work<'_> {
             origin(&product.b, col, cols, across, batch) + chunk * (self.blocking.chunk * along);
         let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
             for (first, deep) in pieces(deep) {
+                let moved = |at: &Tile, by: i64| if by == 0 { at.clone() } else { at + by };
                 let mut window = self.params.mems[product.b.buffer]
-                    .at(&(&start + first * along))
+                    .at(moved(&start, first * along))
                     .shape([deep, cols])
                     .strides([along, across]);
                 if let Some(cols_left) = cols_left {
                     window = window.valid(1, cols_left);
                 }
                 let tile = k.load(window).cast(self.blocking.part);
-                k.store(to.at(&(at + first * cols)).shape([deep, cols]), &tile);
+                let home = to.at(moved(at, first * cols)).shape([deep, cols]);
+                k.store(home, &tile);
             }
         };
         let Some(cols_left) = left(col, cols, product.n) else {

@@ -46,6 +46,7 @@ impl<'p> Select<'p, '_> {
         let Some(apart) = self.apart(w) else {
             if let Some(further) = self.next_round(w.base, w.size)
                 && self.jumps(c, w)
+                && !self.asked_by_product(v)
             {
                 return self.ask(c, w, copy, further, X::PrefetchT1);
             }

@@ -335,6 +335,7 @@ impl<'p> Select<'p, '_> {
         self.e.f.jump(Cond::Ge, done);
         self.e.f.bind(head);
         self.loops.push(Around {
+            body,
             counter: *iv,
             step: *step,
             times: self.rounds(*lo, *hi, *step),

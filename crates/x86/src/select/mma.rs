@@ -7,7 +7,7 @@
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
 
-use super::panels::Next;
+use super::panels::{Asked, Next};
 use super::values::operands;
 use super::{Def, Select};
 use crate::emit::lane_bytes;
@@ -63,6 +63,8 @@ impl<'p> Select<'p, '_> {
             2 * wide
         } else if vectors >= 4 && rows < 7 {
             wide.min(vectors)
+        } else if self.e.avx512() && vectors == 3 && rows <= room / 3 {
+            3
         } else {
             vectors.min(2)
         };
@@ -123,6 +125,10 @@ impl<'p> Select<'p, '_> {
             }
         }
         let single = !matches!(self.defs.get(acc), Some(Def::Rows(_) | Def::Matrix(_)));
+        // Sums that wait in registers for their store would take those of this product.
+        if single && self.rows_wait() {
+            self.flush(&[])?;
+        }
         if single && self.e.level.amx() && self.suits_amx_alone(a, b, *acc) {
             let m = self.amx_open(*acc, *acc)?;
             self.defs.insert(*acc, Def::Matrix(m));
@@ -538,42 +544,59 @@ impl<'p> Select<'p, '_> {
             "x86 has no code for a depth in blocks of {unroll}"
         );
         let times = depth / unroll;
-        let count = if times > 1 {
-            Some(self.e.imm(times))
-        } else {
-            None
-        };
-        let head = self.e.f.label();
         let ahead = ahead(b, depth, vectors * lanes);
-        let next = match ahead {
-            Some(row) => self.ask_next(b, row * unroll, times)?,
-            None => None,
-        };
-        if count.is_some() {
-            self.e.f.push(Item::Align);
-            self.e.f.bind(head);
-        }
-        for k in 0..unroll {
-            self.one_step(a, b, block, &left, &right, k)?;
-            if let Some(row) = ahead {
-                for place in &right.places {
-                    let there = place.plus((row * (k + AHEAD)) as i32);
-                    self.e.f.inst(X::PrefetchT0, Width::X, &[there.into()]);
+        let next = self.ask_next(b, ahead.map(|row| row * unroll), times)?;
+        let mut round = |s: &mut Self, next: Option<&Asked>| {
+            for k in 0..unroll {
+                s.one_step(a, b, block, &left, &right, k)?;
+                if let Some(row) = ahead {
+                    for place in &right.places {
+                        let there = place.plus((row * (k + AHEAD)) as i32);
+                        s.e.f.inst(X::PrefetchT0, Width::X, &[there.into()]);
+                    }
                 }
             }
-        }
-        if let Some(next) = &next {
-            self.ask_lines(next);
-        }
-        self.advance(&mut left, unroll);
-        self.advance(&mut right, unroll);
-        if let Some(count) = count {
-            self.e.g(X::SubI, &[count.into(), A::I(1)]);
-            self.e.f.jump(Cond::Ne, head);
+            if let Some(next) = next {
+                s.ask_lines(next);
+            }
+            s.advance(&mut left, unroll);
+            s.advance(&mut right, unroll);
+            Ok(())
+        };
+        match next {
+            Some(
+                next @ Asked {
+                    rows: Some((rounds, rows, further)),
+                    ..
+                },
+            ) => {
+                self.repeated(rows, |s| {
+                    s.repeated(rounds, |s| round(s, Some(&next)))?;
+                    s.ask_further(&next, further);
+                    Ok(())
+                })?;
+                self.repeated(times - rows * rounds, |s| round(s, None))?;
+            }
+            next => self.repeated(times, |s| round(s, next.as_ref()))?,
         }
         for k in 0..depth % unroll {
             self.one_step(a, b, block, &left, &right, k)?;
         }
+        Ok(())
+    }
+
+    /// Code that runs so many times.
+    fn repeated(&mut self, times: i64, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        if times <= 1 {
+            return if times == 1 { body(self) } else { Ok(()) };
+        }
+        let count = self.e.imm(times);
+        let head = self.e.f.label();
+        self.e.f.push(Item::Align);
+        self.e.f.bind(head);
+        body(self)?;
+        self.e.g(X::SubI, &[count.into(), A::I(1)]);
+        self.e.f.jump(Cond::Ne, head);
         Ok(())
     }
 
@@ -727,6 +750,24 @@ impl<'p> Select<'p, '_> {
                 Stride::Reg(r) => self.e.g(X::Add, &[(*p).into(), r.into()]),
             }
         }
+    }
+
+    /// Whether an effect that waits reads sums in registers.
+    fn rows_wait(&self) -> bool {
+        let mut seen = self.marks();
+        let pending = self.pending.iter();
+        let mut stack: Vec<Val> = pending.flat_map(|inst| operands(&inst.op)).collect();
+        while let Some(v) = stack.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            match self.defs.get(&v) {
+                Some(Def::Rows(_)) => return true,
+                Some(Def::Lazy(inst)) => stack.extend(operands(&inst.op)),
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Accumulators that sinks read leave the registers first.

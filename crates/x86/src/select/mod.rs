@@ -12,6 +12,7 @@ mod ahead;
 mod amx;
 mod bounded;
 mod control;
+mod copied;
 mod dots;
 mod eval;
 mod keep;
@@ -162,7 +163,9 @@ pub(crate) struct Select<'p, 'a> {
     pub depth: u32,
     pub born: Values<u32>,
     /// The loops of the program around what is being taken, the outermost first.
-    pub loops: Vec<panels::Around>,
+    pub loops: Vec<panels::Around<'p>>,
+    /// Windows that are copied into panels.
+    pub copied: Vec<copied::Copied<'p>>,
     pub kept_registers: FxHashMap<Val, Reg>,
     pub kept_scratch: FxHashMap<Val, u32>,
     pub kept_strides: FxHashMap<Val, Vec<i64>>,
@@ -203,6 +206,7 @@ impl<'p, 'a> Select<'p, 'a> {
             reads,
             depth: 0,
             loops: Vec::new(),
+            copied: Vec::new(),
             born: Values::new(p.values.len()),
             kept_registers: FxHashMap::default(),
             kept_scratch: FxHashMap::default(),
@@ -412,6 +416,9 @@ impl<'p, 'a> Select<'p, 'a> {
                 }
                 if mask.is_none() && self.store_rows(access, *value)? {
                     return Ok(());
+                }
+                if mask.is_none() {
+                    self.note_copy(access, *value);
                 }
                 self.pending.push(inst);
                 return Ok(());

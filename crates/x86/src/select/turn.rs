@@ -102,7 +102,10 @@ impl<'p> Select<'p, '_> {
             .e
             .gpr(X::Lea, &[Mem::at(self.scratch, offset as i32).into()]);
         let next = self.apart_of(access.base, size);
-        let next = next.or_else(|| self.next_round(access.base, size));
+        let next = match self.asked_by_product(v) {
+            true => None,
+            false => next.or_else(|| self.next_round(access.base, size)),
+        };
         // Rows of squares along the far dim, and in each of them squares along the near one.
         let band = self.e.copy_gpr(apart);
         let rows = self.e.imm(lanes);
