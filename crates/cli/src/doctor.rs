@@ -143,6 +143,7 @@ fn features() -> Finding {
     let f = Machine::get().features;
     let names = [
         ("avx2", f.avx2),
+        ("avx-vnni", f.avx_vnni),
         ("avx512", f.avx512),
         ("avx512-bf16", f.avx512_bf16),
         ("avx512-fp16", f.avx512_fp16),

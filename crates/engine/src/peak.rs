@@ -7,7 +7,8 @@ use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::ir::{BufferMode, Geometry, MmaDim, Mode, TileLayout};
 use oxyfuel_plan::{
-    ArgRef, Buffer, BufferHome, Cost, Kernel, KernelPhase, OutputSpec, Plan, Provenance, Step,
+    ArgRef, Buffer, BufferHome, Cost, Kernel, KernelPhase, MatrixUnit, OperandHome, OutputSpec,
+    Plan, Provenance, Step,
 };
 
 use crate::target::Target;
@@ -24,7 +25,9 @@ pub struct Peak {
 
 /// The loop for products of a dtype; `None` where the target has no unit that we know how to drive so.
 pub fn peak(target: &Target, dtype: DType) -> Result<Option<Peak>> {
-    let unit = target.desc.matrix_units.iter().any(|unit| unit.a == dtype);
+    let units = &target.desc.matrix_units;
+    let tiles = |unit: &&MatrixUnit| unit.operands == OperandHome::Memory;
+    let unit = units.iter().filter(tiles).any(|unit| unit.a == dtype);
     if target.desc.is_simt() || target.name() == Target::interpreter().name() {
         return Ok(None);
     }

@@ -55,9 +55,24 @@ const TABLE: &[Row] = &[
         "x86-64 with AVX2, FMA and F16C",
     ),
     (
+        "avx2-vnni",
+        Emitter::X86(Level::AVX2_VNNI),
+        "x86-64 with AVX2 and int8 products on its vectors",
+    ),
+    (
         "avx512",
         Emitter::X86(Level::AVX512),
         "x86-64 with AVX-512 F, BW, DQ and VL",
+    ),
+    (
+        "avx512-vnni",
+        Emitter::X86(Level::AVX512_VNNI),
+        "x86-64 with AVX-512 and int8 products on its vectors",
+    ),
+    (
+        "avx512-bf16",
+        Emitter::X86(Level::AVX512_BF16),
+        "x86-64 with AVX-512, bf16 and int8 products on its vectors",
     ),
     (
         "avx512-amx",
@@ -291,6 +306,7 @@ fn row(name: &str) -> Result<Row> {
 
 fn runs(level: Level, features: CpuFeatures) -> bool {
     features.avx2
+        && (!level.avx_vnni || features.avx_vnni)
         && (!level.avx512 || features.avx512)
         && (!level.avx512_bf16 || features.avx512_bf16)
         && (!level.avx512_vnni || features.avx512_vnni)
@@ -341,8 +357,22 @@ fn gpu(name: &str, cores: Cores) -> TargetDesc {
     row.describe(cores.workers, cores.l2_bytes)
 }
 
-/// The shapes of AMX: 16 rows of 64 bytes a tile, eight tiles, of which four accumulate.
+/// The shapes of AMX: 16 rows of 64 bytes a tile, eight tiles, of which four accumulate. And those of vectors whose lanes multiply four bytes of the depth at a time: as many rows of two vectors as the
+/// registers hold beside what feeds them.
 fn tiles(level: Level) -> Vec<MatrixUnit> {
+    let vectors = |a: DType, b: DType, acc| MatrixUnit {
+        a,
+        b,
+        acc,
+        m: if level.avx512 { 14 } else { 6 },
+        n: level.vector_bytes() / 2,
+        k: 4 / a.size() as u32,
+        operands: OperandHome::Registers,
+        b_pack: 4 / a.size() as u32,
+        accumulators: 1,
+        asynchronous: false,
+        warps: 1,
+    };
     let unit = |a, b, acc, k, b_pack| MatrixUnit {
         a,
         b,
@@ -359,6 +389,8 @@ fn tiles(level: Level) -> Vec<MatrixUnit> {
     let mut units = Vec::new();
     if level.amx_bf16 {
         units.push(unit(DType::BF16, DType::BF16, DType::F32, 32, 2));
+    } else if level.avx512_bf16 {
+        units.push(vectors(DType::BF16, DType::BF16, DType::F32));
     }
     if level.amx_int8 {
         for a in [DType::I8, DType::U8] {
@@ -366,6 +398,9 @@ fn tiles(level: Level) -> Vec<MatrixUnit> {
                 units.push(unit(a, b, DType::I32, 64, 4));
             }
         }
+    } else if level.vnni() {
+        units.push(vectors(DType::U8, DType::I8, DType::I32));
+        units.push(vectors(DType::I8, DType::U8, DType::I32));
     }
     units
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use oxyfuel_base::DType;
-use oxyfuel_engine::{Compiler, Numerics, Options};
+use oxyfuel_engine::{Compiler, Numerics, Options, Target};
 use oxyfuel_graph::{HostTensor, parse};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::tensor::Tensor;
+use oxyfuel_testkit::compare::{BF16, agrees};
 
 fn compiler(numerics: Numerics, threads: usize) -> Compiler {
     let options = Options {
@@ -222,6 +223,54 @@ fn deep_products_are_summed_in_parts() {
         long += (f64::from(one) - exact).powi(2);
     }
     assert!(ours * 4.0 < long, "{ours} beside {long}");
+}
+
+/// Pairs of bf16 on vectors and on matrix tiles round in their own way, and take denormals for zero; what they give agrees with the product of widened numbers by decision 8.
+#[test]
+fn products_of_pairs_agree_with_widened_ones() {
+    let (m, k, n) = (33, 1500, 40);
+    let text = format!(
+        "graph @f(%a: bf16[{m}, {k}] cpu, %b: bf16[{k}, {n}] cpu) {{
+  %y: bf16[{m}, {n}] = mm %a, %b
+  return %y
+}}"
+    );
+    let mut inputs = [
+        input(DType::BF16, &[m, k], 1),
+        input(DType::BF16, &[k, n], 2),
+    ];
+    // The smallest denormals of either sign, one after the other, in every third place.
+    for (at, element) in inputs[0].data.chunks_mut(2).enumerate() {
+        if at % 3 == 0 {
+            element.copy_from_slice(&[1, if at % 2 == 0 { 0 } else { 0x80 }]);
+        }
+    }
+    let on = |target: &str| {
+        let options = Options {
+            target: target.to_owned(),
+            threads: 1,
+            ..Options::default()
+        };
+        let compiler = Compiler::new(options).unwrap();
+        let (bytes, _) = run(&compiler, &text, &inputs);
+        let bits = bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+        bits.map(|b| f64::from(f32::from_bits(u32::from(b) << 16)))
+            .collect::<Vec<f64>>()
+    };
+    let (a, b) = (inputs[0].to_f64(), inputs[1].to_f64());
+    let [m, k, n] = [m, k, n].map(|n| usize::try_from(n).unwrap());
+    let exact: Vec<f64> = (0..m * n)
+        .map(|at| (0..k).map(|l| a[at / n * k + l] * b[l * n + at % n]).sum())
+        .collect();
+    let widened = on("interpreter");
+    for target in ["avx512", "avx512-bf16", "avx512-amx"] {
+        if Target::by_name(target).unwrap().supported_here() {
+            let ours = on(target);
+            if let Err(why) = agrees(&BF16, &ours, &widened, &exact) {
+                panic!("{target}: {why:?}");
+            }
+        }
+    }
 }
 
 /// Of slices for one place the last stays, as if they were written one after the other.

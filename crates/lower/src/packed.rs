@@ -1,4 +1,4 @@
-//! A matrix product on a CPU's matrix unit: operands are copied into panels first, then multiplied block by block.
+//! A matrix product on a CPU's matrix unit, or on vectors that multiply groups of the depth: operands are copied into panels first, then multiplied block by block.
 //!
 //! ```text
 //!   phase 0   a [m, k]  ->  panels of `rows` rows:     [blocks of m][blocks of k][rows][depth]
@@ -6,13 +6,18 @@
 //!   phase 2   each instance multiplies one panel of a with one of b, finishes its block and stores it
 //! ```
 //!
+//! Vectors multiply unsigned bytes by signed ones. Where both are alike, those of `a` are moved by 128, and what that adds to a column of results, 128 times the sum of a column of `b`, is taken off again;
+//! a product of a row of 128 with the panel is that number.
+//!
 //! Panels are what the unit reads in order: no cache set is hit by every row, no page is left half used, and edges are filled with zeros, so that
 //! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in the cache.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Mode, Op, Order, TileLayout, Type};
+use oxyfuel_kernel::ir::{
+    BinaryOp, BufferMode, CompareOp, MmaDim, MmaOperand, Mode, Op, Order, Space, TileLayout, Type,
+};
 use oxyfuel_plan::{OperandHome, TargetDesc};
 
 use crate::direct::{Operand, Product};
@@ -26,6 +31,8 @@ use crate::tile::{Tiling, ceil_div};
 const WORTH_PACKING: i64 = 1 << 18;
 /// Elements of the depth that are copied into a panel of `b` at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
+/// Groups of the depth that lie next to each other in a panel of `a` for vectors: a step of the loop.
+const DEEP: i64 = 8;
 
 /// The shape of one block and of its panels.
 struct Blocking {
@@ -37,6 +44,20 @@ struct Blocking {
     pack: i64,
     /// What panels of `a` and of `b` hold, and the unit multiplies.
     parts: [DType; 2],
+    /// Sums lie in matrix registers.
+    matrix: bool,
+}
+
+impl Blocking {
+    /// Whether panels of `a` hold its elements moved by 128.
+    fn moved(&self, product: &Product) -> bool {
+        self.parts[0] != product.a.dtype
+    }
+}
+
+/// 128 as an unsigned byte, -128 as a signed one: what moves one kind to the other.
+fn half(dtype: DType) -> i64 {
+    if dtype == DType::U8 { 128 } else { -128 }
 }
 
 /// Builds the program, or says why this product is not for it.
@@ -67,9 +88,13 @@ pub fn packed(
     };
     let panels_a = workspace("panels_a", blocking.parts[0], a_len);
     let panels_b = workspace("panels_b", blocking.parts[1], b_len);
+    let moved = blocking.moved(product);
+    let columns = product.batch * col_blocks * cols;
+    let added = moved.then(|| workspace("added", product.acc, columns));
 
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
+    lay_out(&k, &spread, &[1, blocking.depth]);
     for lane in 0..blocking.pack {
         for piece in pieces(product, &blocking, depth, lane) {
             lay_out(&k, &spread, &[piece.deep, cols]);
@@ -93,6 +118,28 @@ pub fn packed(
         depth,
     );
 
+    if let Some(added) = &added {
+        let grid = [col_blocks, product.batch].map(Expr::constant);
+        k.phase(grid, |k| {
+            let col = k.program_id(0);
+            let col = match product.batch {
+                1 => col,
+                _ => k.program_id(1) * col_blocks + col,
+            };
+            let [part, _] = blocking.parts;
+            let row = k.alloc(Space::Panel, part, blocking.depth, None);
+            let halves = k.full(part, [1, blocking.depth], half(part));
+            k.store(row.at(0).shape([1, blocking.depth]), &halves);
+            let a = row.at(0).shape([depth_blocks, 1, blocking.depth]);
+            let a = a
+                .strides([0, 0, 1])
+                .operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+            let b = right(&panels_b, &(&col * b_panel), &blocking, depth);
+            let sum = k.mma(a, b, &zeros(k, product.acc, 1, cols), false);
+            k.store(added.at(&col * cols).shape([1, cols]), &sum);
+        });
+    }
+
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
     let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
@@ -112,13 +159,26 @@ pub fn packed(
             blocking.depth,
         ]);
         let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-        let b = panels_b.at(panel(&col, col_blocks, b_panel));
-        let b = b
-            .shape([depth / blocking.pack, cols, blocking.pack])
-            .operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-        let acc = zeros(k, product.acc, rows, cols).convert_layout(matrix_layout(rows, cols));
-        let sum = k.mma(a, b, &acc, false);
-        let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
+        let b = right(
+            &panels_b,
+            &panel(&col, col_blocks, b_panel),
+            &blocking,
+            depth,
+        );
+        let mut acc = zeros(k, product.acc, rows, cols);
+        if blocking.matrix {
+            acc = acc.convert_layout(matrix_layout(rows, cols));
+        }
+        let mut sum = k.mma(a, b, &acc, false);
+        if blocking.matrix {
+            sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
+        }
+        if let Some(added) = &added {
+            let at = panel(&col, col_blocks, cols);
+            sum = sum
+                - k.load(added.at(at).shape([1, cols]))
+                    .broadcast_to([rows, cols]);
+        }
         finish(
             k,
             &params,
@@ -143,22 +203,49 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         ));
     }
     let (a, b) = (product.a.dtype, product.b.dtype);
-    let unit = target
-        .matrix_unit(a, b, product.acc)
-        .filter(|unit| unit.operands == OperandHome::Memory);
-    let Some(unit) = unit else {
+    let unit = target.matrix_unit(a, b, product.acc);
+    if let Some(unit) = unit.filter(|unit| unit.operands == OperandHome::Memory) {
+        return Ok(Blocking {
+            rows: i64::from(unit.m) * 2,
+            cols: i64::from(unit.n) * 2,
+            depth: i64::from(unit.k),
+            pack: i64::from(unit.b_pack),
+            parts: [a, b],
+            matrix: true,
+        });
+    }
+    // Vectors that multiply signed bytes by unsigned ones: the other kind of `a` will do.
+    let other = match a {
+        DType::I8 => DType::U8,
+        DType::U8 => DType::I8,
+        other => other,
+    };
+    let units = [a, other].map(|part| target.matrix_unit(part, b, product.acc).map(|u| (part, u)));
+    let Some((part, unit)) = units
+        .into_iter()
+        .flatten()
+        .find(|(_, unit)| unit.operands == OperandHome::Registers && !target.is_simt())
+    else {
         return Err(err!(
             NoLowering,
             "no matrix unit for {a} and {b} on this machine"
         ));
     };
     Ok(Blocking {
-        rows: i64::from(unit.m) * 2,
-        cols: i64::from(unit.n) * 2,
-        depth: i64::from(unit.k),
+        rows: i64::from(unit.m),
+        cols: i64::from(unit.n),
+        depth: i64::from(unit.k) * DEEP,
         pack: i64::from(unit.b_pack),
-        parts: [a, b],
+        parts: [part, b],
+        matrix: false,
     })
+}
+
+/// A panel of `b` as an operand.
+fn right(panels: &Mem, at: &Tile, blocking: &Blocking, depth: i64) -> MmaOperand {
+    let shape = [depth / blocking.pack, blocking.cols, blocking.pack];
+    let panel = panels.at(at).shape(shape);
+    panel.operand([MmaDim::K, MmaDim::Side, MmaDim::K])
 }
 
 /// An accumulator: a tile of its own, since the product updates it in place.
@@ -241,7 +328,10 @@ fn pack_a(
             if let Some(depth_left) = left(&block, depth, product.k) {
                 window = window.valid(1, &depth_left);
             }
-            let tile = k.load(window).cast(blocking.parts[0]);
+            let mut tile = k.load(window).cast(blocking.parts[0]);
+            if blocking.moved(product) {
+                tile = tile.binary(BinaryOp::Xor, half(blocking.parts[0]));
+            }
             k.store(
                 panels
                     .at(&(&panel + &block * (rows * depth)))

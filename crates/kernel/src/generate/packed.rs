@@ -25,11 +25,12 @@ struct Unit {
     step: i64,
 }
 
-const UNITS: [Unit; 6] = [
+const UNITS: [Unit; 7] = [
     unit(DType::F32, DType::F32, DType::F32, 1, 1),
     unit(DType::BF16, DType::BF16, DType::F32, 2, 32),
     unit(DType::I8, DType::I8, DType::I32, 4, 64),
     unit(DType::U8, DType::I8, DType::I32, 4, 64),
+    unit(DType::I8, DType::U8, DType::I32, 4, 64),
     unit(DType::BF16, DType::BF16, DType::F32, 1, 4),
     unit(DType::F16, DType::F16, DType::F32, 1, 4),
 ];

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 pub struct CpuFeatures {
     /// AVX2 with FMA and F16C: the lowest level with machine code.
     pub avx2: bool,
+    /// int8 dot product in the encoding of AVX2.
+    pub avx_vnni: bool,
     /// AVX-512 F, BW, DQ and VL together.
     pub avx512: bool,
     /// AVX-512 conversions to bf16 and bf16 dot product.
@@ -95,6 +97,7 @@ mod x86 {
         let (tile, bf16, int8) = amx();
         CpuFeatures {
             avx2: has!("avx2") && has!("fma") && has!("f16c"),
+            avx_vnni: has!("avx2") && has!("avxvnni"),
             avx512,
             avx512_bf16: avx512 && has!("avx512bf16"),
             avx512_fp16: avx512 && has!("avx512fp16"),
@@ -283,7 +286,7 @@ mod tests {
     #[test]
     fn features_imply_their_base() {
         let f = Machine::get().features;
-        assert!(!f.avx512 || f.avx2);
+        assert!(!(f.avx512 || f.avx_vnni) || f.avx2);
         assert!(!(f.avx512_bf16 || f.avx512_fp16 || f.avx512_vnni) || f.avx512);
         assert!(!(f.amx_bf16 || f.amx_int8) || f.amx_tile);
     }
@@ -302,6 +305,7 @@ mod tests {
         let has = |name: &str| flags.contains(&name);
         let f = Machine::get().features;
         assert_eq!(f.avx2, has("avx2") && has("fma") && has("f16c"));
+        assert_eq!(f.avx_vnni, has("avx_vnni"));
         assert_eq!(f.avx512_bf16, has("avx512_bf16"));
         assert_eq!(f.avx512_fp16, has("avx512_fp16"));
         assert_eq!(f.avx512_vnni, has("avx512_vnni"));

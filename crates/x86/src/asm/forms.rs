@@ -247,6 +247,7 @@ pub static FORMS: &[[Form; 2]] = &[
     [Form::vex(3, 1, 0x18, 0, b"RVMI"), Form::evex(3, 1, 0x18, 0, b"RVMI").by(16)], // VInsertF128
     [Form::NONE, Form::evex(3, 1, 0x1a, 0, b"RVMI").by(32)], // VInsertF32x8
     [Form::NONE, Form::evex(2, 1, 0x50, 0, b"RVM").per(16)], // VPDpBusd
+    [Form::vex(2, 1, 0x50, 0, b"RVM"), Form::NONE], // VPDpBusdY
     [Form::NONE, Form::evex(2, 2, 0x52, 0, b"RVM").per(16)], // VDpBf16Ps
     [Form::vex(1, 1, 0xf5, 0, b"RVM"), Form::evex(1, 1, 0xf5, 0, b"RVM").per(16)], // VPMaddWd
     [Form::vex(1, 1, 0x6e, 0, b"RM"), Form::evex(1, 1, 0x6e, 0, b"RM").by(4)], // VMovD

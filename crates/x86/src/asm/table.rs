@@ -503,6 +503,7 @@ rows! {
     VInsertF128 "vinsertf128" [dV uV uWx I8] 0 { _ VEX_Vinsertf128_ymm_ymm_xmmm128_imm8 _ EVEX_Vinsertf32x4_ymm_k1z_ymm_xmmm128_imm8 EVEX_Vinsertf32x4_zmm_k1z_zmm_xmmm128_imm8 };
     VInsertF32x8 "vinsertf32x8" [dV uV uWh I8] 0 { _ _ _ _ EVEX_Vinsertf32x8_zmm_k1z_zmm_ymmm256_imm8 };
     VPDpBusd "vpdpbusd" [mV uV uW] 4 { _ _ EVEX_Vpdpbusd_xmm_k1z_xmm_xmmm128b32 EVEX_Vpdpbusd_ymm_k1z_ymm_ymmm256b32 EVEX_Vpdpbusd_zmm_k1z_zmm_zmmm512b32 };
+    VPDpBusdY "vpdpbusd" [mV uV uW] 0 { VEX_Vpdpbusd_xmm_xmm_xmmm128 VEX_Vpdpbusd_ymm_ymm_ymmm256 _ _ _ };
     VDpBf16Ps "vdpbf16ps" [mV uV uW] 4 { _ _ EVEX_Vdpbf16ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vdpbf16ps_ymm_k1z_ymm_ymmm256b32 EVEX_Vdpbf16ps_zmm_k1z_zmm_zmmm512b32 };
     VPMaddWd "vpmaddwd" [dV uV uW] 0 { VEX_Vpmaddwd_xmm_xmm_xmmm128 VEX_Vpmaddwd_ymm_ymm_ymmm256 EVEX_Vpmaddwd_xmm_k1z_xmm_xmmm128 EVEX_Vpmaddwd_ymm_k1z_ymm_ymmm256 EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512 };
     VMovD "vmovd" [dVx uR4] 0 { VEX_Vmovd_xmm_rm32 _ EVEX_Vmovd_xmm_rm32 _ _ };

@@ -7,6 +7,7 @@
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
 
+use super::groups::{Dot, Grouped};
 use super::panels::{Asked, Next};
 use super::values::operands;
 use super::{Def, Select};
@@ -500,6 +501,11 @@ impl<'p> Select<'p, '_> {
         row: i64,
         vector: i64,
     ) -> Result<()> {
+        let grouped = self.grouped(a, b, block.dtype);
+        let (a, b, dot) = match &grouped {
+            Some(Grouped { a, b, dot }) => (a, b, Some(*dot)),
+            None => (a, b, None),
+        };
         let depth: i64 = a.depth.iter().map(|d| d.0).product();
         let other: i64 = b.depth.iter().map(|d| d.0).product();
         ensure!(depth == other, InvalidKernel, "depths {depth} and {other}");
@@ -548,7 +554,7 @@ impl<'p> Select<'p, '_> {
         let next = self.ask_next(b, ahead.map(|row| row * unroll), times)?;
         let mut round = |s: &mut Self, next: Option<&Asked>| {
             for k in 0..unroll {
-                s.one_step(a, b, block, &left, &right, k)?;
+                s.one_step([a.dtype, b.dtype], dot, block, [&left, &right], k)?;
                 if let Some(row) = ahead {
                     for place in &right.places {
                         let there = place.plus((row * (k + AHEAD)) as i32);
@@ -580,7 +586,7 @@ impl<'p> Select<'p, '_> {
             next => self.repeated(times, |s| round(s, next.as_ref()))?,
         }
         for k in 0..depth % unroll {
-            self.one_step(a, b, block, &left, &right, k)?;
+            self.one_step([a.dtype, b.dtype], dot, block, [&left, &right], k)?;
         }
         Ok(())
     }
@@ -602,11 +608,10 @@ impl<'p> Select<'p, '_> {
 
     fn one_step(
         &mut self,
-        a: &Operand,
-        b: &Operand,
+        [a, b]: [DType; 2],
+        dot: Option<Dot>,
         block: &Rows,
-        left: &Walk,
-        right: &Walk,
+        [left, right]: [&Walk; 2],
         k: i64,
     ) -> Result<()> {
         let size = lane_bytes(block.dtype);
@@ -629,25 +634,27 @@ impl<'p> Select<'p, '_> {
             } else {
                 None
             };
-            let v = self
-                .e
-                .load(b.dtype, place.plus(along(right)), lanes, mask)?;
-            row_of_b.push(self.e.cast(b.dtype, block.dtype, v, lanes)?);
+            let v = self.e.load(b, place.plus(along(right)), lanes, mask)?;
+            row_of_b.push(self.e.cast(b, block.dtype, v, lanes)?);
         }
         // One vector a row: the multiplication repeats the element itself. More: loading it once leaves the load ports free.
         let direct =
-            self.e.avx512() && a.dtype == DType::F32 && block.dtype == DType::F32 && vectors == 1;
+            self.e.avx512() && a == DType::F32 && block.dtype == DType::F32 && vectors == 1;
         for (i, place) in left.places.iter().enumerate() {
             let place = place.plus(along(left));
             let element: A = if direct {
                 place.repeated().into()
             } else {
-                let v = self.e.load_uniform(a.dtype, place)?;
-                self.cast_uniform(a.dtype, block.dtype, v)?.into()
+                let v = self.e.load_uniform(a, place)?;
+                self.cast_uniform(a, block.dtype, v)?.into()
             };
             for (j, v) in row_of_b.iter().enumerate() {
                 let acc = block.regs[i * vectors + j];
-                if block.dtype.is_float() {
+                if let Some(Dot { op, is_b_first }) = dot {
+                    let (b, a) = ((*v).into(), element);
+                    let [x, y] = if is_b_first { [b, a] } else { [a, b] };
+                    self.e.f.inst(op, width, &[acc.into(), x, y]);
+                } else if block.dtype.is_float() {
                     let multiply = if size == 8 { X::FmaddPd } else { X::FmaddPs };
                     self.e.f.inst(
                         multiply,

@@ -15,6 +15,7 @@ mod control;
 mod copied;
 mod dots;
 mod eval;
+mod groups;
 mod keep;
 mod lanes;
 mod linear;

@@ -11,6 +11,9 @@ pub fn levels() -> Vec<(&'static str, Level)> {
     let mut all = Vec::new();
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
         all.push(("avx2", Level::AVX2));
+        if std::arch::is_x86_feature_detected!("avxvnni") {
+            all.push(("avx2-vnni", Level::AVX2_VNNI));
+        }
     }
     if std::arch::is_x86_feature_detected!("avx512f")
         && std::arch::is_x86_feature_detected!("avx512bw")

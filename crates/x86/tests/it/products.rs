@@ -272,3 +272,75 @@ fn the_matrix_unit_multiplies_bytes() {
         }
     }
 }
+
+/// Groups of the depth side by side, multiplied by vectors: the blocks of `a` in memory, and a row that is the same all along the depth.
+#[test]
+fn vectors_multiply_groups() {
+    let kinds = [
+        (DType::U8, DType::I8, DType::I32),
+        (DType::I8, DType::U8, DType::I32),
+    ];
+    for (name, level) in levels() {
+        if !level.vnni() {
+            continue;
+        }
+        for (ta, tb, acc) in kinds {
+            let (rows, cols) = if level.avx512 {
+                (14i64, 32i64)
+            } else {
+                (6, 16)
+            };
+            let (blocks, deep) = (3i64, 32i64);
+            let depth = blocks * deep;
+            let lanes = level.vector_bytes() / 4;
+            let k = KernelBuilder::mapped(
+                "groups",
+                Geometry {
+                    lanes,
+                    warps: 1,
+                    cluster: [1; 3],
+                    registers: 0,
+                },
+            );
+            let a = k.buffer("a", ta, BufferMode::Read, Expr::constant(rows * depth));
+            let b = k.buffer("b", tb, BufferMode::Read, Expr::constant(cols * depth));
+            let c = k.buffer("c", acc, BufferMode::Write, Expr::constant(rows * cols));
+            k.phase([Expr::constant(1)], |k| {
+                let layout = TileLayout::rows(&[rows, cols], lanes);
+                let zero = k.full(acc, [rows, cols], 0).with_layout(layout);
+                let dims = [MmaDim::K, MmaDim::Side, MmaDim::K];
+                let left = a.at(0).shape([blocks, rows, deep]).operand(dims);
+                let right = b.at(0).shape([depth / 4, cols, 4]).operand(dims);
+                let sum = k.mma(left, right, &zero, false);
+                k.store(c.at(0).shape([rows, cols]), sum);
+            });
+            let program = k.finish().expect("builds");
+            let bytes = |n: i64, seed: i64| -> Vec<u8> {
+                (0..n)
+                    .map(|i| ((i * 37 + seed) * (i + 11) % 256) as u8)
+                    .collect()
+            };
+            let (x, y) = (bytes(rows * depth, 3), bytes(cols * depth, 5));
+            let (a, b) = (Buf::new(&x), Buf::new(&y));
+            let c = Buf::new(&vec![0i32; (rows * cols) as usize]);
+            let artefact = run(&program, level, &[a.ptr(), b.ptr(), c.ptr()], &[1]);
+            let number = |dtype: DType, byte: u8| match dtype {
+                DType::I8 => i32::from(byte as i8),
+                _ => i32::from(byte),
+            };
+            for i in 0..rows {
+                for j in 0..cols {
+                    let sum: i32 = (0..depth)
+                        .map(|l| {
+                            let from_a = (l / deep * rows + i) * deep + l % deep;
+                            let from_b = (l / 4 * cols + j) * 4 + l % 4;
+                            number(ta, x[from_a as usize]) * number(tb, y[from_b as usize])
+                        })
+                        .sum();
+                    assert_eq!(c[(i * cols + j) as usize], sum, "{name} {ta} {tb} {i} {j}");
+                }
+            }
+            assert_eq!(artefact.stats.spilled, 0, "{name}");
+        }
+    }
+}
