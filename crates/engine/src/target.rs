@@ -64,15 +64,16 @@ const TABLE: &[Row] = &[
         Emitter::X86(Level::AVX512),
         "x86-64 with AVX-512 F, BW, DQ and VL",
     ),
-    (
-        "avx512-vnni",
-        Emitter::X86(Level::AVX512_VNNI),
-        "x86-64 with AVX-512 and int8 products on its vectors",
-    ),
+    // Before the next one, so that nobody gets it who does not name it: pairs of bf16 were measured to be no faster than widened ones.
     (
         "avx512-bf16",
         Emitter::X86(Level::AVX512_BF16),
         "x86-64 with AVX-512, bf16 and int8 products on its vectors",
+    ),
+    (
+        "avx512-vnni",
+        Emitter::X86(Level::AVX512_VNNI),
+        "x86-64 with AVX-512 and int8 products on its vectors",
     ),
     (
         "avx512-amx",
