@@ -76,6 +76,13 @@ impl Executable {
         self.program.call(inputs)
     }
 
+    /// Runs it for the only time: no memory waits for another call.
+    pub fn run_once(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let outputs = self.program.call(inputs);
+        self.program.rest();
+        outputs
+    }
+
     /// Runs it; the memory of inputs that are `given` may become that of outputs. See [`Program::call_given`].
     pub fn run_given(&self, inputs: &[&Tensor], given: &[bool]) -> Result<Vec<Tensor>> {
         self.program.call_given(inputs, given)

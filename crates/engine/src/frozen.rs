@@ -34,7 +34,7 @@ impl Frozen {
     /// Computes what is kept, from all inputs of the graph.
     pub fn prepare(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let read: Vec<&Tensor> = self.prepare_inputs.iter().map(|&i| inputs[i]).collect();
-        self.prepare.run(&read)
+        self.prepare.run_once(&read)
     }
 
     /// In one sentence, for people.

@@ -418,7 +418,7 @@ impl Once {
                 let same = known.iter().filter_map(|variant| once_of(variant));
                 match same.filter_map(|once| once.computed(split, &read)).next() {
                     Some(kept) => kept,
-                    None => split.prepare.run(&read)?,
+                    None => split.prepare.run_once(&read)?,
                 }
             }
         };

@@ -356,17 +356,30 @@ impl Builder {
                 "panels of {width} columns of something that is no matrix of known sizes"
             ));
         };
-        let count = (n + width - 1) / width;
-        let mut whole = b;
-        if count * width > n {
-            let ty = self.ty(b).clone();
-            let shape = [k, count * width - n].map(Expr::constant).to_vec();
-            let zeros = self.full(0.0, shape, ty.dtype, ty.device)?;
-            whole = self.cat(&[b, zeros], 1)?;
+        let (whole, rest) = (n / width, n % width);
+        if rest == 0 {
+            let panels = self.cut(b, [k, whole, width])?;
+            return self.emit(Op::Clone, &[panels]);
         }
-        let split = self.view(whole, &[k, count, width].map(Expr::constant))?;
-        let panels = self.permute(split, &[1, 0, 2])?;
-        self.emit(Op::Clone, &[panels])
+        // The last panel alone is filled up: all others go where they belong at once.
+        let ty = self.ty(b).clone();
+        let zeros = [k, width - rest].map(Expr::constant).to_vec();
+        let zeros = self.full(0.0, zeros, ty.dtype, ty.device)?;
+        let last = self.slice(b, 1, whole * width, n, 1)?;
+        let last = self.cat(&[last, zeros], 1)?;
+        let last = self.view(last, &[1, k, width].map(Expr::constant))?;
+        if whole == 0 {
+            return self.emit(Op::Clone, &[last]);
+        }
+        let full = self.slice(b, 1, 0, whole * width, 1)?;
+        let full = self.cut(full, [k, whole, width])?;
+        self.cat(&[full, last], 0)
+    }
+
+    /// The panels of a matrix that they fill.
+    fn cut(&mut self, b: ValueId, sizes: [i64; 3]) -> Result<ValueId> {
+        let split = self.view(b, &sizes.map(Expr::constant))?;
+        self.permute(split, &[1, 0, 2])
     }
 
     /// The matrix product with a matrix of `n` columns in panels, plus a bias.

@@ -638,6 +638,15 @@ impl Program {
         self.ready(&symbols.collect::<Result<Vec<_>>>()?)
     }
 
+    /// Lets go of memory that waits for the next call: for programs that run once.
+    pub fn rest(&self) {
+        let known = self.instances.read();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        for ready in self.only.iter().chain(known.values()) {
+            drop(ready.take());
+        }
+    }
+
     /// The instance for these numbers, in the order of the plan's symbols.
     fn ready(&self, values: &[i64]) -> Result<Found<'_>> {
         let bindings = &self.plan.symbols;
