@@ -130,7 +130,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     # What a forward keeps for its backward lies as that was traced.
     if role == "inference":
         channels_last(gm)
-        # Ours see to it themselves. Weights that may change would be turned at every call, into memory that eager does not take.
+        # Ours see to it themselves. Weights that may change would be turned by torch at every call, into memory that eager does not take.
         if options.contractions != "own" and options.freezing and not _has_own_images(gm, options):
             channels_last(gm, "cpu")
     make_in_place(gm)
@@ -163,23 +163,18 @@ def _in_segments(gm: torch.fx.GraphModule, parts: list[Part], options: Options, 
 def _compiled(gm: torch.fx.GraphModule, description: Description, options: Options, role: str, static: tuple[int, ...]) -> OutputCode:
     external = _nodes_of(gm, options.external) if options.external else []
     frozen = _frozen(description, options, role)
-    settings = options.native(external, torch.get_num_threads(), description.device, frozen, bool(frozen) and _has_own_images(gm, options))
+    images = role == "inference" and description.device == "cpu" and _has_own_images(gm, options)
+    settings = options.native(external, torch.get_num_threads(), description.device, frozen, images)
     graph = _native.compile(description.text, settings, description.objects)
     return OutputCode(graph, role, settings, description.objects, _facts(gm, description, graph.steps, options, role, static))
 
 
 def _has_own_images(gm: torch.fx.GraphModule, options: Options) -> bool:
-    """Whether all convolutions of a graph with frozen weights are computed by kernels of ours, where the choice is ours."""
+    """Whether all convolutions of a graph are computed by kernels of ours that read weights in panels, where the choice is ours. Panels of weights that are not frozen are made at every call."""
     if options.contractions != "auto" or _nodes_of(gm, options.external):
         return False
     settings = options.native([], torch.get_num_threads())
-
-    def packs(node: torch.fx.Node) -> bool:
-        x, weight = (list(operand.meta["val"].shape) for operand in node.args[:2])
-        stride, padding, dilation = (list(numbers) for numbers in node.args[3:6])
-        return _native.packs_convolution(settings, (x, weight), (stride, padding, dilation), node.args[8])
-
-    return are_ours(gm, packs)
+    return are_ours(gm, options.freezing, lambda all_of_them: _native.packs_convolutions(settings, all_of_them, options.freezing))
 
 
 def _frozen(description: Description, options: Options, role: str) -> list[int]:

@@ -53,17 +53,27 @@ def channels_last(gm: fx.GraphModule, device: str = "cuda") -> int:
     return len(convolutions)
 
 
-def are_ours(gm: fx.GraphModule, packs: Callable[[fx.Node], bool]) -> bool:
-    """Whether the graph has convolutions, and each has a kernel of ours that reads its weight in panels: f32 of a CPU, known sizes, a frozen weight, and what `packs` says of the numbers."""
+# Of a convolution: the shapes of images and weight; stride, padding and dilation; groups.
+Numbers = tuple[tuple[list[int], list[int]], tuple[list[int], list[int], list[int]], int]
+
+
+def are_ours(gm: fx.GraphModule, frozen: bool, packs: Callable[[list[Numbers]], bool]) -> bool:
+    """Whether the graph has convolutions, and all have kernels of ours that read weights in panels: f32 of a CPU, known sizes, `frozen` weights where those are asked for, and what `packs` says of the numbers."""
     convolutions = gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
-    frozen = {node for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if i in _torch.static_inputs()}
+    parameters = {node for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if i in _torch.static_inputs()}
 
     def fits(node: fx.Node) -> bool:
         x, weight = (operand.meta["val"] for operand in node.args[:2])
         known = all(type(size) is int for size in (*x.shape, *weight.shape))
-        return x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and known and node.args[1] in frozen and not node.args[6] and packs(node)
+        stays = node.args[1] in parameters or not frozen
+        return x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and known and stays and not node.args[6]
 
-    return bool(convolutions) and all(map(fits, convolutions))
+    def numbers(node: fx.Node) -> Numbers:
+        x, weight = (list(operand.meta["val"].shape) for operand in node.args[:2])
+        stride, padding, dilation = (list(numbers) for numbers in node.args[3:6])
+        return (x, weight), (stride, padding, dilation), node.args[8]
+
+    return bool(convolutions) and all(map(fits, convolutions)) and packs(list(map(numbers, convolutions)))
 
 
 def _gains(node: fx.Node) -> bool:

@@ -42,7 +42,7 @@ pub struct ImportOptions {
     pub products: Products,
     /// Inputs of the description, by position, that are the same at every call.
     pub frozen: BTreeSet<usize>,
-    /// Every convolution has a kernel that reads its frozen weight in panels: of [`Products::Faster`], ours are.
+    /// Every convolution has a kernel that reads its weight in panels: of [`Products::Faster`], ours are.
     pub images: bool,
     pub random: Random,
 }

@@ -6,13 +6,16 @@ use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Device, Graph, Node, Op};
-use oxyfuel_lower::{image_panels, panel_columns};
+use oxyfuel_lower::{image_panels, packs_images, panel_columns};
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_transform::freeze;
 
 use crate::executable::Executable;
 use crate::record::Origin;
 use crate::session::Compiler;
+
+/// A convolution: the sizes of its images and of its weight, and its numbers.
+pub type Windows = (Vec<i64>, Vec<i64>, Convolution);
 
 /// What a graph with frozen inputs became.
 #[derive(Clone, Debug)]
@@ -52,18 +55,28 @@ impl Frozen {
 }
 
 impl Compiler {
-    /// Whether there is a kernel that reads the weight of such a convolution of f32 in panels, if it is frozen.
-    pub fn packs_convolution(&self, x: &[i64], weight: &[i64], how: &Convolution) -> Result<bool> {
-        let mut b = Builder::new("convolution");
+    /// Whether a graph's convolutions of f32, each with the sizes of images and weight, are computed by kernels that read panels: all have one, and where weights are not frozen, panels are worth making at every call.
+    pub fn packs_convolutions(&self, all: &[Windows], frozen: bool) -> Result<bool> {
+        let mut b = Builder::new("convolutions");
         let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::constant).collect();
-        let x = b.input("x", DType::F32, sizes(x), Device::Cpu)?;
-        let weight = b.input("weight", DType::F32, sizes(weight), Device::Cpu)?;
-        let out = b.convolution(x, weight, None, how)?;
-        b.output(out);
+        let mut inputs = Vec::with_capacity(all.len());
+        for (x, weight, how) in all {
+            let x = b.input("x", DType::F32, sizes(x), Device::Cpu)?;
+            let weight = b.input("weight", DType::F32, sizes(weight), Device::Cpu)?;
+            inputs.push((x, weight, how));
+        }
+        for (x, weight, how) in inputs {
+            let out = b.convolution(x, weight, None, how)?;
+            b.output(out);
+        }
         let graph = b.finish()?;
         let desc = &self.target().desc;
-        let mut nodes = graph.nodes.values();
-        Ok(nodes.any(|node| image_panels(&graph, node, desc).is_some()))
+        let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
+        let mut nodes = graph.nodes.values().filter(is_convolution);
+        Ok(match frozen {
+            true => nodes.all(|node| image_panels(&graph, node, desc).is_some()),
+            false => packs_images(&graph, desc),
+        })
     }
 
     /// Compiles a graph with frozen inputs; `None` where nothing follows from them alone that is worth keeping. Plans hold no weights: what is kept is the caller's.

@@ -48,7 +48,7 @@ pub use agree::{agree, same};
 pub use executable::{Executable, Mismatch};
 pub use explain::{Basis, Explanation, explain};
 pub use figures::{Figures, HostFigures, Level};
-pub use frozen::Frozen;
+pub use frozen::{Frozen, Windows};
 pub use interpret::Interpreter;
 pub use joint::rewrite_joint;
 pub use kernel::{UserKernel, compile_kernel};

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Node};
 use oxyfuel_kernel::Program;
-use oxyfuel_lower::{Lowered, Rounding, has_kernel, lower_group};
+use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_panels, lower_group, packs_images};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose_but, lookups, products, puts_in_order,
-    recurrences, reshapes, simplify, simplify_each, views,
+    attention, borders, concatenations, decompose_but, images, lookups, pack_at_calls, products,
+    puts_in_order, recurrences, reshapes, simplify, simplify_each, views,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -97,6 +97,17 @@ fn scheduled(
         Ok(graph)
     })?;
     let graph = &*written;
+    let last = match packs_images(graph, &target.desc) {
+        true => {
+            let points = |graph: &Graph, node: &Node| {
+                image_panels(graph, node, &target.desc).map(|(_, winograd)| winograd)
+            };
+            let packed = || verified(images(pack_at_calls(graph, &points)?)?);
+            Some(record.step("images", packed)?)
+        }
+        false => None,
+    };
+    let graph = last.as_ref().unwrap_or(graph);
 
     let decomposed = record.step("decompose", || {
         let stays = |node: &Node| has_kernel(graph, node, &target.desc);

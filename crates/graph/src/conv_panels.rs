@@ -1,9 +1,11 @@
-//! `conv_panels`: a convolution of images whose channels lie last, with a weight that was brought into the order of its kernel ahead of time.
+//! `conv_panels`: a convolution of images whose channels lie last, with a weight in the order of its kernel.
 //!
 //! ```text
 //!   weight [n, c, kh, kw] ─▶ [kh, kw, c, n] ──────────────────▶ [positions * c, n] ─▶ panels [n/w, positions * c, w]
 //!                            or G w Gᵀ of it, [4, 4, c, n] ───┘
 //! ```
+//!
+//! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call.
 //!
 //! With `winograd` the sixteen positions are the points of F(2x2, 3x3), four along each dim: four results of a kernel of 3 x 3 from sixteen products instead of thirty-six.
 //!
@@ -17,7 +19,7 @@ use crate::builder::Builder;
 use crate::convolution::{Convolution, LARGEST, result};
 use crate::ir::{TensorType, ValueId};
 use crate::op::Op;
-use oxyfuel_base::{Expr, Result, ensure};
+use oxyfuel_base::{DType, Expr, Result, ensure};
 
 /// The numbers of [`Op::ConvPanels`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,9 +94,9 @@ impl ConvPanels {
     /// The type of the result.
     pub(crate) fn result(&self, x: &TensorType, panels: &TensorType) -> Result<TensorType> {
         ensure!(
-            x.rank() == 4 && panels.rank() == 3,
+            x.rank() == 4 && matches!(panels.rank(), 3 | 4),
             RankMismatch,
-            "conv_panels: images of {} dims and panels of {}, where 4 and 3 are read",
+            "conv_panels: images of {} dims with panels, or a weight, of {}, where 4 with 3, or 4, are read",
             x.rank(),
             panels.rank()
         );
@@ -112,9 +114,35 @@ impl ConvPanels {
             self.n
         );
         let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.shape[d].clone());
+        let weight = [
+            Expr::constant(self.n),
+            c.clone(),
+            self.kernel[0].into(),
+            self.kernel[1].into(),
+        ];
+        if panels.rank() == 4 {
+            ensure!(
+                panels.shape == weight,
+                ShapeMismatch,
+                "conv_panels: a weight of sizes {:?}, where {:?} are read",
+                panels.shape,
+                weight
+            );
+        } else {
+            self.fits(&c, panels)?;
+        }
+        let images = TensorType::new(x.dtype, vec![b.clone(), c, h, w], x.device);
+        let weight = TensorType::new(x.dtype, weight.to_vec(), x.device);
+        let out = result(&images, &weight, &self.how)?.shape;
+        let shape = vec![b, out[2].clone(), out[3].clone(), out[1].clone()];
+        Ok(TensorType::new(x.dtype, shape, x.device))
+    }
+
+    /// Whether panels hold a weight for so many channels.
+    fn fits(&self, channels: &Expr, panels: &TensorType) -> Result<()> {
         let sizes = [0, 2].map(|d| panels.shape[d].as_const());
         let holds = |count: i64, width: i64| width > 0 && (self.n + width - 1) / width == count;
-        let deep = c.clone() * self.positions();
+        let deep = channels.clone() * self.positions();
         ensure!(
             panels.shape[1] == deep
                 && matches!(sizes, [Some(count), Some(width)] if holds(count, width)),
@@ -125,17 +153,7 @@ impl ConvPanels {
             panels.shape[2],
             self.n
         );
-        let images = TensorType::new(x.dtype, vec![b.clone(), c.clone(), h, w], x.device);
-        let weight = [
-            Expr::constant(self.n),
-            c,
-            self.kernel[0].into(),
-            self.kernel[1].into(),
-        ];
-        let weight = TensorType::new(x.dtype, weight.to_vec(), x.device);
-        let out = result(&images, &weight, &self.how)?.shape;
-        let shape = vec![b, out[2].clone(), out[3].clone(), out[1].clone()];
-        Ok(TensorType::new(x.dtype, shape, x.device))
+        Ok(())
     }
 }
 
@@ -182,7 +200,7 @@ impl Builder {
         self.cat(&[first, sum, difference, last], dim)
     }
 
-    /// A convolution of images [b, h, w, c] with a weight in panels.
+    /// A convolution of images [b, h, w, c] with a weight in panels, or [n, c, kh, kw].
     #[track_caller]
     pub fn conv_panels(
         &mut self,
@@ -200,6 +218,9 @@ impl Builder {
         panels: ValueId,
         how: &ConvPanels,
     ) -> Result<ValueId> {
+        if self.ty(panels).rank() == 4 {
+            return self.composed_with_weight(x, panels, how);
+        }
         let shape = self.ty(panels).shape.clone();
         let turned = self.permute(panels, &[1, 0, 2])?;
         let all = shape[0].clone() * shape[2].clone();
@@ -216,6 +237,28 @@ impl Builder {
         let images = self.permute(x, &[0, 3, 1, 2])?;
         let out = self.composed_convolution(images, weight, &how.how)?;
         self.permute(out, &[0, 2, 3, 1])
+    }
+
+    /// Points are not rounded to narrow types, of which a weight may be.
+    fn composed_with_weight(
+        &mut self,
+        x: ValueId,
+        weight: ValueId,
+        how: &ConvPanels,
+    ) -> Result<ValueId> {
+        let dtype = self.ty(x).dtype;
+        let narrow = how.winograd && dtype.size() < 4;
+        let wide = |b: &mut Self, value: ValueId| match narrow {
+            true => b.cast(value, DType::F32),
+            false => Ok(value),
+        };
+        let [x, weight] = [wide(self, x)?, wide(self, weight)?];
+        let panels = self.conv_weight_panels(weight, how.n, how.winograd)?;
+        let out = self.composed_conv_panels(x, panels, how)?;
+        match narrow {
+            true => self.cast(out, dtype),
+            false => Ok(out),
+        }
     }
 
     /// A product for each point, of what the tiles are there; `points` is [16 * c, n].

@@ -113,6 +113,11 @@ pub fn image_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(
     images::panels(graph, node, target)
 }
 
+/// Whether all convolutions of a graph shall read panels that are made of their weights at every call.
+pub fn packs_images(graph: &Graph, target: &TargetDesc) -> bool {
+    images::pays(graph, target)
+}
+
 /// A group as programs of both forms.
 #[derive(Clone, Debug)]
 pub struct Lowered {
@@ -191,7 +196,7 @@ pub fn lower_group(
             let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
             let (memory, buffers) = (&schedule.memory, &work.buffers);
             let program = if let Op::ConvPanels { .. } = node.op {
-                let images = images::Images::read(graph, memory, node, buffers)?;
+                let images = images::Images::read(graph, memory, node, buffers, target)?;
                 depth = images.work();
                 images::images(nest, params, &images, target)?
             } else {

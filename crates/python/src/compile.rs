@@ -9,7 +9,7 @@ use oxyfuel_capture::{
     Description, ImportOptions, Imported, InputKind, OutputKind, Products, Random, Signature,
 };
 use oxyfuel_engine::cache::BUILD;
-use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, cpu_device};
+use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, Windows, cpu_device};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
@@ -66,7 +66,7 @@ pub struct Settings {
     /// Parameters that are the same at every call, by position.
     #[serde(default)]
     frozen: Vec<usize>,
-    /// Every convolution has a kernel that reads its frozen weight in panels.
+    /// Every convolution has a kernel that reads its weight in panels.
     #[serde(default)]
     images: bool,
 }
@@ -170,20 +170,26 @@ pub fn figures(settings: &Settings) -> Result<String> {
     serde_json::to_string(&figures).map_err(|e| err!(Internal, "figures cannot be written: {e}"))
 }
 
-/// Whether a convolution of f32, whose numbers for stride, padding and dilation these are, has a kernel that reads its weight in panels.
-pub fn packs_convolution(
-    settings: &Settings,
-    [x, weight]: [Vec<i64>; 2],
-    [stride, padding, dilation]: [Vec<i64>; 3],
-    groups: i64,
-) -> Result<bool> {
+/// A convolution from its shapes, its stride, padding and dilation, and its groups.
+pub fn windows(
+    ([x, weight], [stride, padding, dilation], groups): ([Vec<i64>; 2], [Vec<i64>; 3], i64),
+) -> Windows {
     let how = Convolution {
         stride,
         padding,
         dilation,
         groups,
     };
-    compiler(settings)?.packs_convolution(&x, &weight, &how)
+    (x, weight, how)
+}
+
+/// Whether a graph's convolutions of f32 have kernels that read their weights in panels, frozen or made at every call.
+pub fn packs_convolutions(
+    settings: &Settings,
+    convolutions: &[Windows],
+    frozen: bool,
+) -> Result<bool> {
+    compiler(settings)?.packs_convolutions(convolutions, frozen)
 }
 
 /// Gives memory that is kept for later calls back to the system; how many bytes that were.

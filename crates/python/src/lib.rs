@@ -90,16 +90,17 @@ mod _native {
         })
     }
 
-    /// Whether a convolution of f32 (`shapes` of images and weight; `steps`: stride, padding and dilation) has a kernel of ours that reads a frozen weight in panels.
+    /// Whether convolutions of f32, all that a graph has, are computed by kernels of ours that read weights in panels. Of each: the shapes of images and weight; stride, padding and dilation; groups.
     #[pyfunction]
-    fn packs_convolution(
+    fn packs_convolutions(
         options: &str,
-        shapes: [Vec<i64>; 2],
-        steps: [Vec<i64>; 3],
-        groups: i64,
+        convolutions: Vec<([Vec<i64>; 2], [Vec<i64>; 3], i64)>,
+        frozen: bool,
     ) -> PyResult<bool> {
         let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;
-        crate::compile::packs_convolution(&settings, shapes, steps, groups).map_err(errors::raise)
+        let convolutions = convolutions.into_iter().map(crate::compile::windows);
+        crate::compile::packs_convolutions(&settings, &convolutions.collect::<Vec<_>>(), frozen)
+            .map_err(errors::raise)
     }
 
     /// Gives memory that is kept for later calls back to the system; how many bytes that were.

@@ -10,7 +10,7 @@
 //! | `images.rs` | images with channels last, from one convolution in panels to the next |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
 //! | `order.rs` | slices that an index puts, in the order of the index |
-//! | `pack.rs` | frozen weights in the order in which kernels read them |
+//! | `pack.rs` | weights in the order in which kernels read them |
 //! | `products.rs` | products with a sum, as products and sums, where a library computes the products |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
@@ -43,7 +43,7 @@ pub use freeze::{Split, freeze};
 pub use images::images;
 pub use lookups::lookups;
 pub use order::puts_in_order;
-pub use pack::Reads;
+pub use pack::{Reads, pack_at_calls};
 pub use products::products;
 pub use recurrences::recurrences;
 pub use reshapes::reshapes;

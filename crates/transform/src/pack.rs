@@ -1,8 +1,9 @@
-//! Frozen weights in the order in which kernels read them.
+//! Weights in the order in which kernels read them.
 //!
 //! ```text
-//!   mm x, w             ─▶  mm_panels x, panels(w)
-//!   convolution x, w    ─▶  permute ─▶ conv_panels .., panels(w) ─▶ permute
+//!   mm x, w             ─▶  mm_panels x, panels(w)                               w frozen
+//!   convolution x, w    ─▶  permute ─▶ conv_panels .., panels(w) ─▶ permute      w frozen
+//!   convolution x, w    ─▶  permute ─▶ conv_panels .., w ─▶ permute              the kernel makes panels at every call
 //! ```
 //!
 //! The second operand of a product is cut into the panels that its kernel would make at every call. A convolution of images has a kernel that reads panels only with channels last; [`images`](crate::images) takes the permutations out from between two of them. Where
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use oxyfuel_base::{Expr, Id, Result};
 use oxyfuel_graph::conv_panels::ConvPanels;
 use oxyfuel_graph::convolution::Convolution;
-use oxyfuel_graph::{Graph, Node, Op, Rebuild, ValueId};
+use oxyfuel_graph::{Graph, Node, NodeId, Op, Rebuild, ValueId};
 
 use crate::decompose::keep_name;
 use crate::freeze::{From, sources};
@@ -57,19 +58,34 @@ pub(crate) fn pack(
                 let width = product(graph, node);
                 width.map(|width| pack.product(a, b, Some(bias), width))
             }
-            (Op::Convolution { .. }, _) if images => {
-                image(node).map(|panels| pack.convolution(node, panels))
-            }
+            (Op::Convolution { .. }, _) if images => image(node).map(|(width, winograd)| {
+                let panels = pack.panels(node.inputs[1], width, winograd)?;
+                pack.convolution(node, panels, winograd)
+            }),
             _ => None,
         };
-        match out {
-            Some(out) => {
-                let out = out?;
-                keep_name(graph, node.out(), &mut pack.rebuild.builder, out);
-                pack.rebuild.define(node.out(), out);
-            }
-            None => pack.rebuild.copy(id)?,
-        }
+        pack.put(id, node, out)?;
+    }
+    pack.rebuild.finish()
+}
+
+/// Convolutions of images with channels last, whose weights are brought into panels at every call: those for which `winograd` says whether the panels are of points.
+pub fn pack_at_calls(graph: &Graph, winograd: Reads<'_, bool>) -> Result<Graph> {
+    let mut pack = Pack {
+        graph,
+        rebuild: Rebuild::new(graph),
+        cut: BTreeMap::new(),
+    };
+    for (id, node) in graph.nodes.iter() {
+        pack.rebuild.at(id);
+        let out = match node.op {
+            Op::Convolution { .. } => winograd(graph, node).map(|winograd| {
+                let weight = pack.rebuild.get(node.inputs[1])?;
+                pack.convolution(node, weight, winograd)
+            }),
+            _ => None,
+        };
+        pack.put(id, node, out)?;
     }
     pack.rebuild.finish()
 }
@@ -82,6 +98,17 @@ struct Pack<'a> {
 }
 
 impl Pack<'_> {
+    /// The result of a node; without one, the node as it is.
+    fn put(&mut self, id: NodeId, node: &Node, out: Option<Result<ValueId>>) -> Result<()> {
+        let Some(out) = out else {
+            return self.rebuild.copy(id);
+        };
+        let out = out?;
+        keep_name(self.graph, node.out(), &mut self.rebuild.builder, out);
+        self.rebuild.define(node.out(), out);
+        Ok(())
+    }
+
     fn product(
         &mut self,
         a: ValueId,
@@ -103,8 +130,8 @@ impl Pack<'_> {
         self.rebuild.builder.mm_panels(a, panels, n, bias)
     }
 
-    fn convolution(&mut self, node: &Node, (width, winograd): (i64, bool)) -> Result<ValueId> {
-        let [x, weight] = [node.inputs[0], node.inputs[1]];
+    /// The panels of a convolution's weight.
+    fn panels(&mut self, weight: ValueId, width: i64, winograd: bool) -> Result<ValueId> {
         let panels = match self.cut.get(&(weight, width, winograd)) {
             Some(&panels) => panels,
             None => {
@@ -114,6 +141,11 @@ impl Pack<'_> {
             }
         };
         self.cut.insert((weight, width, winograd), panels);
+        Ok(panels)
+    }
+
+    fn convolution(&mut self, node: &Node, panels: ValueId, winograd: bool) -> Result<ValueId> {
+        let [x, weight] = [node.inputs[0], node.inputs[1]];
         let numbers = ConvPanels {
             how: Convolution::of(&node.op).unwrap_or_default(),
             kernel: [self.known(weight, 2), self.known(weight, 3)],

@@ -41,11 +41,9 @@ pub(super) fn int_product(c: &Call<'_>, a: ValueId, b: ValueId) -> Result<()> {
     refuse("products run in the host's library")
 }
 
-/// Convolutions: ours where all of a graph have kernels that read frozen weights in panels, and keep channels last from one to the next. One that has none would stand between copies; where weights may change, whole models were faster in
-/// the host's library.
-pub(super) fn convolution(c: &Call<'_>, x: ValueId, weight: ValueId) -> Result<()> {
-    let frozen = c.b.graph().values[weight].frozen;
-    match c.images && frozen && on_cpu(c, x).is_ok() {
+/// Convolutions: ours where all of a graph have kernels that read weights in panels, and keep channels last from one to the next. One that has none would stand between copies.
+pub(super) fn convolution(c: &Call<'_>, x: ValueId) -> Result<()> {
+    match c.images && on_cpu(c, x).is_ok() {
         true => Ok(()),
         false => refuse("convolutions run in the host's library"),
     }

@@ -116,7 +116,7 @@ fn convolution(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     match c.products {
         Products::Own => {}
         Products::Host => return refuse("convolutions run in the host's library"),
-        Products::Faster => choice::convolution(c, x, weight)?,
+        Products::Faster => choice::convolution(c, x)?,
     }
     if c.flag(6, "transposed", false)? {
         return refuse("transposed convolutions run in the host's library");

@@ -93,6 +93,35 @@ pub(super) fn conv_panels(
     Tensor::floats(x.dtype, shape, values.into_iter())
 }
 
+/// A weight [n, c, kh, kw] as the matrix [positions * c, n] whose columns are cut into panels; of points it is not rounded.
+pub(super) fn matrix_of(weight: &Tensor, winograd: bool) -> Tensor {
+    let [n, c, high, wide] = [0, 1, 2, 3].map(|d| weight.shape[d]);
+    let own = |o: usize, channel: usize, y: usize, x: usize| {
+        weight.float_at(((o * c + channel) * high + y) * wide + x)
+    };
+    let along = |[a, b, c]: [f64; 3]| [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c];
+    // The points of a kernel, line by line.
+    let points = |o: usize, channel: usize| {
+        let columns = [0, 1, 2].map(|x| along([0, 1, 2].map(|y| own(o, channel, y, x))));
+        [0, 1, 2, 3].map(|row| along(columns.map(|column| column[row])))
+    };
+    let positions = if winograd { 16 } else { high * wide };
+    let mut data = Vec::with_capacity(positions * c * n);
+    for position in 0..positions {
+        for (channel, o) in (0..c).flat_map(|channel| (0..n).map(move |o| (channel, o))) {
+            data.push(match winograd {
+                true => points(o, channel)[position / 4][position % 4],
+                false => own(o, channel, position / wide, position % wide),
+            });
+        }
+    }
+    Tensor {
+        dtype: weight.dtype,
+        shape: vec![positions * c, n],
+        data: Data::F(data),
+    }
+}
+
 /// The same at the points of F(2x2, 3x3); `weight` is [16 * c, n].
 fn winograd(x: &Tensor, weight: &Tensor, how: &ConvPanels, shape: Vec<usize>) -> Tensor {
     let ([high, wide, c], n) = ([1, 2, 3].map(|d| x.shape[d]), shape[3]);

@@ -192,7 +192,10 @@ fn apply(
         }
         Op::ConvPanels { .. } => {
             let how = ConvPanels::of(op).ok_or_else(|| err!(Internal, "a kernel of two sizes"))?;
-            let weight = matmul::from_panels(operands[1], usize::try_from(how.n).unwrap_or(0));
+            let weight = match operands[1].shape.len() {
+                4 => convolution::matrix_of(operands[1], how.winograd),
+                _ => matmul::from_panels(operands[1], usize::try_from(how.n).unwrap_or(0)),
+            };
             one(convolution::conv_panels(operands[0], &weight, &how, shape))
         }
         Op::Convolution { .. } => {

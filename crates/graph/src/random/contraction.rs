@@ -44,8 +44,9 @@ pub(super) struct Window {
 }
 
 struct Panels {
-    /// The panels themselves; or for `winograd`, whose points follow from a weight, that weight.
+    /// The panels themselves; or for `winograd`, whose points follow from a weight, and where the kernel cuts it, that weight.
     value: ValueId,
+    is_whole: bool,
     width: i64,
     numbers: ConvPanels,
 }
@@ -252,7 +253,8 @@ fn panels(
     let number = |d: usize| weight[d].as_const().unwrap_or(1);
     let (n, c, kernel) = (number(0), number(1), [number(2), number(3)]);
     let width = choices.pick(&[8, 16, 32, 3]);
-    let shape = match winograd {
+    let is_whole = choices.flip();
+    let shape = match winograd || is_whole {
         true => weight.to_vec(),
         false => [(n + width - 1) / width, kernel[0] * kernel[1] * c, width]
             .map(Expr::from)
@@ -260,6 +262,7 @@ fn panels(
     };
     Ok(Panels {
         value: input(b, "panels", dtype, shape)?,
+        is_whole,
         width,
         numbers: ConvPanels {
             how: how.clone(),
@@ -452,7 +455,7 @@ impl Window {
         if let Some(packed) = &self.panels
             && choices.flip()
         {
-            let panels = match packed.numbers.winograd {
+            let panels = match packed.numbers.winograd && !packed.is_whole {
                 true => b.conv_weight_panels(packed.value, packed.width, true)?,
                 false => packed.value,
             };

@@ -7,6 +7,7 @@ use oxyfuel_kernel::ir::{MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use super::lines::Lines;
+use super::pack::{Panels, panels};
 use super::shape::Images;
 use super::{Block, divisors, finish, parts};
 use crate::blocked::{SUMMED, summed};
@@ -154,6 +155,7 @@ struct Work<'a> {
     nest: &'a Nest,
     params: &'a Params,
     images: &'a Images,
+    panels: &'a Panels,
     blocking: &'a Blocking,
     /// Lines and columns of the result are one dim to the work on it.
     merged: bool,
@@ -179,10 +181,12 @@ pub fn direct(
         &spread,
         &[blocking.rows * blocking.together, images.width],
     );
+    let panels = panels(&k, &spread, &params, images);
     let work = Work {
         nest: &nest,
         params: &params,
         images,
+        panels: &panels,
         blocking: &blocking,
         merged,
     };
@@ -269,7 +273,7 @@ impl Work<'_> {
         let along = images.cols.kernel * images.channels;
         let pixel = images.cols.stride * images.channels;
         let line = images.lines.stride * copied.pitch();
-        let weight = panel * (images.deep() * cols) + images.weight_base;
+        let weight = panel * (images.deep() * cols) + self.panels.base;
         let mut sum = zeros(k, images.dtype, rows, cols);
         for &Run {
             kernel,
@@ -289,7 +293,7 @@ impl Work<'_> {
                     .strides([line, pixel, 1])
                     .operand([MmaDim::Side, MmaDim::Side, MmaDim::K]),
             };
-            let b = self.params.mems[images.weight].at(&weight + (kernel * along + first) * cols);
+            let b = self.panels.mem.at(&weight + (kernel * along + first) * cols);
             let b = b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]);
             sum = k.mma(a, b, &sum, false);
         }

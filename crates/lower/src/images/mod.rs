@@ -15,18 +15,20 @@
 //! |---|---|
 //! | `shape.rs` | what is computed, in numbers, and where it lies |
 //! | `lines.rs` | the copy of the lines |
+//! | `pack.rs` | the panels, of a weight that may change |
 //! | `direct.rs` | every window is summed |
 //! | `winograd.rs` | tiles of 2 x 2 results at their points |
 
 mod direct;
 mod lines;
+mod pack;
 mod shape;
 mod winograd;
 
 use oxyfuel_base::{DType, Expr, Result};
-use oxyfuel_graph::conv_panels::ConvPanels;
+use oxyfuel_graph::conv_panels::{ConvPanels, POINTS};
 use oxyfuel_graph::convolution::Convolution;
-use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_plan::TargetDesc;
@@ -43,6 +45,8 @@ pub use shape::Images;
 const WINOGRAD_CHANNELS: i64 = 16;
 /// Results that tiles of 2 x 2 compute for nothing, as a share of those that are wanted.
 const WINOGRAD_WASTE: f64 = 1.6;
+/// Multiply-adds for each element of the panels from which on they are made at every call: what that costs is less than what kernels that read them save.
+const WORTH_PACKING: i64 = 200;
 /// Products that follow each other in one block: each has code of its own.
 const MOST_PIECES: i64 = 48;
 
@@ -103,7 +107,31 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
     Some((columns(n, lanes), winograd))
 }
 
-/// Whether a node is a convolution with the panels of this machine's kernel, which lie as they were written: an input, one panel behind the other.
+/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call.
+pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
+    let (mut work, mut packed) = (0_i64, 0_i64);
+    let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
+    for node in graph.nodes.values().filter(is_convolution) {
+        let (Some((_, winograd)), Some(weight), Some(out)) = (
+            panels(graph, node, target),
+            sizes(graph, node.inputs[1]),
+            sizes(graph, node.out()),
+        ) else {
+            return false;
+        };
+        let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
+        let positions = match winograd {
+            true => POINTS * POINTS,
+            false => product(&weight[2..]),
+        };
+        let sums = product(&out).saturating_mul(product(&weight[1..]));
+        work = work.saturating_add(sums);
+        packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
+    }
+    packed > 0 && work / packed >= WORTH_PACKING
+}
+
+/// Whether a node is a convolution with a weight as it is, or with the panels of this machine's kernel, which lie as they were written: an input, one panel behind the other.
 pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let Some(how) = ConvPanels::of(&node.op) else {
         return false;
@@ -111,7 +139,8 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let [x, panels] = [node.inputs[0], node.inputs[1]];
     let strides = graph.values[panels].layout.strides();
     let dense = strides.is_none_or(|strides| strides == graph.ty(panels).contiguous_strides());
-    if !dense || !graph.inputs.contains(&panels) {
+    let whole = graph.ty(panels).rank() == 4;
+    if !whole && (!dense || !graph.inputs.contains(&panels)) {
         return false;
     }
     let (Some(of_x), Some(of_panels), Some(out)) = (
@@ -125,7 +154,7 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let lanes = || i64::from(target.lanes(dtype.size() as u32));
     how.how.dilation[1] == 1
         && suits(dtype, &of_x, &out, how.kernel, target)
-        && of_panels[2] == columns(how.n, lanes())
+        && (whole || of_panels[2] == columns(how.n, lanes()))
 }
 
 /// Builds the program. `nest` is the work on the result, over its dims.

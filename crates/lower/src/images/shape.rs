@@ -3,8 +3,10 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::conv_panels::ConvPanels;
 use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::Placements;
 
+use crate::blocked::columns;
 use crate::build::{checked, constant};
 use crate::tile::ceil_div;
 
@@ -37,9 +39,10 @@ pub struct Images {
     pub base: i64,
     pub image_step: i64,
     pub channel_step: i64,
-    /// The panels.
+    /// The panels; or the weight as it is, with the elements from one output channel, channel, line and column of the kernel to the next.
     pub weight: usize,
     pub weight_base: i64,
+    pub whole: Option<[i64; 4]>,
 }
 
 impl Images {
@@ -49,6 +52,7 @@ impl Images {
         memory: &Placements,
         node: &Node,
         buffers: &[ValueId],
+        target: &TargetDesc,
     ) -> Result<Self> {
         let Some(how) = ConvPanels::of(&node.op) else {
             return Err(err!(Internal, "`{}` has no panels", node.op.name()));
@@ -64,7 +68,13 @@ impl Images {
         let shape = |value: ValueId| numbers(&graph.ty(value).shape);
         let (of_x, of_out) = (shape(node.inputs[0])?, shape(node.out())?);
         let (x, base, strides) = place(node.inputs[0])?;
-        let (weight, weight_base, _) = place(node.inputs[1])?;
+        let (weight, weight_base, steps) = place(node.inputs[1])?;
+        let dtype = graph.ty(node.inputs[0]).dtype;
+        let whole: Option<[i64; 4]> = steps.try_into().ok();
+        let width = match whole {
+            Some(_) => columns(how.n, i64::from(target.lanes(dtype.size() as u32))),
+            None => shape(node.inputs[1])?[2],
+        };
         let axis = |d: usize| Axis {
             size: of_x[d + 1],
             out: of_out[d + 1],
@@ -78,17 +88,18 @@ impl Images {
             images: of_x[0],
             channels: of_x[3],
             n: how.n,
-            width: shape(node.inputs[1])?[2],
+            width,
             lines: axis(0),
             cols: axis(1),
             winograd: how.winograd,
-            dtype: graph.ty(node.inputs[0]).dtype,
+            dtype,
             x,
             base,
             image_step: strides[0],
             channel_step: strides[3],
             weight,
             weight_base,
+            whole,
         })
     }
 

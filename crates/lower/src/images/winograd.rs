@@ -26,6 +26,7 @@ use oxyfuel_kernel::ir::{CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use super::lines::Lines;
+use super::pack::{Panels, panels};
 use super::shape::Images;
 use super::{Block, divisors, finish, parts};
 use crate::blocked::summed;
@@ -173,6 +174,7 @@ struct Work<'a> {
     nest: &'a Nest,
     params: &'a Params,
     images: &'a Images,
+    panels: &'a Panels,
     blocking: &'a Blocking,
 }
 
@@ -210,10 +212,12 @@ pub fn winograd(
     ] {
         lay_out(&k, &spread, &shape);
     }
+    let panels = panels(&k, &spread, &params, images);
     let work = Work {
         nest,
         params: &params,
         images,
+        panels: &panels,
         blocking: &blocking,
     };
     let grid = [
@@ -366,7 +370,7 @@ impl Work<'_> {
         let (rows, cols, pitch) = (blocking.rows, images.width, blocking.pitch(images));
         let before = points.start * POINTS;
         let weight = (&here.panel + j) * (images.deep() * cols)
-            + (images.weight_base + before * images.channels * cols);
+            + (self.panels.base + before * images.channels * cols);
         let kept = self.products_of(k, j) + before * blocking.padded() * cols;
         let count = (points.end - points.start) * POINTS;
         k.for_range(0, count, 1, [], |k, point, []| {
@@ -378,7 +382,7 @@ impl Work<'_> {
                     let home = here.m.at(&kept + &tile * cols).shape([rows, cols]);
                     let a = here.a.at(&tile * pitch + first);
                     let a = a.shape([rows, length]).strides([pitch, 1]);
-                    let b = self.params.mems[images.weight].at(&weight + first * cols);
+                    let b = self.panels.mem.at(&weight + first * cols);
                     let sum = k.mma(
                         a.operand([MmaDim::Side, MmaDim::K]),
                         b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]),

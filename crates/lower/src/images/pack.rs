@@ -1,0 +1,213 @@
+//! The panels of a weight that may change, made at every call before they are read.
+//!
+//! ```text
+//!   weight [n][c][position]  ─▶  turned   [c][position][w]            first-level cache, some channels at a time
+//!                            ─▶  panels   [n / w][position][c][w]     memory; or the sixteen points of each kernel
+//! ```
+//!
+//! A run of a weight's memory has the positions of one channel after those of another, for one output channel; a row of a panel has output channels side by side. So squares are turned, as many whole channels as fill them,
+//! and rows are taken from what was turned. Each row of it goes to memory once.
+
+use oxyfuel_base::{DType, Expr};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::ir::{BufferMode, CompareOp, Space};
+
+use super::divisors;
+use super::shape::Images;
+use crate::map::Spread;
+use crate::packed::lay_out;
+use crate::rows::left;
+use crate::size::Params;
+
+/// Channels of an instance: runs of memory that fill whole vectors of every target, and a cache line of f32.
+const TOGETHER: i64 = 16;
+
+/// Where panels are read.
+pub struct Panels {
+    pub mem: Mem,
+    pub base: i64,
+}
+
+/// The panels of a convolution; where the weight is given as it is, after a phase that makes them.
+pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Images) -> Panels {
+    let weight = &params.mems[images.weight];
+    let Some(steps) = images.whole else {
+        return Panels {
+            mem: weight.clone(),
+            base: images.weight_base,
+        };
+    };
+    let few = divisors(images.channels).take_while(|&part| part <= TOGETHER);
+    let pack = Pack {
+        images,
+        weight,
+        steps,
+        block: few.last().unwrap_or(1),
+    };
+    let length = images.panels() * images.deep() * images.width;
+    let panels = k
+        .buffer(
+            "panels",
+            images.dtype,
+            BufferMode::Workspace,
+            Expr::constant(length),
+        )
+        .aligned(64);
+    lay_out(k, spread, &[pack.block, images.width]);
+    let grid = [images.channels / pack.block, images.panels()];
+    k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
+    Panels {
+        mem: panels,
+        base: 0,
+    }
+}
+
+struct Pack<'a> {
+    images: &'a Images,
+    weight: &'a Mem,
+    /// Elements from one output channel, channel, line and column of the kernel to the next.
+    steps: [i64; 4],
+    /// Channels of an instance.
+    block: i64,
+}
+
+/// Where an instance reads a kernel position of its channels.
+struct Source<'a> {
+    mem: &'a Mem,
+    first: Tile,
+    /// Elements from one channel, output channel, line and column of the kernel to the next.
+    steps: [i64; 4],
+    /// Output channels that exist, where that is not all.
+    left: Option<&'a Tile>,
+}
+
+impl Pack<'_> {
+    fn shape(&self) -> [i64; 2] {
+        [self.block, self.images.width]
+    }
+
+    fn positions(&self) -> i64 {
+        self.images.lines.kernel * self.images.cols.kernel
+    }
+
+    /// Whether the positions of a channel stand between it and the next, so that what is turned has to be taken apart.
+    fn is_run(&self) -> bool {
+        let wide = self.images.cols.kernel;
+        let dense = self.steps[1..] == [self.positions(), wide, 1];
+        dense && self.positions() > 1 && self.block == TOGETHER && self.images.dtype == DType::F32
+    }
+
+    fn instance(&self, k: &KernelBuilder, panels: &Mem) {
+        let images = self.images;
+        let (block, panel) = (k.program_id(0), k.program_id(1));
+        let [across, channel, down, along] = self.steps;
+        let first = &panel * (images.width * across)
+            + &block * (self.block * channel)
+            + images.weight_base;
+        let home = (&panel * images.deep() + &block * self.block) * images.width;
+        let where_it_lies = |left| Source {
+            mem: self.weight,
+            first: first.clone(),
+            steps: [channel, across, down, along],
+            left,
+        };
+        let whole = |k: &KernelBuilder| match self.is_run() {
+            true => {
+                let turned = self.turned(k, &first);
+                let zero = k.constant(DType::I64, 0);
+                let (cols, wide) = (images.width, images.cols.kernel);
+                let source = Source {
+                    mem: &turned,
+                    first: zero,
+                    steps: [self.positions() * cols, 1, wide * cols, cols],
+                    left: None,
+                };
+                self.write(k, &source, panels, &home);
+            }
+            false => self.write(k, &where_it_lies(None), panels, &home),
+        };
+        let Some(rest) = left(&panel, images.width, images.n) else {
+            return whole(k);
+        };
+        // Bounds keep a window from being turned: only the last panel has them.
+        let full = images.n / images.width;
+        if full > 0 {
+            k.when(&panel.compare(CompareOp::Lt, full), whole);
+        }
+        k.when(&panel.compare(CompareOp::Ge, full), |k| {
+            self.write(k, &where_it_lies(Some(&rest)), panels, &home);
+        });
+    }
+
+    /// A copy of the instance's channels, output channels side by side.
+    fn turned(&self, k: &KernelBuilder, first: &Tile) -> Mem {
+        let [rows, cols] = self.shape();
+        let length = self.positions() * rows * cols;
+        let turned = k.alloc(Space::Panel, self.images.dtype, length, None);
+        k.for_range(0, self.positions(), 1, [], |k, number, []| {
+            let window = self.weight.at(first + &number * rows).shape([rows, cols]);
+            let tile = k.load(window.strides([1, self.steps[0]]));
+            k.store(turned.at(number * (rows * cols)).shape([rows, cols]), &tile);
+            []
+        });
+        turned
+    }
+
+    fn write(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Mem, home: &Tile) {
+        if self.images.winograd {
+            return self.write_points(k, source, panels, home);
+        }
+        let (high, wide) = (self.images.lines.kernel, self.images.cols.kernel);
+        k.for_range(0, high, 1, [], |k, line, []| {
+            k.for_range(0, wide, 1, [], |k, col, []| {
+                let at = &line * source.steps[2] + &col * source.steps[3];
+                let tile = self.read(k, source, at);
+                self.store(k, panels, home, &line * wide + &col, &tile);
+                []
+            });
+            []
+        });
+    }
+
+    /// `G w Gᵀ` of every kernel.
+    fn write_points(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Mem, home: &Tile) {
+        let [_, _, down, along] = source.steps;
+        let points = |[first, middle, last]: [&Tile; 3]| {
+            let ends = first + last;
+            let [sum, difference] = [&ends + middle, &ends - middle];
+            [first.clone(), sum * 0.5, difference * 0.5, last.clone()]
+        };
+        let columns = [0, 1, 2].map(|col| {
+            let [a, b, c] = [0, 1, 2].map(|line| {
+                let at = k.constant(DType::I64, line * down + col * along);
+                self.read(k, source, at)
+            });
+            points([&a, &b, &c])
+        });
+        let mut point = 0;
+        for row in 0..4 {
+            let [a, b, c] = &columns;
+            for tile in points([&a[row], &b[row], &c[row]]) {
+                let number = k.constant(DType::I64, point);
+                self.store(k, panels, home, number, &tile);
+                point += 1;
+            }
+        }
+    }
+
+    /// A position of the kernel.
+    fn read(&self, k: &KernelBuilder, source: &Source<'_>, at: Tile) -> Tile {
+        let [channel, across, ..] = source.steps;
+        let window = source.mem.at(&source.first + at).shape(self.shape());
+        let window = window.strides([channel, across]);
+        k.load(match source.left {
+            Some(left) => window.valid(1, left),
+            None => window,
+        })
+    }
+
+    fn store(&self, k: &KernelBuilder, panels: &Mem, home: &Tile, number: Tile, tile: &Tile) {
+        let position = number * (self.images.channels * self.images.width);
+        k.store(panels.at(home + position).shape(self.shape()), tile);
+    }
+}
