@@ -1,4 +1,4 @@
-"""Channels last around convolutions on a GPU: the rule on graphs, here with tensors of the CPU, and compiled."""
+"""Channels last around convolutions: the rule for torch's on graphs, here with tensors of the CPU, and compiled; and convolutions of ours whose weights are not frozen."""
 
 from __future__ import annotations
 
@@ -161,3 +161,76 @@ def test_on_a_cpu_where_torch_computes_them(monkeypatch: pytest.MonkeyPatch, opt
     for x, want_x in zip(got, block(*inputs), strict=True):
         torch.testing.assert_close(x, want_x)
         assert x.stride() == want_x.stride()
+
+
+class Block(torch.nn.Module):
+    """A stem, and a residual block with norms."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        conv, norm = torch.nn.Conv2d, torch.nn.BatchNorm2d
+        self.stem, self.norm, self.pool = conv(3, channels, 7, stride=2, padding=3, bias=False), norm(channels), torch.nn.MaxPool2d(3, 2, 1)
+        self.first, self.norm1 = conv(channels, channels, 3, padding=1, bias=False), norm(channels)
+        self.second, self.norm2 = conv(channels, channels, 3, padding=1), norm(channels)
+        for module in (self.norm, self.norm1, self.norm2):
+            torch.nn.init.normal_(module.running_mean)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(torch.relu(self.norm(self.stem(x))))
+        y = torch.relu(self.norm1(self.first(x)))
+        return torch.relu(self.norm2(self.second(y)) + x)
+
+
+def explained(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> list[str]:
+    """What torch computes of a model; its results agree with eager's, and lie as those do."""
+    torch._dynamo.reset()
+    said = oxyfuel.explain(model, x, options={"fallback": "error", **options})
+    compiled = torch.compile(model, backend="oxyfuel", dynamic=False, options={"fallback": "error", **options})
+    got, want = compiled(x), model(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert got.stride() == want.stride()
+    return [call["target"] for graph in said.graphs for call in graph.external]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_weights_that_may_change_are_brought_into_panels_at_every_call(layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    model = Block().eval().to(memory_format=layout)
+    x = torch.randn(2, 3, 64, 64).to(memory_format=layout)
+    with torch.no_grad():
+        assert explained(model, x) == []
+        compiled = torch.compile(model, backend="oxyfuel", dynamic=False, options={"fallback": "error"})
+        before = compiled(x)
+        # Without a new version: nothing of a weight may be kept.
+        model.first.weight.data.mul_(2)
+        model.norm1.running_var.data.mul_(3)
+        got, want = compiled(x), model(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(got, before, rtol=1e-2)
+
+
+def test_panels_that_are_more_than_eager_holds_are_not_made() -> None:
+    torch.manual_seed(0)
+    model = Block(256).eval()
+    with torch.no_grad():
+        external = explained(model, torch.randn(1, 3, 32, 32))
+    assert external.count("aten.convolution.default") == 3
+
+
+@pytest.mark.parametrize("options", [{"contractions": "torch"}, {"external": ["aten.convolution"]}])
+def test_torch_computes_them_where_that_is_asked_for(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = Block().eval()
+    with torch.no_grad():
+        external = explained(model, torch.randn(2, 3, 64, 64), **options)
+    assert external.count("aten.convolution.default") == 3
+
+
+def test_what_a_forward_keeps_is_torch_s() -> None:
+    torch.manual_seed(0)
+    model, x = Block().train(), torch.randn(2, 3, 64, 64)
+    torch._dynamo.reset()
+    said = oxyfuel.explain(model, x, options={"fallback": "error"})
+    external = [call["target"] for graph in said.graphs for call in graph.external]
+    assert external.count("aten.convolution.default") == 3

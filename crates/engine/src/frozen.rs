@@ -5,11 +5,12 @@ use std::sync::Arc;
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
 use oxyfuel_graph::convolution::Convolution;
-use oxyfuel_graph::{Device, Graph, Node, Op};
-use oxyfuel_lower::{image_panels, packs_images, panel_columns};
+use oxyfuel_graph::{Device, Graph, Node, Op, ValueId};
+use oxyfuel_lower::{image_panels, image_workspace, packs_images, panel_columns};
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_transform::freeze;
 
+use crate::cost::live_bytes;
 use crate::executable::Executable;
 use crate::record::Origin;
 use crate::session::Compiler;
@@ -77,6 +78,28 @@ impl Compiler {
             true => nodes.all(|node| image_panels(&graph, node, desc).is_some()),
             false => packs_images(&graph, desc),
         })
+    }
+
+    /// Whether a graph's convolutions make panels of their weights at every call, and hold no more with them than the program does somewhere one operator at a time.
+    pub fn packs_images(&self, graph: &Graph) -> Result<bool> {
+        let desc = &self.target().desc;
+        if !packs_images(graph, desc) {
+            return Ok(false);
+        }
+        let most = live_bytes(graph)?;
+        let bytes = |value: ValueId| {
+            let ty = graph.ty(value);
+            let count = ty.numel().as_const().unwrap_or(i64::MAX);
+            count.saturating_mul(ty.dtype.size() as i64)
+        };
+        // Images that pass by, as a residual block has them, are as large as those that are read.
+        let held = |node: &Node| {
+            let panels = image_workspace(graph, node, desc)?;
+            let images = bytes(node.inputs[0]).saturating_mul(2);
+            Some(panels.saturating_add(images.saturating_add(bytes(node.out()))))
+        };
+        let mut all = graph.nodes.values();
+        Ok(all.all(|node| held(node).is_none_or(|held| held <= most)))
     }
 
     /// Compiles a graph with frozen inputs; `None` where nothing follows from them alone that is worth keeping. Plans hold no weights: what is kept is the caller's.

@@ -5,8 +5,8 @@ use oxyfuel_graph::{Graph, Node, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, freeze, images, lookups, puts_in_order,
-    recurrences, reshapes, simplify, views,
+    attention, borders, concatenations, decompose, freeze, images, lookups, pack_at_calls,
+    puts_in_order, recurrences, reshapes, simplify, views,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -78,6 +78,20 @@ fn command(case: &Case) -> Result<String, String> {
         "images" => images(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
+        "pack" => {
+            let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
+            let (desc, graph) = (&target.desc, graph(case)?);
+            if !oxyfuel_lower::packs_images(&graph, desc) {
+                return Ok("stays as it is".to_owned());
+            }
+            let points = |graph: &Graph, node: &Node| {
+                oxyfuel_lower::image_panels(graph, node, desc).map(|(_, winograd)| winograd)
+            };
+            pack_at_calls(&graph, &points)
+                .and_then(images)
+                .map(|g| g.to_string())
+                .map_err(|e| e.to_string())
+        }
         "freeze" => {
             let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
             let desc = &target.desc;

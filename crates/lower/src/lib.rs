@@ -118,6 +118,11 @@ pub fn packs_images(graph: &Graph, target: &TargetDesc) -> bool {
     images::pays(graph, target)
 }
 
+/// Bytes of the panels that are then made for a convolution.
+pub fn image_workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
+    images::workspace(graph, node, target)
+}
+
 /// A group as programs of both forms.
 #[derive(Clone, Debug)]
 pub struct Lowered {

@@ -170,10 +170,11 @@ pub fn figures(settings: &Settings) -> Result<String> {
     serde_json::to_string(&figures).map_err(|e| err!(Internal, "figures cannot be written: {e}"))
 }
 
-/// A convolution from its shapes, its stride, padding and dilation, and its groups.
-pub fn windows(
-    ([x, weight], [stride, padding, dilation], groups): ([Vec<i64>; 2], [Vec<i64>; 3], i64),
-) -> Windows {
+/// Of a convolution: the shapes of images and weight; stride, padding and dilation; groups.
+pub type Numbers = ([Vec<i64>; 2], [Vec<i64>; 3], i64);
+
+/// The convolution of these numbers.
+pub fn windows(([x, weight], [stride, padding, dilation], groups): Numbers) -> Windows {
     let how = Convolution {
         stride,
         padding,
@@ -351,6 +352,11 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
             mut signature,
             externals,
         } = oxyfuel_capture::import(&description, &options)?;
+        // Convolutions that would hold more than the host's are the host's.
+        if options.images && settings.frozen.is_empty() && !compiler.packs_images(&graph)? {
+            options.images = false;
+            continue;
+        }
         let graph = compiler.with_wanted_alignment(graph);
         let before = options.external.len();
         let frozen = match settings.frozen.is_empty() {

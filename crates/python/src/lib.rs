@@ -94,7 +94,7 @@ mod _native {
     #[pyfunction]
     fn packs_convolutions(
         options: &str,
-        convolutions: Vec<([Vec<i64>; 2], [Vec<i64>; 3], i64)>,
+        convolutions: Vec<crate::compile::Numbers>,
         frozen: bool,
     ) -> PyResult<bool> {
         let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;

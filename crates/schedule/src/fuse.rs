@@ -241,11 +241,22 @@ impl<'a> Fuser<'a> {
         if copy.is_some() {
             candidates.retain(|&group| self.drafts[group].copies == copy);
         }
-        let joined = candidates
+        let mut ways: Vec<_> = candidates
             .iter()
             .rev()
             .filter_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)))
-            .find(|(g, (map, grown))| self.may_overwrite(id, node, *g, map, grown.is_empty()));
+            .filter(|(g, (map, grown))| self.may_overwrite(id, node, *g, map, grown.is_empty()))
+            .collect();
+        // What is computed for each channel would grow to the whole result, and leave the product without work on it.
+        let grows = ways
+            .first()
+            .is_some_and(|(_, (_, grown))| !grown.is_empty());
+        let product = ways.iter().position(|(g, _)| {
+            let kind = &self.drafts[*g].kind;
+            matches!(kind, GroupKind::Contraction(_) | GroupKind::Convolution(_))
+        });
+        let chosen = product.filter(|_| grows).unwrap_or(0);
+        let joined = (chosen < ways.len()).then(|| ways.swap_remove(chosen));
         let Some((group, dims)) = joined else {
             return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
         };

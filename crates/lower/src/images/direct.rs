@@ -293,7 +293,10 @@ impl Work<'_> {
                     .strides([line, pixel, 1])
                     .operand([MmaDim::Side, MmaDim::Side, MmaDim::K]),
             };
-            let b = self.panels.mem.at(&weight + (kernel * along + first) * cols);
+            let b = self
+                .panels
+                .mem
+                .at(&weight + (kernel * along + first) * cols);
             let b = b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]);
             sum = k.mma(a, b, &sum, false);
         }

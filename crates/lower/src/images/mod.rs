@@ -45,8 +45,10 @@ pub use shape::Images;
 const WINOGRAD_CHANNELS: i64 = 16;
 /// Results that tiles of 2 x 2 compute for nothing, as a share of those that are wanted.
 const WINOGRAD_WASTE: f64 = 1.6;
-/// Multiply-adds for each element of the panels from which on they are made at every call: what that costs is less than what kernels that read them save.
-const WORTH_PACKING: i64 = 200;
+/// Multiply-adds for each element of the panels from which on these may be made at every call, as was measured of whole models: ResNet-18 of one image of 64 x 64 pixels has about as many.
+const WORTH_PACKING: i64 = 6;
+/// One in so many multiply-adds at least is done at points: windows alone are summed as fast where a weight lies as it does.
+const AT_POINTS: i64 = 4;
 /// Products that follow each other in one block: each has code of its own.
 const MOST_PIECES: i64 = 48;
 
@@ -109,7 +111,8 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
 
 /// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call.
 pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
-    let (mut work, mut packed) = (0_i64, 0_i64);
+    let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
+    let (mut all, mut at_points, mut packed) = (0_i64, 0_i64, 0_i64);
     let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
     for node in graph.nodes.values().filter(is_convolution) {
         let (Some((_, winograd)), Some(weight), Some(out)) = (
@@ -119,16 +122,31 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
         ) else {
             return false;
         };
-        let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
+        let work = product(&out).saturating_mul(product(&weight[1..]));
         let positions = match winograd {
             true => POINTS * POINTS,
             false => product(&weight[2..]),
         };
-        let sums = product(&out).saturating_mul(product(&weight[1..]));
-        work = work.saturating_add(sums);
+        all = all.saturating_add(work);
+        if winograd {
+            at_points = at_points.saturating_add(work);
+        }
         packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
     }
-    packed > 0 && work / packed >= WORTH_PACKING
+    at_points >= all / AT_POINTS && at_points > 0 && all / packed.max(1) >= WORTH_PACKING
+}
+
+/// Bytes of the panels that are made of a convolution's weight at every call.
+pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
+    let (width, winograd) = panels(graph, node, target)?;
+    let weight = sizes(graph, node.inputs[1])?;
+    let positions = match winograd {
+        true => POINTS * POINTS,
+        false => weight[2] * weight[3],
+    };
+    let columns = ceil_div(weight[0], width) * width;
+    let size = graph.ty(node.out()).dtype.size() as i64;
+    Some((columns * size).saturating_mul(weight[1] * positions))
 }
 
 /// Whether a node is a convolution with a weight as it is, or with the panels of this machine's kernel, which lie as they were written: an input, one panel behind the other.

@@ -101,9 +101,8 @@ impl Pack<'_> {
         let images = self.images;
         let (block, panel) = (k.program_id(0), k.program_id(1));
         let [across, channel, down, along] = self.steps;
-        let first = &panel * (images.width * across)
-            + &block * (self.block * channel)
-            + images.weight_base;
+        let first =
+            &panel * (images.width * across) + &block * (self.block * channel) + images.weight_base;
         let home = (&panel * images.deep() + &block * self.block) * images.width;
         let where_it_lies = |left| Source {
             mem: self.weight,
