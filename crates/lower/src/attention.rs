@@ -25,6 +25,7 @@ use oxyfuel_schedule::Placements;
 use crate::build::{checked, constant};
 use crate::decode::{MOST_QUERIES, decode};
 use crate::map::{Spread, vector};
+use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::{lay_out, matrix_layout, zeros};
 use crate::size::Params;
@@ -190,7 +191,7 @@ struct Blocking {
     matrix: bool,
 }
 
-fn blocking(dtype: DType, target: &TargetDesc) -> Blocking {
+fn blocking(queries: i64, dtype: DType, target: &TargetDesc) -> Blocking {
     if let Some(unit) = target.matrix_unit(dtype, dtype, DType::F32)
         && unit.operands == OperandHome::Memory
     {
@@ -203,8 +204,10 @@ fn blocking(dtype: DType, target: &TargetDesc) -> Blocking {
             matrix: true,
         };
     }
+    // Every register but those for the panel and two to spare accumulates; blocks share the queries evenly.
+    let most = (i64::from(target.registers) - 4) / 2;
     Blocking {
-        rows: (i64::from(target.registers) - 4) / 2,
+        rows: ceil_div(queries, ceil_div(queries, most)),
         cols: i64::from(target.lanes(4)) * 2,
         step: 1,
         pack: 1,
@@ -238,7 +241,7 @@ pub fn attention(
     if a.rows < LEAST_ROWS {
         return decode(nest, params_of, a, target);
     }
-    let blocking = blocking(a.dtype, target);
+    let blocking = blocking(a.rows, a.dtype, target);
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
@@ -543,8 +546,8 @@ impl Writer<'_> {
             let blind = best.compare(CompareOp::Eq, f64::NEG_INFINITY);
             base = blind.select(0.0, &best);
         }
-        let fade = (most - &base).exp();
-        let powers = (scores - &base).exp();
+        let fade = weights(k, &(most - &base));
+        let powers = weights(k, &(scores - &base));
         let home = scratch.powers.at(0).shape([rows, self.chunk]);
         k.store(home.strides([apart, 1]), powers.cast(b.part));
         let sum = sum * &fade + powers.reduce(ReduceOp::Sum, [1]);

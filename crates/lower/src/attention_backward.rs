@@ -25,6 +25,7 @@ use oxyfuel_schedule::Placements;
 
 use crate::attention::{Operands, Place, div, left, rem};
 use crate::map::vector;
+use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::lay_out;
 use crate::size::Params;
@@ -518,7 +519,7 @@ impl Writer<'_> {
                 let score = self.seen(k, score * a.scale, m, &query, &key);
                 k.store(
                     self.sums(&scratch.weights, &home, pitch),
-                    (score - &lse).exp(),
+                    weights(k, &(score - &lse)),
                 );
                 let change = k.mma(
                     left_side(&kept.grad, &(&row * cut.width), a.width, cut.width),

@@ -21,6 +21,7 @@ use oxyfuel_plan::TargetDesc;
 
 use crate::attention::{Attention, Place, div, rem};
 use crate::map::vector;
+use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::{lay_out, zeros};
 use crate::size::Params;
@@ -346,8 +347,8 @@ impl Writer<'_> {
         let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
         let best = self.kept(k, &scratch.kept[0], &best);
         let base = self.base(&best);
-        let fade = self.kept(k, &scratch.kept[1], &(most - &base).exp());
-        let powers = (scores - &base).exp();
+        let fade = self.kept(k, &scratch.kept[1], &weights(k, &(most - &base)));
+        let powers = weights(k, &(scores - &base));
         let home = scratch.powers.at(0).shape([cut.queries, keys]);
         let home = home.strides([pitch, 1]);
         k.store(home.clone(), &powers);
@@ -495,12 +496,12 @@ impl Writer<'_> {
         let at = (&head.number * cut.queries + &query) * cut.parts;
         let most = k.load(parts.most.at(&at).shape([1, cut.parts]));
         let best = most.reduce(ReduceOp::Max, [1]);
-        let weights = (most - self.base(&best)).exp();
+        let shares = weights(k, &(most - self.base(&best)));
         let sums = k.load(parts.sums.at(&at).shape([1, cut.parts]));
-        let sum = (sums * &weights).reduce(ReduceOp::Sum, [1]);
+        let sum = (sums * &shares).reduce(ReduceOp::Sum, [1]);
         let panel = k.alloc(Space::Panel, DType::F32, cut.parts, None);
         let left = panel.at(0).shape([1, cut.parts]);
-        k.store(left.clone(), &(weights * self.scale(&sum)));
+        k.store(left.clone(), &(shares * self.scale(&sum)));
         // Queries are ordered by row, then by head.
         let (row, of_group) = (div(&query, cut.heads), rem(&query, cut.heads));
         let here = |place: &Place| {

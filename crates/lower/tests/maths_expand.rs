@@ -4,7 +4,7 @@ use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::{
     BinaryOp, BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
 };
-use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero, exp2, exp2_of_whole};
+use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero, exp2, exp2_of_whole, weight};
 use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, expand, expand_on, has_expansion};
 
@@ -307,4 +307,25 @@ fn differences_from_the_largest_have_no_upper_bound() {
             "exp({x})"
         );
     }
+}
+
+#[test]
+fn weights_are_exponentials_or_zero() {
+    let special = [
+        0.0,
+        -0.0,
+        -87.336_53,
+        -87.336_54,
+        -87.336_55,
+        -104.0,
+        f32::MIN,
+        f32::NEG_INFINITY,
+    ];
+    let many = (0..200_000).map(|n| -(n as f32) * 0.000_61);
+    for x in special.into_iter().chain(many) {
+        let (plain, weight) = (exp(&Native, x), weight(&Native, x));
+        let wanted = if plain.is_normal() { plain } else { 0.0 };
+        assert_eq!(wanted.to_bits(), weight.to_bits(), "weight of {x}");
+    }
+    assert!(weight(&Native, f32::NAN).is_nan());
 }

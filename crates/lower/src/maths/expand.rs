@@ -365,6 +365,12 @@ fn expand_binary(k: &KernelBuilder, op: BinaryOp, lhs: &Tile, rhs: &Tile) -> Opt
     Some(k.tile(result).cast(dtype))
 }
 
+/// [`exponential::weight`] of a tile of f32.
+pub fn weights(k: &KernelBuilder, x: &Tile) -> Tile {
+    let emit = emit_like(k, x);
+    k.tile(exponential::weight(&emit, x.val()))
+}
+
 /// A cast from or to a float of at most eight bits, which stands as its code in a byte, as arithmetic on that code.
 pub fn code_cast(k: &KernelBuilder, value: &Tile, from: DType, to: DType) -> Tile {
     let emit = emit_like(k, value);

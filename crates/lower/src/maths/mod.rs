@@ -40,5 +40,5 @@ mod table;
 pub mod trigonometric;
 
 pub(crate) use emit::Emit;
-pub use expand::{code_cast, expand, expand_on};
+pub use expand::{code_cast, expand, expand_on, weights};
 pub use table::{Expansion, TABLE, apply, apply_double, has_expansion, instructions};
