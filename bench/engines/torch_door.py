@@ -257,10 +257,10 @@ BESIDE = {"first": (), "warm": ("nothing-our-key",)}
 SHARE = 40
 
 
-def measure_start(part, inductor, names, processes):
+def measure_start(part, inductor, names, processes, bases=BASES, share=SHARE):
     """Medians of fresh processes, engines taking turns. First: every process has an empty cache. Warm: one that the engine filled before."""
     warm = part == "warm"
-    base, bar = BASES[part]
+    base, bar = bases[part]
     engines = ["oxyfuel", base, *BESIDE[part], *(["inductor"] if inductor else [])]
     lines = []
     for name in names:
@@ -276,8 +276,8 @@ def measure_start(part, inductor, names, processes):
                         runs[e].append(in_child(name, e, kept[e] if warm else fresh))
                     if warm:
                         check_hits(name, e, runs[e][-1]["cache"])
-        lines.append(start_line(name, runs, base, bar))
-        said_start(part, base, bar, lines[-1])
+        lines.append(start_line(name, runs, base, bar, share))
+        said_start(part, base, bar, share, lines[-1])
     return lines
 
 
@@ -288,7 +288,7 @@ def check_hits(name, engine, counters):
         raise SystemExit(f"{engine} on {name} did not find everything in its cache: {counters}")
 
 
-def start_line(name, runs, base, bar):
+def start_line(name, runs, base, bar, share):
     """What the runs of a model say; differences and shares are those of runs of one turn.
 
     The bar is about the call itself (`above`). Less a steady call (`above_starting`) stands beside it, because the engines compute different things in
@@ -319,20 +319,20 @@ def start_line(name, runs, base, bar):
         line["above_inductor"], line["above_inductor_starting"] = above("inductor", whole), above("inductor", starting)
         if line["own"]["inductor"]:
             line["own_of_inductor"] = statistics.median(a["own"] / b["own"] for a, b in zip(runs["oxyfuel"], runs["inductor"], strict=True))
-            met["own_of_inductor"] = line["own_of_inductor"] <= 1 / SHARE
+            met["own_of_inductor"] = line["own_of_inductor"] <= 1 / share
         else:
             met["above_inductor"] = line["above_inductor"] <= 0
     line["met"] = met
     return line
 
 
-def said_start(part, base, bar, line):
+def said_start(part, base, bar, share, line):
     print(f"{part} call of {line['name']}: " + ", ".join(f"{e} {s:.2f} s ({line['starting'][e]:.2f} less a call of {line['steady'][e]:.2f})" for e, s in line["seconds"].items()))
     own = ", ".join(f"{e} {1e3 * s:.0f} ms" for e, s in line["own"].items() if s)
     loaded = ", ".join(f"{e} {1e3 * s:.1f} ms" for e, s in line["loaded"].items() if s)
     print(f"  above {base} {line['above']:+.3f} s of {bar} s (less a call {line['above_starting']:+.3f} s)" + (f"; own compilers: {own}" if own else "") + (f"; loading plans: {loaded}" if loaded else ""))
     if "own_of_inductor" in line:
-        print(f"  own compile: 1/{1 / line['own_of_inductor']:.0f} of Inductor's, bar 1/{SHARE}")
+        print(f"  own compile: 1/{1 / line['own_of_inductor']:.0f} of Inductor's, bar 1/{share}")
     elif "above_inductor" in line:
         print(f"  above Inductor {line['above_inductor']:+.3f} s, bar 0")
     if "above_our_key" in line:

@@ -9,6 +9,11 @@ MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "cpu"}
 GPU_MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "gpu"}
 
 
+def device(name):
+    """Where the model of that name is measured, as torch calls it."""
+    return "cuda" if name in GPU_MODELS else "cpu"
+
+
 def tensor(torch, spec):
     if spec is None:
         return None

@@ -51,11 +51,11 @@ class Nothing(_Code):
         super().__init__()
         (outputs,) = graph.graph.output_node().args
         values = [output.meta["val"] for output in outputs if output is not None]
-        self.forms = [(tuple(v.shape), tuple(v.stride()), v.dtype) for v in values if isinstance(v, torch.Tensor)]
+        self.forms = [(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values if isinstance(v, torch.Tensor)]
 
     def __call__(self, inputs):
         inputs.clear()
-        return [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in self.forms]
+        return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype, device in self.forms]
 
 
 class OneCall(_Code):

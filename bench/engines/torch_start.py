@@ -14,6 +14,7 @@ import time
 
 import torch
 import torch_door
+import torch_models
 
 # Calls after the first; the least of them counts.
 STEADY = 3
@@ -83,16 +84,22 @@ def watched(engine):
 
 
 def first_call(name, engine):
-    module, inputs = torch_door.build(name)
+    module, inputs = torch_models.build(name, torch_models.device(name))
+    wait = torch.cuda.synchronize if torch_models.device(name) == "cuda" else lambda: None
+
+    def call(run):
+        run(*inputs)
+        wait()
+
     with torch.no_grad(), watched(engine) as inside:
         # What torch's operators do once in a process is no engine's.
-        module(*inputs)
+        call(module)
         start = time.perf_counter()
         compiled = torch.compile(module, backend=BACKENDS.get(engine, lambda: engine)(), dynamic=False)
-        compiled(*inputs)
+        call(compiled)
         seconds = time.perf_counter() - start
         own, loaded = inside()
-        steady = min(torch_door.timed(lambda: compiled(*inputs)) for _ in range(STEADY))
+        steady = min(torch_door.timed(lambda: call(compiled)) for _ in range(STEADY))
     from torch._dynamo.utils import counters
 
     return {"seconds": seconds, "steady": steady, "own": own, "loaded": loaded, "cache": dict(counters["aot_autograd"])}
