@@ -34,6 +34,7 @@ mod attention;
 mod attention_backward;
 mod blocked;
 mod build;
+mod chains;
 mod chunk;
 mod codes;
 mod convolution;
@@ -395,6 +396,14 @@ fn loops(
         }
         let tiling = tile::choose(nest, target);
         match strategy {
+            _ if target.is_simt() && split::stores_on_the_way(nest) => {
+                let (tiling, parts) = split::small_parts(nest, tiling);
+                let first = |workspaces: &[(nest::Node, Mem)]| {
+                    rows::emit_partial(&k, &params, nest, &tiling, workspaces);
+                    Ok(())
+                };
+                split::emit_split(&k, &params, nest, (parts, "partial"), first, finish)?;
+            }
             Strategy::SplitReduction { parts } if split::applies(nest) => {
                 let (tiling, parts) = split::cut(nest, tiling, i64::from(parts));
                 let first = |workspaces: &[(nest::Node, Mem)]| {

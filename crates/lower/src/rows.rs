@@ -80,7 +80,7 @@ impl Pair {
     }
 }
 
-/// Adds the phase that reduces each part of a cut reduction: results of part `p` go to element `kept * parts + p` of a workspace each.
+/// Adds the phase that reduces each part of a cut reduction: results of part `p` go to element `kept * parts + p` of a workspace each. Stores that lie along the parts are made here.
 ///
 /// The outermost reduced dim is cut by `tiling`. Returns the number of parts.
 pub fn emit_partial(
@@ -102,6 +102,9 @@ pub fn emit_partial(
             if whole || sums || !depends_on_reduction(nest, node) {
                 frame.value(node);
             }
+        }
+        for store in nest.stores.iter().filter(|s| !nest.is_small_store(s)) {
+            frame.store(store.value, &store.window);
         }
         for (node, mem) in workspaces {
             frame.store_partial(*node, mem, &parts, cut);

@@ -3,7 +3,7 @@
 //! Where a nest has a scanned dim, stores along it may fall on one place, and follow each other in order: a loop in every instance. Elements of different rows never meet, so rows
 //! run side by side: on vectors where they share their places, otherwise on threads. Without a scanned dim the order is nobody's business: stores may overlap, and the lanes of a GPU put an element each. What was there before is read right before it is written.
 //!
-//! Where a GPU walks, every block has a part of the places for itself and leaves the others, since rows alone are few blocks.
+//! Where a GPU walks, every place has a block of its own ([`crate::chains`]), or every block a part of the places and leaves the others, since rows alone are few blocks.
 //!
 //! A GPU walks along nothing where elements replace what is there: only the last of those for one place is put, whoever comes first.
 //!
@@ -16,6 +16,7 @@ use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Order};
 use oxyfuel_plan::TargetDesc;
 
+use crate::chains;
 use crate::nest::{Dims, Nest, NestOp, NestScatter, NestStore, Node, Window};
 use crate::rows::{Blocks, Frame, emit};
 use crate::size::Params;
@@ -82,6 +83,11 @@ pub fn emit_scatter(
     match nest.scanned.iter().next() {
         Some(along) if target.is_simt() && first.old.is_none() => {
             emit_last(k, params, nest, along, target)
+        }
+        Some(along) if target.is_simt() && chains::applies(nest, along) => {
+            let (tiling, _) = tiling(nest, first, target);
+            chains::emit_chains(k, params, nest, &tiling, along);
+            Ok(())
         }
         Some(along) => {
             emit_in_order(k, params, nest, along, target);
@@ -300,7 +306,7 @@ fn mark(k: &KernelBuilder, params: &Params, nest: &Nest, scatter: &NestScatter, 
 }
 
 /// One step: what is there is read, the new value made of it, and stored; of some elements only, where a value says so.
-fn write(k: &KernelBuilder, nest: &Nest, frame: &mut Frame<'_>, some: Option<Node>) {
+pub fn write(k: &KernelBuilder, nest: &Nest, frame: &mut Frame<'_>, some: Option<Node>) {
     for scatter in &nest.scatters {
         for node in 0..=scatter.index {
             frame.value(node);

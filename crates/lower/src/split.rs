@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   results are small:   parts -> combined and finished
+//!   others are stored:   parts, and what is stored on the way -> combined and finished
 //!   otherwise:           parts -> totals,  parts of what needs those -> totals,  ..  ->  everything, elementwise
 //! ```
 //!
@@ -18,14 +19,40 @@ use crate::rows::{depends_on_reduction, emit, emit_partial};
 use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
-/// Whether the reductions of a nest can be cut.
+/// Whether the reductions of a nest can be cut, and nothing is stored but what is small.
 pub fn applies(nest: &Nest) -> bool {
+    is_flat(nest) && nest.stores.iter().all(|store| nest.is_small_store(store))
+}
+
+/// Whether reductions over rows that lie apart can be cut where whole rows are stored too, none of which needs a result: the phase that reduces parts stores them on its way, so that nothing is read or computed
+/// twice.
+pub fn stores_on_the_way(nest: &Nest) -> bool {
+    let (small, big): (Vec<_>, Vec<_>) = nest
+        .stores
+        .iter()
+        .partition(|store| nest.is_small_store(store));
+    let columns = nest.rank() > 0 && !nest.reduced.contains(nest.rank() - 1);
+    let fixed = nest.dims.iter().all(|extent| extent.as_const().is_some());
+    columns
+        && fixed
+        && is_flat(nest)
+        && !small.is_empty()
+        && !big.is_empty()
+        && big.iter().all(|store| {
+            let everywhere = nest.reduced.minus(nest.store_support(store)).is_empty();
+            // Who reads it may run later, when it is no longer what it was.
+            let unread = !nest.buffers[store.window.buffer].read;
+            everywhere && unread && !depends_on_reduction(nest, store.value)
+        })
+}
+
+/// Whether no reduction needs the result of another.
+fn is_flat(nest: &Nest) -> bool {
     let nested = nest.values.iter().any(|value| match value.op {
         NestOp::Reduce(_, operand) => depends_on_reduction(nest, operand),
         _ => false,
     });
-    let small = nest.stores.iter().all(|store| nest.is_small_store(store));
-    nest.has_reduction() && !nested && small
+    nest.has_reduction() && !nested
 }
 
 /// Adds the phases of a nest of fixed sizes whose reductions need each other, or whose stores need rows. `choose` tiles what is left.
@@ -162,6 +189,23 @@ pub fn cut(nest: &Nest, mut tiling: Tiling, parts: i64) -> (Tiling, i64) {
     (tiling, parts)
 }
 
+/// The tiling in which a block of threads has a part in its registers, beside what it stores of it; and how many parts there are.
+pub fn small_parts(nest: &Nest, mut tiling: Tiling) -> (Tiling, i64) {
+    /// Elements of a part: some values of each are held at a time.
+    const PART: i64 = 4096;
+    /// Columns of it: whole lines of memory.
+    const COLUMNS: i64 = 64;
+    let last = nest.rank() - 1;
+    tiling.block[last] = nest.guess(last).clamp(1, COLUMNS);
+    let cut_dim = nest.reduced.iter().next().unwrap_or(0);
+    let other: i64 = (0..nest.rank())
+        .filter(|&d| d != cut_dim)
+        .map(|d| tiling.block[d])
+        .product();
+    let rows = (PART / other.max(1)).max(1);
+    cut(nest, tiling, ceil_div(nest.guess(cut_dim), rows))
+}
+
 /// Adds both phases; `first` writes the one that fills a workspace for each reduction. Workspaces are parameters of the program, called `name` and a number.
 pub fn emit_split(
     k: &KernelBuilder,
@@ -287,7 +331,8 @@ fn combine(nest: &Nest, parts: i64, sums: &[Node]) -> Result<Nest> {
         };
         map[node] = Some(second.push(op, value.dtype)?);
     }
-    for store in &nest.stores {
+    // What is along the parts was stored on the way.
+    for store in nest.stores.iter().filter(|s| nest.is_small_store(s)) {
         let value = map[store.value].unwrap_or(0);
         second.stores.push(NestStore {
             value,

@@ -280,6 +280,18 @@ fn a_sum_down_columns() {
 }
 
 #[test]
+fn a_sum_down_columns_of_what_is_stored() {
+    let text = "graph @f(%x: bf16[700, 150] cpu, %y: bf16[700, 150] cpu) {
+  %a: bf16[700, 150] = mul %x, %y
+  %b: bf16[700, 150] = tanh %a
+  %s: bf16[1, 150] = sum %b, dims=[0], keepdim=true
+  %t: bf16[1, 150] = neg %s
+  return %b, %t
+}";
+    everywhere(text, 1e-2);
+}
+
+#[test]
 fn layer_norm_in_bf16() {
     everywhere(
         "graph @f(%x: bf16[7, 96] cpu, %w: bf16[96] cpu) {\n  %y: bf16[7, 96], %m: f32[7, 1], %r: f32[7, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5\n  return %y, %m\n}",
@@ -527,7 +539,7 @@ fn elements_for_one_place() {
     );
 }
 
-/// Rows that are added to others by an index that names the same ones again and again, in order: by many blocks of a GPU, each with places of its own.
+/// Rows that are added to others by an index that names the same ones again and again, in order: by a block of a GPU for each of them, or, of very many elements, by blocks with places of their own.
 #[test]
 fn rows_added_at_places() {
     everywhere(
@@ -543,6 +555,16 @@ fn rows_added_at_places() {
 }",
         0.0,
     );
+    let text = "graph @f(%x: f32[5000, 3] cpu, %y: f32[500, 3] cpu, %i: i64[500] cpu, %v: f32[33000, 3] cpu, %j: i64[33000] cpu) {
+  %c: i64[500, 1] = view %i
+  %d: i64[500, 3] = expand %c
+  %a: f32[5000, 3] = scatter %x, %y, %d, reduce=\"sum\", dim=0
+  %e: i64[33000, 1] = view %j
+  %g: i64[33000, 3] = expand %e
+  %b: f32[5000, 3] = scatter %x, %v, %g, reduce=\"sum\", dim=0
+  return %a, %b
+}";
+    agree(text, &gpu(), 0.0);
 }
 
 /// Numbers and positions that are added, copied or put somewhere, in any shape.

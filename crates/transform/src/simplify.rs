@@ -74,7 +74,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "views-back",
-        doc: "Views in a row that come back to a shape are the value that had it.",
+        doc: "Views in a row that come back to a shape, and permutes that come back to an order, are the value that had it.",
         apply: views_back,
     },
     Rule {
@@ -107,16 +107,23 @@ fn view_of_same(seen: &Seen<'_>) -> Option<ValueId> {
 
 fn views_back(seen: &Seen<'_>) -> Option<ValueId> {
     let mut x = seen.inputs.first().copied()?;
-    if !matches!(seen.op, Op::View { .. }) {
-        return None;
-    }
+    let mut order = match seen.op {
+        Op::View { .. } => None,
+        Op::Permute { dims } => Some(dims.clone()),
+        _ => return None,
+    };
     loop {
         let node = seen.defined_by(x)?;
-        if !matches!(node.op, Op::View { .. }) {
-            return None;
+        match (&node.op, &mut order) {
+            (Op::View { .. }, None) => {}
+            (Op::Permute { dims }, Some(order)) => {
+                order.iter_mut().for_each(|d| *d = dims[*d]);
+            }
+            _ => return None,
         }
         x = node.inputs[0];
-        if seen.same_type(x) {
+        let in_order = |order: &Vec<usize>| order.iter().copied().eq(0..order.len());
+        if order.as_ref().is_none_or(in_order) && seen.same_type(x) {
             return Some(x);
         }
     }

@@ -61,6 +61,11 @@ impl Frame<'_> {
         number(self.moved(scatter.index, stride, &scatter.extent))
     }
 
+    /// The place of every element of a tile.
+    pub fn place_of_each(&self, scatter: &NestScatter) -> Tile {
+        self.moved(scatter.index, &Expr::ONE, &scatter.extent)
+    }
+
     /// Whether an index that was written differs within the tile.
     pub fn has_places(&self, index: Node) -> bool {
         self.get(index).shape().iter().any(|&extent| extent > 1)
