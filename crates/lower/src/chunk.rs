@@ -4,13 +4,13 @@
 //! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it; where threads hold accumulators of their own, twice ([`crate::online`]).
 
 use oxyfuel_base::Expr;
-use oxyfuel_kernel::builder::{KernelBuilder, Tile};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, Order, ReduceOp};
 use oxyfuel_plan::TargetDesc;
 
 use crate::nest::{Dims, Nest, NestOp, Node};
 use crate::online::Online;
-use crate::rows::{Blocks, Frame};
+use crate::rows::{Blocks, Frame, depends_on_reduction};
 use crate::size::Params;
 use crate::tile::Tiling;
 
@@ -102,6 +102,59 @@ pub fn emit_chunked(
                 }
                 Vec::new()
             });
+        }
+    });
+}
+
+/// Adds the phase that reduces each part of a cut reduction, as [`crate::rows::emit_partial`] does, where a part is longer than what registers hold: each is walked in chunks of `step` along the dim that is cut.
+pub fn emit_partial(
+    k: &KernelBuilder,
+    params: &Params,
+    nest: &Nest,
+    tiling: &Tiling,
+    step: i64,
+    workspaces: &[(Node, Mem)],
+) {
+    let blocks = Blocks::new(nest, tiling, Dims::default());
+    let cut = nest.reduced.iter().next().unwrap_or(0);
+    let parts = blocks.count[cut].clone();
+    let sums: Vec<(Node, ReduceOp, Node)> = (0..nest.values.len())
+        .filter_map(|node| match nest.values[node].op {
+            NestOp::Reduce(f, operand) => Some((node, f, operand)),
+            _ => None,
+        })
+        .collect();
+    k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
+        let mut outer = Frame::new(k, params, nest, tiling, &blocks);
+        outer.cut = Some(cut);
+        for node in 0..nest.values.len() {
+            if is_small(nest, node) && !depends_on_reduction(nest, node) {
+                outer.value(node);
+            }
+        }
+        let (begin, end) = outer.range(cut);
+        let first = outer.at_chunk(cut, &begin, step);
+        let inits = sums
+            .iter()
+            .map(|&(_, f, operand)| first.identity_tile(f, operand))
+            .collect();
+        let totals = k.for_range_vec(&begin, &end, step, inits, |_, at, carried| {
+            let mut inner = outer.at_chunk(cut, &at, step);
+            needed(nest, sums.iter().map(|s| s.2))
+                .into_iter()
+                .for_each(|node| inner.value(node));
+            sums.iter()
+                .zip(carried)
+                .map(|(&(_, f, operand), acc)| {
+                    combine(f, &acc, &inner.chunk_operand(f, operand, cut))
+                })
+                .collect()
+        });
+        for (&(node, f, _), total) in sums.iter().zip(totals) {
+            outer.give(node, first.reduce_tile(f, total));
+        }
+        for (node, mem) in workspaces {
+            outer.store_partial(*node, mem, &parts, cut);
         }
     });
 }

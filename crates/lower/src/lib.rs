@@ -405,9 +405,18 @@ fn loops(
                 split::emit_split(&k, &params, nest, (parts, "partial"), first, finish)?;
             }
             Strategy::SplitReduction { parts } if split::applies(nest) => {
-                let (tiling, parts) = split::cut(nest, tiling, i64::from(parts));
+                let (mut tiling, mut parts) = split::cut(nest, tiling, i64::from(parts));
+                let step = tile::step_of_part(nest, target, &tiling);
+                if let Some(step) = step {
+                    (tiling, parts) = split::whole_steps(nest, tiling, step);
+                }
                 let first = |workspaces: &[(nest::Node, Mem)]| {
-                    rows::emit_partial(&k, &params, nest, &tiling, workspaces);
+                    match step {
+                        Some(step) => {
+                            chunk::emit_partial(&k, &params, nest, &tiling, step, workspaces);
+                        }
+                        None => rows::emit_partial(&k, &params, nest, &tiling, workspaces),
+                    }
                     Ok(())
                 };
                 split::emit_split(&k, &params, nest, (parts, "partial"), first, finish)?;

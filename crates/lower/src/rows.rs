@@ -332,7 +332,7 @@ pub struct Frame<'a> {
     left: Vec<Option<Tile>>,
     values: Vec<Option<Tile>>,
     /// The reduced dim that may end inside the tile.
-    cut: Option<usize>,
+    pub cut: Option<usize>,
 }
 
 impl<'a> Frame<'a> {

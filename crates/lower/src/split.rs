@@ -189,6 +189,14 @@ pub fn cut(nest: &Nest, mut tiling: Tiling, parts: i64) -> (Tiling, i64) {
     (tiling, parts)
 }
 
+/// The same with parts that are whole steps: one that were not would reach into the next.
+pub fn whole_steps(nest: &Nest, mut tiling: Tiling, step: i64) -> (Tiling, i64) {
+    let cut = nest.reduced.iter().next().unwrap_or(0);
+    tiling.block[cut] = ceil_div(tiling.block[cut], step) * step;
+    let parts = ceil_div(nest.guess(cut).max(1), tiling.block[cut]);
+    (tiling, parts)
+}
+
 /// The tiling in which a block of threads has a part in its registers, beside what it stores of it; and how many parts there are.
 pub fn small_parts(nest: &Nest, mut tiling: Tiling) -> (Tiling, i64) {
     /// Elements of a part: some values of each are held at a time.

@@ -215,6 +215,15 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
     Some((tiling, along))
 }
 
+/// The chunks in which a part of a cut reduction is walked that registers do not hold.
+pub fn step_of_part(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<i64> {
+    let elements: i64 = tiling.block.iter().product();
+    let cut = nest.reduced.iter().next()?;
+    let part = tiling.block[cut].max(1);
+    let step = (SIMT_CHUNK / (elements / part).max(1)).max(1);
+    (!target.tiles_spill && elements > SIMT_CHUNK && part > step).then_some(step)
+}
+
 /// The dims along which indices of whole rows differ.
 fn looked_up(nest: &Nest) -> Dims {
     let last = nest.rank() - 1;

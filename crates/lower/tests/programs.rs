@@ -269,6 +269,14 @@ fn a_cut_reduction() {
         "graph @f(%x: f32[100003] cpu) {\n  %s: f32[] = sum %x, dims=[0], keepdim=false\n  %y: f32[] = sqrt %s\n  return %y\n}",
         1e-4,
     );
+    let walked = "graph @f(%x: f32[1000003] cpu, %y: f32[40001, 33] cpu) {
+  %a: f32[1000003] = abs %x
+  %s: f32[] = sum %a, dims=[0], keepdim=false
+  %m: f32[] = amax %x, dims=[0], keepdim=false
+  %c: f32[33] = sum %y, dims=[0], keepdim=false
+  return %s, %m, %c
+}";
+    agree(walked, &gpu(), 1e-4);
 }
 
 #[test]

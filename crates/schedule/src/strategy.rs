@@ -5,8 +5,8 @@ use oxyfuel_plan::TargetDesc;
 
 use crate::group::{Group, GroupKind, Strategy};
 
-/// Elements of a part of a cut reduction where tiles live in registers.
-const REGISTER_PART: i64 = 8192;
+/// Elements of a part of a cut reduction where tiles live in registers: four tiles, so that a block of threads is worth its start.
+const REGISTER_PART: i64 = 4 * 8192;
 
 /// Ways to run a group on a machine, best first.
 pub(crate) fn strategies(
@@ -41,7 +41,6 @@ pub(crate) fn strategies(
             }
             let mut parts = (4 * workers).min(depth / 1024).max(2);
             if !target.tiles_spill {
-                // A part must fit into registers.
                 parts = parts.max(depth / REGISTER_PART);
             }
             vec![
