@@ -127,6 +127,7 @@ pub fn emit_partial(
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
         let mut outer = Frame::new(k, params, nest, tiling, &blocks);
         outer.cut = Some(cut);
+        outer.streams = true;
         for node in 0..nest.values.len() {
             if is_small(nest, node) && !depends_on_reduction(nest, node) {
                 outer.value(node);

@@ -333,6 +333,8 @@ pub struct Frame<'a> {
     values: Vec<Option<Tile>>,
     /// The reduced dim that may end inside the tile.
     pub cut: Option<usize>,
+    /// What is read along all dims is read once: it needs no place in the first cache.
+    pub streams: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -404,6 +406,7 @@ impl<'a> Frame<'a> {
             left,
             values: vec![None; nest.values.len()],
             cut: None,
+            streams: false,
         }
     }
 
@@ -507,7 +510,11 @@ impl<'a> Frame<'a> {
         let NestValue { op, dtype, support } = &self.nest.values[node];
         let k = self.k;
         let tile = match op {
-            NestOp::Load(window) => k.load(self.window(self.mem(window), window, *support, None)),
+            NestOp::Load(window) => {
+                let read = self.window(self.mem(window), window, *support, None);
+                let once = self.streams && *support == Dims::all(self.nest.rank());
+                k.load(if once { read.streaming() } else { read })
+            }
             NestOp::LoadAt {
                 window,
                 index,
