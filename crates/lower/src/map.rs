@@ -42,7 +42,7 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     }
     let lanes = target.lanes(widest);
     let (geometry, spread) = if target.is_simt() {
-        let vector = (16 / narrowest_access.max(1)).clamp(1, 16);
+        let vector = (16 / narrowest_access.max(1)).clamp(1, 8);
         let vector = neighbours(&program, &largest, vector);
         let rows = rows_of_warps(&program, &largest, target, vector);
         let (mut geometry, spread) = simt(&largest, target, vector, rows);

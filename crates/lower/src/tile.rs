@@ -29,8 +29,6 @@ impl Tiling {
 const SIMT_TILE: i64 = 4096;
 /// The same where nothing is read again along other dims, and small blocks of threads keep memory busier.
 const SIMT_FLAT: i64 = 1024;
-/// The same where elements of one byte are read: a thread has sixteen of them at a time.
-const SIMT_BYTES: i64 = 4096;
 /// Elements of a tile of loops.
 const LOOP_TILE: i64 = 8192;
 /// Elements of a tile of rows that several passes walk over.
@@ -79,11 +77,7 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
     let mut budget = if target.is_simt() && is_flat(nest) {
-        if reads_bytes(nest) {
-            SIMT_BYTES
-        } else {
-            SIMT_FLAT
-        }
+        SIMT_FLAT
     } else if target.is_simt() {
         SIMT_TILE
     } else {
@@ -146,17 +140,6 @@ fn is_flat(nest: &Nest) -> bool {
     };
     let short = last == 0 || nest.guess(last) * 4 <= SIMT_FLAT;
     short && !nest.has_reduction() && !nest.values.iter().any(again)
-}
-
-/// Whether numbers of one byte are read.
-fn reads_bytes(nest: &Nest) -> bool {
-    nest.values.iter().any(|value| match &value.op {
-        NestOp::Load(window) => {
-            let dtype = nest.buffers[window.buffer].dtype;
-            dtype.size() == 1 && !dtype.is_bool()
-        }
-        _ => false,
-    })
 }
 
 /// The two dims of equal square blocks of which some buffer is read both ways round.

@@ -16,11 +16,14 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
 
   tar xf oxyfuel-gpu.tar
   oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python, and torch for its door
-  oxyfuel-gpu/gpu-bench [FILTER] [--quick] [--json FILE]    speed beside torch: needs torch too
+  oxyfuel-gpu/gpu-bench [FILTER …] [--quick] [--json FILE]  speed beside torch: needs torch too
   python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
                                                             whole models in the torch door beside eager and Inductor
   python3 oxyfuel-gpu/torch/gpu_custom.py [FILTER] [--json FILE]
                                                             kernels of a user's inside and outside of compiled graphs
+  python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--processes N] [--json FILE]
+                                                            first calls, cold and with a warm cache, beside torch's own
+  python3 oxyfuel-gpu/torch/gpu_host.py [--json FILE]       what the host pays for a call, beside the driver's own launches
   oxyfuel-gpu/gpu-ops   [FILTER] [--shards N] [--shard I]   a slice of PyTorch's operator database in the torch door
 
 All close with 'N passed, N failed'.
@@ -51,6 +54,19 @@ const COPIED: &[(&str, &str, bool)] = &[
     ),
     ("bench/engines/gpu_models.py", "torch/gpu_models.py", false),
     ("bench/engines/gpu_custom.py", "torch/gpu_custom.py", false),
+    ("bench/engines/gpu_start.py", "torch/gpu_start.py", false),
+    ("bench/engines/gpu_host.py", "torch/gpu_host.py", false),
+    (
+        "bench/engines/torch_start.py",
+        "torch/torch_start.py",
+        false,
+    ),
+    ("bench/engines/torch_door.py", "torch/torch_door.py", false),
+    (
+        "bench/engines/torch_nothing.py",
+        "torch/torch_nothing.py",
+        false,
+    ),
     ("tests/gpu/gpu-ops", "gpu-ops", true),
     ("python/tests/judge", "torch/judge", false),
     ("tests/gpu/torch-tests.py", "torch/torch-tests.py", false),
