@@ -1,4 +1,4 @@
-//! `links`: every relative link in a Markdown page leads to something.
+//! `links`: every relative link in a Markdown page leads to something, and no page has the marks of a merge that was not finished.
 
 use crate::args::Args;
 use crate::{Outcome, process, workspace};
@@ -8,7 +8,8 @@ use std::process::Command;
 pub const HELP: &str = "\
 usage: cargo xtask links
 
-Checks that every relative link in the Markdown pages of the repository leads to a file or folder.
+Checks that every relative link in the Markdown pages of the repository leads to a file or folder,
+and that no page holds the marks of a merge that was not finished.
 ";
 
 pub fn run(args: &[String]) -> Outcome {
@@ -35,6 +36,10 @@ pub fn check() -> Outcome {
             continue;
         };
         count += 1;
+        for line in unmerged(&text) {
+            eprintln!("links: {page}:{line}: a merge was not finished here");
+            broken += 1;
+        }
         let folder = Path::new(page).parent().unwrap_or(Path::new(""));
         for (line, target) in links(&text) {
             if !root.join(folder).join(target).exists() {
@@ -48,9 +53,16 @@ pub fn check() -> Outcome {
             println!("links: {count} pages, every link leads somewhere");
             Ok(())
         }
-        1 => Err("1 link leads nowhere".to_owned()),
-        n => Err(format!("{n} links lead nowhere")),
+        1 => Err("1 line to mend".to_owned()),
+        n => Err(format!("{n} lines to mend")),
     }
+}
+
+/// Lines (from 1) that git writes where both sides changed the same.
+fn unmerged(text: &str) -> impl Iterator<Item = usize> {
+    let marked = |line: &str| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ");
+    let lines = text.lines().enumerate();
+    lines.filter_map(move |(at, line)| marked(line).then_some(at + 1))
 }
 
 /// The targets of relative links outside code blocks, with their lines (from 1) and without fragments.
@@ -80,6 +92,13 @@ fn links(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_merges_that_were_not_finished() {
+        let text = "a\n<<<<<<< HEAD\nb\n=======\nc\n>>>>>>> 12ab\n";
+        assert_eq!(unmerged(text).collect::<Vec<_>>(), [2, 6]);
+        assert_eq!(unmerged("a\n=======\n").count(), 0);
+    }
 
     #[test]
     fn finds_relative_links_alone() {
