@@ -288,7 +288,7 @@ def check_hits(name, engine, counters):
         raise SystemExit(f"{engine} on {name} did not find everything in its cache: {counters}")
 
 
-def start_line(name, runs, base, bar, share):
+def start_line(name, runs, base, bar, share=SHARE):
     """What the runs of a model say; differences and shares are those of runs of one turn.
 
     The bar is about the call itself (`above`). Less a steady call (`above_starting`) stands beside it, because the engines compute different things in

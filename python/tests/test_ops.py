@@ -167,3 +167,15 @@ def test_a_draw_of_a_size_that_the_graph_does_not_say_stays() -> None:
     double.meta.pop("val")
     rewrite(gm, 1, own_random=True)
     assert gm(torch.zeros(3, 4))[0].shape == (6,)
+
+
+@pytest.mark.parametrize("left, right", [(torch.int8, torch.int8), (torch.uint8, torch.int8)])
+@pytest.mark.parametrize("m, k, n", [(33, 40, 24), (128, 256, 72)])
+def test_products_of_bytes(left, right, m, k, n):
+    """`_int_mm` is ours where products are: sums of bytes in i32, eager's to the bit."""
+    a = torch.randint(0, 127, (m, k), dtype=left) if left == torch.uint8 else torch.randint(-128, 128, (m, k), dtype=left)
+    b = torch.randint(-128, 128, (k, n), dtype=right)
+    want = a.int() @ b.int()
+    compiled = torch.compile(lambda a, b: torch._int_mm(a, b) + 1, backend="oxyfuel", dynamic=False, options={"contractions": "own", "fallback": "error"})
+    assert torch.equal(compiled(a, b), want + 1)
+    assert torch.equal(torch.compile(lambda a, b: torch._int_mm(a, b), backend="oxyfuel", dynamic=False)(a, b), want)
