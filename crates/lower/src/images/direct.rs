@@ -58,7 +58,7 @@ impl Blocking {
     }
 
     fn instances(&self, images: &Images) -> i64 {
-        images.images / self.images * (self.groups / self.band) * (images.panels() / self.across)
+        images.images / self.images * (self.groups / self.band) * (images.part / self.across)
     }
 
     #[expect(
@@ -101,7 +101,7 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
     let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
     let mut best = (f64::INFINITY, blocking.clone());
     for (together, band) in parts(images.images, blocking.groups) {
-        for across in divisors(images.panels()) {
+        for across in divisors(images.part) {
             let shape = Blocking {
                 images: together,
                 band,
@@ -181,21 +181,22 @@ pub fn direct(
         &spread,
         &[blocking.rows * blocking.together, images.width],
     );
-    let panels = panels(&k, &spread, &params, images);
-    let work = Work {
-        nest: &nest,
-        params: &params,
-        images,
-        panels: &panels,
-        blocking: &blocking,
-        merged,
-    };
     let grid = [
-        images.panels() / blocking.across,
+        images.part / blocking.across,
         blocking.groups / blocking.band,
         images.images / blocking.images,
     ];
-    k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
+    panels(&k, &spread, &params, images, |k, panels| {
+        let work = Work {
+            nest: &nest,
+            params: &params,
+            images,
+            panels,
+            blocking: &blocking,
+            merged,
+        };
+        k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
+    });
     k.finish()
 }
 
@@ -208,7 +209,7 @@ impl Work<'_> {
         let blocks = blocking.images * blocking.band * blocking.blocks;
         let all = pieces(images);
         let sums = (all.len() > 1).then(|| panel(blocks * rows * images.width));
-        let panel = k.program_id(0) * blocking.across;
+        let panel = self.panels.number(&(k.program_id(0) * blocking.across));
         let group = k.program_id(1) * blocking.band;
         let image = k.program_id(2) * blocking.images;
         let first = &group * (blocking.together * images.lines.stride) - images.lines.padding;

@@ -136,17 +136,20 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     at_points >= all / AT_POINTS && at_points > 0 && all / packed.max(1) >= WORTH_PACKING
 }
 
-/// Bytes of the panels that are made of a convolution's weight at every call.
+/// Bytes of the panels that are made at once of a convolution's weight at every call.
 pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
     let (width, winograd) = panels(graph, node, target)?;
-    let weight = sizes(graph, node.inputs[1])?;
-    let positions = match winograd {
-        true => POINTS * POINTS,
-        false => weight[2] * weight[3],
+    let (x, weight) = (sizes(graph, node.inputs[0])?, sizes(graph, node.inputs[1])?);
+    let how = ConvPanels {
+        how: Convolution::of(&node.op)?,
+        kernel: [weight[2], weight[3]],
+        n: weight[0],
+        winograd,
     };
-    let columns = ceil_div(weight[0], width) * width;
-    let size = graph.ty(node.out()).dtype.size() as i64;
-    Some((columns * size).saturating_mul(weight[1] * positions))
+    let dtype = graph.ty(node.out()).dtype;
+    let bytes = shape::panel_bytes(&how, weight[1], width, dtype);
+    let part = shape::part(ceil_div(how.n, width), bytes, x[0]);
+    Some(bytes.saturating_mul(part))
 }
 
 /// Whether a node is a convolution with a weight as it is, or with the panels of this machine's kernel, which lie as they were written: an input, one panel behind the other.

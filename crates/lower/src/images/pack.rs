@@ -25,17 +25,28 @@ const TOGETHER: i64 = 16;
 /// Where panels are read.
 pub struct Panels {
     pub mem: Mem,
+    /// Where the first panel of all is, or would be.
     pub base: i64,
+    /// The first one of this part.
+    pub first: i64,
 }
 
-/// The panels of a convolution; where the weight is given as it is, after a phase that makes them.
-pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Images) -> Panels {
+/// Calls `read` with the panels of a convolution; where the weight is given as it is, once for each part of them, after a phase that makes it.
+pub fn panels(
+    k: &KernelBuilder,
+    spread: &Spread,
+    params: &Params,
+    images: &Images,
+    read: impl Fn(&KernelBuilder, &Panels),
+) {
     let weight = &params.mems[images.weight];
     let Some(steps) = images.whole else {
-        return Panels {
+        let panels = Panels {
             mem: weight.clone(),
             base: images.weight_base,
+            first: 0,
         };
+        return read(k, &panels);
     };
     let few = divisors(images.channels).take_while(|&part| part <= TOGETHER);
     let pack = Pack {
@@ -44,8 +55,8 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         steps,
         block: few.last().unwrap_or(1),
     };
-    let length = images.panels() * images.deep() * images.width;
-    let panels = k
+    let length = images.part * images.deep() * images.width;
+    let mem = k
         .buffer(
             "panels",
             images.dtype,
@@ -54,11 +65,25 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         )
         .aligned(64);
     lay_out(k, spread, &[pack.block, images.width]);
-    let grid = [images.channels / pack.block, images.panels()];
-    k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
-    Panels {
-        mem: panels,
-        base: 0,
+    for number in 0..images.panels() / images.part {
+        let panels = Panels {
+            mem: mem.clone(),
+            base: -number * length,
+            first: number * images.part,
+        };
+        let grid = [images.channels / pack.block, images.part];
+        k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
+        read(k, &panels);
+    }
+}
+
+impl Panels {
+    /// The number of a panel of this part among all.
+    pub fn number(&self, of_part: &Tile) -> Tile {
+        match self.first {
+            0 => of_part.clone(),
+            first => of_part + first,
+        }
     }
 }
 
@@ -97,13 +122,13 @@ impl Pack<'_> {
         dense && self.positions() > 1 && self.block == TOGETHER && self.images.dtype == DType::F32
     }
 
-    fn instance(&self, k: &KernelBuilder, panels: &Mem) {
+    fn instance(&self, k: &KernelBuilder, panels: &Panels) {
         let images = self.images;
-        let (block, panel) = (k.program_id(0), k.program_id(1));
+        let (block, panel) = (k.program_id(0), panels.number(&k.program_id(1)));
         let [across, channel, down, along] = self.steps;
         let first =
             &panel * (images.width * across) + &block * (self.block * channel) + images.weight_base;
-        let home = (&panel * images.deep() + &block * self.block) * images.width;
+        let home = (&panel * images.deep() + &block * self.block) * images.width + panels.base;
         let where_it_lies = |left| Source {
             mem: self.weight,
             first: first.clone(),
@@ -152,7 +177,7 @@ impl Pack<'_> {
         turned
     }
 
-    fn write(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Mem, home: &Tile) {
+    fn write(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Panels, home: &Tile) {
         if self.images.winograd {
             return self.write_points(k, source, panels, home);
         }
@@ -169,7 +194,7 @@ impl Pack<'_> {
     }
 
     /// `G w Gᵀ` of every kernel.
-    fn write_points(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Mem, home: &Tile) {
+    fn write_points(&self, k: &KernelBuilder, source: &Source<'_>, panels: &Panels, home: &Tile) {
         let [_, _, down, along] = source.steps;
         let points = |[first, middle, last]: [&Tile; 3]| {
             let ends = first + last;
@@ -205,8 +230,8 @@ impl Pack<'_> {
         })
     }
 
-    fn store(&self, k: &KernelBuilder, panels: &Mem, home: &Tile, number: Tile, tile: &Tile) {
+    fn store(&self, k: &KernelBuilder, panels: &Panels, home: &Tile, number: Tile, tile: &Tile) {
         let position = number * (self.images.channels * self.images.width);
-        k.store(panels.at(home + position).shape(self.shape()), tile);
+        k.store(panels.mem.at(home + position).shape(self.shape()), tile);
     }
 }

@@ -6,6 +6,7 @@ use oxyfuel_graph::{Graph, Node, ValueId};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::Placements;
 
+use super::divisors;
 use crate::blocked::columns;
 use crate::build::{checked, constant};
 use crate::tile::ceil_div;
@@ -43,6 +44,23 @@ pub struct Images {
     pub weight: usize,
     pub weight_base: i64,
     pub whole: Option<[i64; 4]>,
+    /// Panels that there are at once: all, or equal parts of them, one after another.
+    pub part: i64,
+}
+
+/// Bytes of panels that are made at once for each image: what a program holds grows with its images, and parts of panels are read by more instances than all would be.
+const AT_ONCE: i64 = 4 << 20;
+
+/// How many of so many panels are made at once.
+pub fn part(panels: i64, bytes: i64, images: i64) -> i64 {
+    let fits = |part: &i64| part.saturating_mul(bytes) <= images.saturating_mul(AT_ONCE);
+    divisors(panels).filter(fits).last().unwrap_or(1)
+}
+
+/// Bytes of a panel.
+pub fn panel_bytes(how: &ConvPanels, channels: i64, width: i64, dtype: DType) -> i64 {
+    let deep = channels.saturating_mul(how.positions());
+    deep.saturating_mul(width * dtype.size() as i64)
 }
 
 impl Images {
@@ -75,6 +93,11 @@ impl Images {
             Some(_) => columns(how.n, i64::from(target.lanes(dtype.size() as u32))),
             None => shape(node.inputs[1])?[2],
         };
+        let bytes = panel_bytes(&how, of_x[3], width, dtype);
+        let part = match whole {
+            Some(_) => part(ceil_div(how.n, width), bytes, of_x[0]),
+            None => ceil_div(how.n, width),
+        };
         let axis = |d: usize| Axis {
             size: of_x[d + 1],
             out: of_out[d + 1],
@@ -99,6 +122,7 @@ impl Images {
             channel_step: strides[3],
             weight,
             weight_base,
+            part,
             whole,
         })
     }

@@ -102,7 +102,7 @@ impl Blocking {
     }
 
     fn instances(&self, images: &Images) -> i64 {
-        images.images / self.images * (self.high / self.band) * (images.panels() / self.across)
+        images.images / self.images * (self.high / self.band) * (images.part / self.across)
     }
 
     fn elements(&self, images: &Images) -> i64 {
@@ -137,7 +137,7 @@ fn choose(images: &Images, target: &TargetDesc) -> Blocking {
     let room = i64::try_from(target.l2_bytes / 4 * 3).unwrap_or(i64::MAX);
     let mut best: Option<(f64, Blocking)> = None;
     for (together, band) in parts(images.images, high) {
-        for (across, passes) in divisors(images.panels()).flat_map(|n| [(n, 1), (n, POINTS)]) {
+        for (across, passes) in divisors(images.part).flat_map(|n| [(n, 1), (n, POINTS)]) {
             let tiles = together * band * wide;
             let shape = Blocking {
                 high,
@@ -212,20 +212,21 @@ pub fn winograd(
     ] {
         lay_out(&k, &spread, &shape);
     }
-    let panels = panels(&k, &spread, &params, images);
-    let work = Work {
-        nest,
-        params: &params,
-        images,
-        panels: &panels,
-        blocking: &blocking,
-    };
     let grid = [
-        images.panels() / blocking.across,
+        images.part / blocking.across,
         blocking.high / blocking.band,
         images.images / blocking.images,
     ];
-    k.phase(grid.map(Expr::constant), |k| work.instance(k, &lines));
+    panels(&k, &spread, &params, images, |k, panels| {
+        let work = Work {
+            nest,
+            params: &params,
+            images,
+            panels,
+            blocking: &blocking,
+        };
+        k.phase(grid.map(Expr::constant), |k| work.instance(k, &lines));
+    });
     k.finish()
 }
 
@@ -238,7 +239,7 @@ impl Work<'_> {
             a: panel(ALL / blocking.passes * blocking.padded() * blocking.pitch(images)),
             m: panel(blocking.kept() * blocking.products(images)),
             y: panel(4 * blocking.wide * images.width),
-            panel: k.program_id(0) * blocking.across,
+            panel: self.panels.number(&(k.program_id(0) * blocking.across)),
             band: k.program_id(1) * blocking.band,
             image: k.program_id(2) * blocking.images,
         };
