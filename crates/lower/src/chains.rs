@@ -11,8 +11,7 @@
 //!   phase 1     a block for each element that has a number: 0, 2, 5    1, 4    3
 //! ```
 //!
-//! The comparisons are the square of the elements, but there are no others than those in registers: 4,096 elements take less time than one of them whose row is read, added and written. One place that has all of the elements is walked by one
-//! block alone.
+//! The comparisons are the square of the elements, on registers, which is why there is a most of them. One place that has all of the elements is walked by one block alone.
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};

@@ -4,7 +4,7 @@
 //! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it; where threads hold accumulators of their own, twice ([`crate::online`]).
 
 use oxyfuel_base::Expr;
-use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::builder::{IntoIndex, KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, Order, ReduceOp};
 use oxyfuel_plan::TargetDesc;
 
@@ -61,26 +61,11 @@ pub fn emit_chunked(
             if sums.is_empty() {
                 continue;
             }
-            let inits = sums
-                .iter()
-                .map(|&(_, f, operand)| outer.identity_tile(f, operand))
-                .collect();
             let step = tiling.block[along];
             let end = params.sizes.index(&nest.dims[along]);
-            let totals = k.for_range_vec(0, end, step, inits, |_, at, carried| {
-                let mut inner = outer.at_chunk(along, &at, step);
-                needed(nest, sums.iter().map(|s| s.2))
-                    .into_iter()
-                    .for_each(|node| inner.value(node));
-                sums.iter()
-                    .zip(carried)
-                    .map(|(&(_, f, operand), acc)| {
-                        combine(f, &acc, &inner.chunk_operand(f, operand, along))
-                    })
-                    .collect()
-            });
-            for (&(node, f, _), total) in sums.iter().zip(totals) {
-                outer.give(node, outer.reduce_tile(f, total));
+            let walked = Walked { along, step };
+            for (node, total) in walked.totals(k, nest, [&outer, &outer], (0, end), &sums) {
+                outer.give(node, total);
             }
         }
         let (small, big): (Vec<_>, Vec<_>) = nest
@@ -135,29 +120,53 @@ pub fn emit_partial(
         }
         let (begin, end) = outer.range(cut);
         let first = outer.at_chunk(cut, &begin, step);
+        let walked = Walked { along: cut, step };
+        for (node, total) in walked.totals(k, nest, [&outer, &first], (&begin, &end), &sums) {
+            outer.give(node, total);
+        }
+        for (node, mem) in workspaces {
+            outer.store_partial(*node, mem, &parts, cut);
+        }
+    });
+}
+
+/// A dim that is walked in steps of so many coordinates.
+struct Walked {
+    along: usize,
+    step: i64,
+}
+
+impl Walked {
+    /// The results of reductions from one coordinate to another: every chunk is combined into accumulators of its shape, which `first` has, and those are reduced at the end.
+    fn totals(
+        &self,
+        k: &KernelBuilder,
+        nest: &Nest,
+        [outer, first]: [&Frame<'_>; 2],
+        (begin, end): (impl IntoIndex, impl IntoIndex),
+        sums: &[(Node, ReduceOp, Node)],
+    ) -> Vec<(Node, Tile)> {
         let inits = sums
             .iter()
             .map(|&(_, f, operand)| first.identity_tile(f, operand))
             .collect();
-        let totals = k.for_range_vec(&begin, &end, step, inits, |_, at, carried| {
-            let mut inner = outer.at_chunk(cut, &at, step);
+        let totals = k.for_range_vec(begin, end, self.step, inits, |_, at, carried| {
+            let mut inner = outer.at_chunk(self.along, &at, self.step);
             needed(nest, sums.iter().map(|s| s.2))
                 .into_iter()
                 .for_each(|node| inner.value(node));
             sums.iter()
                 .zip(carried)
                 .map(|(&(_, f, operand), acc)| {
-                    combine(f, &acc, &inner.chunk_operand(f, operand, cut))
+                    combine(f, &acc, &inner.chunk_operand(f, operand, self.along))
                 })
                 .collect()
         });
-        for (&(node, f, _), total) in sums.iter().zip(totals) {
-            outer.give(node, first.reduce_tile(f, total));
-        }
-        for (node, mem) in workspaces {
-            outer.store_partial(*node, mem, &parts, cut);
-        }
-    });
+        let results = sums.iter().zip(totals);
+        results
+            .map(|(&(node, f, _), total)| (node, first.reduce_tile(f, total)))
+            .collect()
+    }
 }
 
 /// Whether a value is the same for the whole row.

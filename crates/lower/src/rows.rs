@@ -82,7 +82,7 @@ impl Pair {
 
 /// Adds the phase that reduces each part of a cut reduction: results of part `p` go to element `kept * parts + p` of a workspace each. Stores that lie along the parts are made here.
 ///
-/// The outermost reduced dim is cut by `tiling`. Returns the number of parts.
+/// The outermost reduced dim is cut by `tiling`.
 pub fn emit_partial(
     k: &KernelBuilder,
     params: &Params,

@@ -33,7 +33,10 @@ pub fn stores_on_the_way(nest: &Nest) -> bool {
         .partition(|store| nest.is_small_store(store));
     let columns = nest.rank() > 0 && !nest.reduced.contains(nest.rank() - 1);
     let fixed = nest.dims.iter().all(|extent| extent.as_const().is_some());
+    // A second reduced dim would lie whole inside a part, however long it is.
+    let one = nest.reduced.iter().count() == 1;
     columns
+        && one
         && fixed
         && is_flat(nest)
         && !small.is_empty()

@@ -40,11 +40,7 @@ pub(crate) fn pack(
     let mut all = graph.nodes.values();
     let images =
         all.all(|node| !matches!(node.op, Op::Convolution { .. }) || image(node).is_some());
-    let mut pack = Pack {
-        graph,
-        rebuild: Rebuild::new(graph),
-        cut: BTreeMap::new(),
-    };
+    let mut pack = Pack::new(graph);
     for (id, node) in graph.nodes.iter() {
         pack.rebuild.at(id);
         let out = match (&node.op, &node.inputs[..]) {
@@ -71,11 +67,7 @@ pub(crate) fn pack(
 
 /// Convolutions of images with channels last, whose weights are brought into panels at every call: those for which `winograd` says whether the panels are of points.
 pub fn pack_at_calls(graph: &Graph, winograd: Reads<'_, bool>) -> Result<Graph> {
-    let mut pack = Pack {
-        graph,
-        rebuild: Rebuild::new(graph),
-        cut: BTreeMap::new(),
-    };
+    let mut pack = Pack::new(graph);
     for (id, node) in graph.nodes.iter() {
         pack.rebuild.at(id);
         let out = match node.op {
@@ -97,7 +89,15 @@ struct Pack<'a> {
     cut: BTreeMap<(ValueId, i64, bool), ValueId>,
 }
 
-impl Pack<'_> {
+impl<'a> Pack<'a> {
+    fn new(graph: &'a Graph) -> Self {
+        Self {
+            graph,
+            rebuild: Rebuild::new(graph),
+            cut: BTreeMap::new(),
+        }
+    }
+
     /// The result of a node; without one, the node as it is.
     fn put(&mut self, id: NodeId, node: &Node, out: Option<Result<ValueId>>) -> Result<()> {
         let Some(out) = out else {
