@@ -262,6 +262,8 @@ pub struct PtxModule {
     pub shared_bytes: u32,
     /// Blocks to launch when the phase is persistent; 0: the whole grid.
     pub persistent_blocks: Vec<u32>,
+    /// Whether every thread waits for the grids before it ahead of its first access: then blocks may be placed while those end.
+    pub dependent: bool,
     /// Tensor maps that the host builds before the launch, in parameter order.
     pub tensor_maps: Vec<TensorMapSpec>,
 }

@@ -143,6 +143,7 @@ pub(crate) fn emit_phase(
         reads_by_products: false,
     };
     emitter.parameters()?;
+    emitter.wait_for_grids_before();
     let persistent = emitter.instances()?;
     let shared = emitter.shared.finish(target)?;
 
@@ -236,6 +237,16 @@ fn has_budgets(block: &Block) -> bool {
 }
 
 impl Emitter<'_> {
+    /// Lets the next grid be placed as soon as all of this one's blocks are, and waits until the grids before are done and seen: nothing is read or
+    /// written ahead of this. Every thread waits, so that a grid that ended says that all before it did.
+    fn wait_for_grids_before(&mut self) {
+        if self.target.dependent_launch {
+            self.asm
+                .line(format_args!("griddepcontrol.launch_dependents"));
+            self.asm.line(format_args!("griddepcontrol.wait"));
+        }
+    }
+
     fn parameters(&mut self) -> Result<()> {
         let number = self
             .program

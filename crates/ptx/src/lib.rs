@@ -69,6 +69,7 @@ fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<
         cluster: program.geometry.cluster,
         shared_bytes: 0,
         persistent_blocks: Vec::new(),
+        dependent: target.dependent_launch,
         tensor_maps: tensor_maps(program)?,
     };
     for number in 0..program.phases.len() {

@@ -20,6 +20,8 @@ pub struct Target {
     pub fp8: bool,
     /// Sums and products of pairs of bf16.
     pub bf16_pairs: bool,
+    /// A grid may be launched while the one before it ends, and waits in its own code.
+    pub dependent_launch: bool,
     /// Shared memory that one block may use.
     pub shared_bytes: u32,
     /// Registers that a block's threads share.
@@ -49,6 +51,7 @@ pub const TARGETS: &[Target] = &[
         stmatrix: true,
         fp8: true,
         bf16_pairs: true,
+        dependent_launch: true,
         shared_bytes: 232_448,
         registers: 65_536,
     },
@@ -59,6 +62,7 @@ pub const TARGETS: &[Target] = &[
         stmatrix: true,
         fp8: true,
         bf16_pairs: true,
+        dependent_launch: true,
         shared_bytes: 232_448,
         ..AMPERE
     },
@@ -72,6 +76,7 @@ const AMPERE: Target = Target {
     stmatrix: false,
     fp8: false,
     bf16_pairs: false,
+    dependent_launch: false,
     shared_bytes: 166_912,
     registers: 65_536,
 };

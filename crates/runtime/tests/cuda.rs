@@ -109,6 +109,7 @@ fn module(text: &str, entry: &str, threads: u32, tensor_maps: Vec<TensorMapSpec>
         cluster: [1, 1, 1],
         shared_bytes: 0,
         persistent_blocks: vec![0],
+        dependent: false,
         tensor_maps,
     }
 }

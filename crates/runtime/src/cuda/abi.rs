@@ -82,6 +82,17 @@ impl LaunchAttribute {
             value,
         }
     }
+
+    /// Blocks may be placed while the kernel before ends; the code waits for it.
+    pub fn dependent() -> Self {
+        let mut value = [0; 8];
+        value[0] = 1;
+        Self {
+            id: 6,
+            padding: [0; 4],
+            value,
+        }
+    }
 }
 
 /// What a kernel node of a graph launches.

@@ -36,6 +36,8 @@ pub(super) struct State {
     /// Handles that are alive, and what they are.
     pub alive: BTreeMap<usize, &'static str>,
     pub launched: Vec<Work>,
+    /// The attributes of each launch, by their numbers.
+    pub attributes: Vec<Vec<c_int>>,
     pub linked: usize,
     next: usize,
     /// Size and bytes of each block, by its address.
@@ -57,6 +59,7 @@ impl State {
         without: "",
         alive: BTreeMap::new(),
         launched: Vec::new(),
+        attributes: Vec::new(),
         linked: 0,
         next: 0x1000,
         blocks: BTreeMap::new(),
@@ -341,8 +344,12 @@ fakes! {
     cuModuleUnload(module: CuModule) |s| s.end(module.0, "module");
     cuModuleGetFunction(function: *mut CuFunction, module: CuModule, _name: *const c_char) |_s| put(function, CuFunction(module.0));
     cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, _extra: *mut *mut c_void) |s| {
-        // SAFETY: whoever launches says where.
-        let stream = unsafe { (*config).stream };
+        // SAFETY: whoever launches says where, and has as many attributes as counted.
+        let (stream, attributes) = unsafe {
+            let config = &*config;
+            (config.stream, std::slice::from_raw_parts(config.attributes, config.attribute_count as usize))
+        };
+        s.attributes.push(attributes.iter().map(|attribute| attribute.id).collect());
         s.ask(stream, Work { function: function.0 as usize, word: first_word(params) });
         answer::SUCCESS
     };

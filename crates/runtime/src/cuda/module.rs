@@ -174,6 +174,7 @@ pub struct CudaKernel {
     cluster: [u32; 3],
     shared_bytes: u32,
     persistent_blocks: Vec<u32>,
+    dependent: bool,
     module: Arc<Module>,
 }
 
@@ -230,6 +231,7 @@ impl CudaKernel {
             cluster,
             shared_bytes: ptx.shared_bytes,
             persistent_blocks: ptx.persistent_blocks.clone(),
+            dependent: ptx.dependent,
             module: Arc::new(module),
         })
     }
@@ -386,8 +388,12 @@ impl LoadedKernel for CudaKernel {
             *param.ok_or_else(|| err!(InvalidPlan, "a tensor map for no parameter"))? =
                 std::ptr::from_mut(map).cast();
         }
-        let cluster = LaunchAttribute::cluster(self.cluster);
+        let attributes = [
+            LaunchAttribute::dependent(),
+            LaunchAttribute::cluster(self.cluster),
+        ];
         let clustered = self.cluster != [1, 1, 1];
+        let attributes = &attributes[usize::from(!self.dependent)..1 + usize::from(clustered)];
         let device = self.module.context.id;
         let stream = tape::stream(device, launch.stream);
         for (phase, (function, grid)) in self.module.functions.iter().zip(launch.grids).enumerate()
@@ -400,8 +406,8 @@ impl LoadedKernel for CudaKernel {
                 block: [self.threads, 1, 1],
                 shared_bytes: self.shared_bytes,
                 stream: CuStream(stream.0 as *mut c_void),
-                attributes: &cluster,
-                attribute_count: c_uint::from(clustered),
+                attributes: attributes.as_ptr(),
+                attribute_count: attributes.len() as c_uint,
             };
             let launches = &self.module.context.launches;
             launches.note(function.0 as usize, stream);

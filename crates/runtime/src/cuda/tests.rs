@@ -33,6 +33,7 @@ pub(super) fn module(text: &str) -> PtxModule {
         cluster: [1, 1, 1],
         shared_bytes: 0,
         persistent_blocks: vec![0],
+        dependent: false,
         tensor_maps: vec![],
     }
 }
@@ -51,6 +52,24 @@ fn launch(kernel: &CudaKernel, word: u64, stream: Stream) -> Result<()> {
     };
     // SAFETY: nothing is computed.
     unsafe { kernel.launch(&launch) }
+}
+
+#[test]
+fn only_code_that_waits_is_launched_early() {
+    let fake = Fake::new(|_| {});
+    let device = device(&fake);
+    for (dependent, cluster) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+        let ptx = PtxModule {
+            dependent,
+            cluster: [cluster, 1, 1],
+            ..module("a")
+        };
+        let kernel = device.load_ptx(&ptx).unwrap();
+        launch(&kernel, 1, Stream(0)).unwrap();
+    }
+    let (early, cluster) = (6, 4);
+    let expected = [vec![], vec![early], vec![cluster], vec![early, cluster]];
+    assert_eq!(fake.state().attributes, expected);
 }
 
 #[test]
