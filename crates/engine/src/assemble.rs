@@ -59,6 +59,7 @@ pub fn assemble(
                     min_chunk,
                 })
                 .collect(),
+            rounds: mapped.rounds,
             written: mapped.written(),
             provenance: Provenance::default(),
             cost: Cost::NOTHING,

@@ -163,6 +163,7 @@ impl UserKernel {
             written: self.mapped.written(),
             provenance: plan::Provenance::default(),
             cost: plan::Cost::NOTHING,
+            rounds: self.mapped.rounds,
             gemm: None,
             note: self.note.clone(),
         });

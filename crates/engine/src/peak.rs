@@ -234,6 +234,7 @@ fn plan(
             products: Expr::constant(flops),
         },
         written: program.written(),
+        rounds: program.rounds,
         gemm: None,
         note: None,
     });

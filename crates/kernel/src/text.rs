@@ -267,6 +267,9 @@ impl<'p> Printer<'p> {
         for param in &p.params {
             self.param(param);
         }
+        if p.rounds != 1 {
+            self.line(format_args!("rounds {}", p.rounds));
+        }
         for phase in &p.phases {
             self.phase(phase);
         }

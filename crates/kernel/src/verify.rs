@@ -4,7 +4,8 @@
 //! 1. **Parameters** have distinct values and names, which are identifiers, as the program's own; their types follow from their kinds; alignments are powers of two; a tensor map describes a buffer parameter and
 //!    has rank 1 to 5, equal ranks of dims, strides and box, positive boxes of at most 256 along each dim, a last stride of 1, and, under a swizzle, rows no longer than the swizzle's span.
 //! 2. **Symbols** in grids, lengths and tensor maps are bound by scalar parameters, each symbol by one; expressions are valid.
-//! 3. **Phases**: at least one; grids have 1 to 3 axes; `program_id` asks for an axis that exists; bodies yield nothing.
+//! 3. **Phases**: at least one; grids have 1 to 3 axes; `program_id` asks for an axis that exists; bodies yield nothing. Where there are several rounds, instances are handed out in the
+//!    plain order, and the last axis of every grid is a known multiple of them.
 //! 4. **SSA**: every value that is used is defined once, before, in the same block or one around it.
 //! 5. **Types** of results are those of [`Op::infer`](crate::ir::Op::infer).
 //! 6. **Loops and branches**: counter `i64`; starts, carried values, yields and results have the same types; both sides of a branch yield the same.
@@ -21,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use oxyfuel_base::{DType, Expr, Id, Result, Symbol, ensure, err};
 
 use crate::ir::{
-    Block, BufferMode, Form, Geometry, Index, Inst, Mode, Op, ParamKind, Program, Space,
+    Block, BufferMode, Form, Geometry, Index, Inst, Mode, Op, Order, ParamKind, Program, Space,
     TensorMapParam, TileLayout, Type, Val,
 };
 
@@ -81,6 +82,11 @@ fn verify_inner(program: &Program) -> Result<()> {
         InvalidKernel,
         "a program has at least one phase"
     );
+    ensure!(
+        program.rounds >= 1,
+        InvalidKernel,
+        "a program has at least one round"
+    );
     for phase in &program.phases {
         ensure!(
             (1..=3).contains(&phase.grid.len()),
@@ -91,6 +97,16 @@ fn verify_inner(program: &Program) -> Result<()> {
         for extent in &phase.grid {
             verifier.expr(extent)?;
         }
+        let last = phase.grid.last().and_then(Expr::as_const);
+        ensure!(
+            program.rounds == 1
+                || phase.order == Order::Plain
+                    && last.is_some_and(|n| n % i64::from(program.rounds) == 0),
+            InvalidKernel,
+            "a grid of {:?} cannot be cut into {} rounds",
+            phase.grid,
+            program.rounds
+        );
         verifier.grid_rank = phase.grid.len();
         ensure!(
             phase.body.yields.is_empty(),

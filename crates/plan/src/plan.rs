@@ -186,6 +186,8 @@ pub struct Kernel {
     pub program: String,
     pub artefact: Artefact,
     pub phases: Vec<KernelPhase>,
+    /// How often the phases run, one after the other: each time an equal part of their instances, in order.
+    pub rounds: u32,
     /// By parameter: whether it writes the buffer. Parameters that are not listed may write.
     pub written: Vec<bool>,
     pub provenance: Provenance,

@@ -107,6 +107,12 @@ pub(crate) fn emit_phase(
     let geometry = program.geometry;
     let threads = geometry.lanes.saturating_mul(geometry.warps);
     ensure!(
+        program.rounds == 1,
+        NoLowering,
+        "a GPU runs the phases of a kernel once, not in {} rounds",
+        program.rounds
+    );
+    ensure!(
         geometry.lanes == 32,
         NoLowering,
         "a warp has 32 lanes, not {}",

@@ -186,6 +186,7 @@ fn plan(ptx: PtxModule, grid: i64, shapes: &[&[i64]], map_after_first: bool) -> 
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
         written: vec![],
+        rounds: 1,
         gemm: None,
         note: None,
     });
@@ -554,6 +555,7 @@ fn a_fault_has_a_code_of_its_own() {
         },
         cost: Cost::NOTHING,
         written: vec![],
+        rounds: 1,
         gemm: None,
         note: None,
     };

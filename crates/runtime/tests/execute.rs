@@ -133,6 +133,7 @@ fn add_kernel(machine_code: bool, grid: Expr) -> Kernel {
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
         written: vec![],
+        rounds: 1,
         gemm: None,
         note: None,
     }

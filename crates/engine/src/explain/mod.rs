@@ -95,6 +95,8 @@ pub struct KernelReport {
     pub code_bytes: usize,
     /// One grid a phase.
     pub grids: Vec<String>,
+    /// How often the phases run, each time on a part of their grids.
+    pub rounds: u32,
     /// How often a call launches it: the same work elsewhere in the graph is the same kernel.
     pub launches: usize,
     /// Of one launch, each element once.
@@ -261,6 +263,7 @@ fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> Kern
             .iter()
             .map(|phase| grid(&phase.grid))
             .collect(),
+        rounds: kernel.rounds,
         launches: usize::from(first.is_some()) + launches.count(),
         bytes_read,
         bytes_written,

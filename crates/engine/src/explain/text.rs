@@ -180,7 +180,11 @@ impl fmt::Display for KernelReport {
         if let Some(note) = &self.note {
             writeln!(f, "  because  {note}")?;
         }
-        writeln!(f, "  grid     {}", self.grids.join(", then "))?;
+        let rounds = match self.rounds {
+            1 => String::new(),
+            rounds => format!(", in {rounds} rounds"),
+        };
+        writeln!(f, "  grid     {}{rounds}", self.grids.join(", then "))?;
         if self.launches > 1 {
             writeln!(f, "  runs     {} times a call", self.launches)?;
         }

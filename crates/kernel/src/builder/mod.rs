@@ -113,6 +113,7 @@ impl KernelBuilder {
             values: Arena::new(),
             geometry,
             phases: Vec::new(),
+            rounds: 1,
         })
     }
 
@@ -169,6 +170,7 @@ impl KernelBuilder {
                 values: Arena::new(),
                 geometry: Geometry::LOGICAL,
                 phases: Vec::new(),
+                rounds: 1,
             },
         );
         if verify {
@@ -263,6 +265,11 @@ impl KernelBuilder {
     }
 
     // ---- phases and control -----------------------------------------------------------------------------------------------------
+
+    /// All phases run so often, each time on an equal part of their grids' last axes.
+    pub fn rounds(&self, rounds: u32) {
+        self.state.borrow_mut().program.rounds = rounds;
+    }
 
     /// Adds a phase: every instance of the grid (axis 0 fastest) runs `body`.
     pub fn phase<E: Into<Expr>>(

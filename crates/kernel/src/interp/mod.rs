@@ -161,15 +161,17 @@ fn launch(program: &Program, args: &mut [Arg<'_>], options: Options) -> Result<(
         };
         machine.set(param.value, value);
     }
-    for (number, phase) in program.phases.iter().enumerate() {
-        let grid = phase.grid.iter().map(eval).collect::<Result<Vec<_>>>()?;
-        machine.run_phase(phase, &grid).map_err(|error| {
-            if program.phases.len() > 1 {
-                error.context(format_args!("phase {number}"))
-            } else {
-                error
-            }
-        })?;
+    for round in 0..program.rounds {
+        for (number, phase) in program.phases.iter().enumerate() {
+            let grid = phase.grid.iter().map(eval).collect::<Result<Vec<_>>>()?;
+            machine.run_phase(phase, &grid, round).map_err(|error| {
+                if program.phases.len() > 1 {
+                    error.context(format_args!("phase {number}"))
+                } else {
+                    error
+                }
+            })?;
+        }
     }
     Ok(())
 }

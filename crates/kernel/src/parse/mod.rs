@@ -22,6 +22,7 @@ pub fn parse(file: &str, text: &str) -> Result<Program> {
         values: Arena::new(),
         geometry: Geometry::LOGICAL,
         phases: Vec::new(),
+        rounds: 1,
     };
     let mut parser = Parser {
         file,
@@ -423,6 +424,9 @@ impl<'t> Parser<'t> {
         }
         while self.eat_word("param") {
             self.param()?;
+        }
+        if self.eat_word("rounds") {
+            self.program.rounds = self.number()?;
         }
         while self.eat_word("phase") {
             self.phase()?;

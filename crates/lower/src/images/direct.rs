@@ -181,22 +181,20 @@ pub fn direct(
         &spread,
         &[blocking.rows * blocking.together, images.width],
     );
-    let grid = [
-        images.part / blocking.across,
+    let grid = images.grid([
+        images.panels() / blocking.across,
         blocking.groups / blocking.band,
         images.images / blocking.images,
-    ];
-    panels(&k, &spread, &params, images, |k, panels| {
-        let work = Work {
-            nest: &nest,
-            params: &params,
-            images,
-            panels,
-            blocking: &blocking,
-            merged,
-        };
-        k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
-    });
+    ]);
+    let work = Work {
+        nest: &nest,
+        params: &params,
+        images,
+        panels: &panels(&k, &spread, &params, images),
+        blocking: &blocking,
+        merged,
+    };
+    k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
     k.finish()
 }
 
@@ -209,9 +207,10 @@ impl Work<'_> {
         let blocks = blocking.images * blocking.band * blocking.blocks;
         let all = pieces(images);
         let sums = (all.len() > 1).then(|| panel(blocks * rows * images.width));
-        let panel = self.panels.number(&(k.program_id(0) * blocking.across));
-        let group = k.program_id(1) * blocking.band;
-        let image = k.program_id(2) * blocking.images;
+        let [panels, groups, several] = images.axes();
+        let panel = k.program_id(panels) * blocking.across;
+        let group = k.program_id(groups) * blocking.band;
+        let image = k.program_id(several) * blocking.images;
         let first = &group * (blocking.together * images.lines.stride) - images.lines.padding;
         k.for_range(0, blocking.images, 1, [], |k, i, []| {
             let home = &i * copied.elements();
@@ -274,7 +273,7 @@ impl Work<'_> {
         let along = images.cols.kernel * images.channels;
         let pixel = images.cols.stride * images.channels;
         let line = images.lines.stride * copied.pitch();
-        let weight = panel * (images.deep() * cols) + self.panels.base;
+        let weight = self.panels.home(panel);
         let mut sum = zeros(k, images.dtype, rows, cols);
         for &Run {
             kernel,

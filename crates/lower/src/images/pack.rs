@@ -10,7 +10,7 @@
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BufferMode, CompareOp, Space};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Space};
 
 use super::divisors;
 use super::shape::Images;
@@ -25,28 +25,36 @@ const TOGETHER: i64 = 16;
 /// Where panels are read.
 pub struct Panels {
     pub mem: Mem,
-    /// Where the first panel of all is, or would be.
-    pub base: i64,
-    /// The first one of this part.
-    pub first: i64,
+    /// Where the first one is.
+    base: i64,
+    /// Panels that there are at once, where that is not all.
+    part: Option<i64>,
+    /// Elements of a panel.
+    length: i64,
 }
 
-/// Calls `read` with the panels of a convolution; where the weight is given as it is, once for each part of them, after a phase that makes it.
-pub fn panels(
-    k: &KernelBuilder,
-    spread: &Spread,
-    params: &Params,
-    images: &Images,
-    read: impl Fn(&KernelBuilder, &Panels),
-) {
+impl Panels {
+    /// Where a panel begins.
+    pub fn home(&self, panel: &Tile) -> Tile {
+        let number = match self.part {
+            Some(part) => panel.binary(BinaryOp::Rem, part),
+            None => panel.clone(),
+        };
+        number * self.length + self.base
+    }
+}
+
+/// The panels of a convolution. Where the weight is given as it is, a phase makes them; where not all fit at once, phases run in rounds, one for each part of the panels.
+pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Images) -> Panels {
     let weight = &params.mems[images.weight];
+    let length = images.deep() * images.width;
     let Some(steps) = images.whole else {
-        let panels = Panels {
+        return Panels {
             mem: weight.clone(),
             base: images.weight_base,
-            first: 0,
+            part: None,
+            length,
         };
-        return read(k, &panels);
     };
     let few = divisors(images.channels).take_while(|&part| part <= TOGETHER);
     let pack = Pack {
@@ -55,36 +63,26 @@ pub fn panels(
         steps,
         block: few.last().unwrap_or(1),
     };
-    let length = images.part * images.deep() * images.width;
     let mem = k
         .buffer(
             "panels",
             images.dtype,
             BufferMode::Workspace,
-            Expr::constant(length),
+            Expr::constant(images.part * length),
         )
         .aligned(64);
     lay_out(k, spread, &[pack.block, images.width]);
-    for number in 0..images.panels() / images.part {
-        let panels = Panels {
-            mem: mem.clone(),
-            base: -number * length,
-            first: number * images.part,
-        };
-        let grid = [images.channels / pack.block, images.part];
-        k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
-        read(k, &panels);
-    }
-}
-
-impl Panels {
-    /// The number of a panel of this part among all.
-    pub fn number(&self, of_part: &Tile) -> Tile {
-        match self.first {
-            0 => of_part.clone(),
-            first => of_part + first,
-        }
-    }
+    let rounds = images.rounds();
+    k.rounds(u32::try_from(rounds).unwrap_or(u32::MAX));
+    let panels = Panels {
+        mem,
+        base: 0,
+        part: (rounds > 1).then_some(images.part),
+        length,
+    };
+    let grid = [images.channels / pack.block, images.panels()];
+    k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
+    panels
 }
 
 struct Pack<'a> {
@@ -124,11 +122,11 @@ impl Pack<'_> {
 
     fn instance(&self, k: &KernelBuilder, panels: &Panels) {
         let images = self.images;
-        let (block, panel) = (k.program_id(0), panels.number(&k.program_id(1)));
+        let (block, panel) = (k.program_id(0), k.program_id(1));
         let [across, channel, down, along] = self.steps;
         let first =
             &panel * (images.width * across) + &block * (self.block * channel) + images.weight_base;
-        let home = (&panel * images.deep() + &block * self.block) * images.width + panels.base;
+        let home = panels.home(&panel) + &block * (self.block * images.width);
         let where_it_lies = |left| Source {
             mem: self.weight,
             first: first.clone(),

@@ -136,6 +136,27 @@ impl Images {
         ceil_div(self.n, self.width)
     }
 
+    /// Parts that the panels are made in, one after another.
+    pub fn rounds(&self) -> i64 {
+        self.panels() / self.part
+    }
+
+    /// The grid of so many instances along panels, lines and images. A round has some of the panels: these come last then.
+    pub fn grid(&self, [panels, lines, images]: [i64; 3]) -> [i64; 3] {
+        match self.rounds() {
+            1 => [panels, lines, images],
+            _ => [lines, images, panels],
+        }
+    }
+
+    /// The axes of that grid: panels, lines and images.
+    pub fn axes(&self) -> [u8; 3] {
+        match self.rounds() {
+            1 => [0, 1, 2],
+            _ => [2, 0, 1],
+        }
+    }
+
     /// Rows of a panel.
     pub fn deep(&self) -> i64 {
         let positions = match self.winograd {

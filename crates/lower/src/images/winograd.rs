@@ -17,8 +17,6 @@
 //!   Bᵀ d = [d0 - d2,  d1 + d2,  d2 - d1,  d1 - d3]        Aᵀ m = [m0 + m1 + m2,  m1 - m2 - m3]
 //! ```
 
-use std::ops::Range;
-
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
@@ -212,21 +210,19 @@ pub fn winograd(
     ] {
         lay_out(&k, &spread, &shape);
     }
-    let grid = [
-        images.part / blocking.across,
+    let grid = images.grid([
+        images.panels() / blocking.across,
         blocking.high / blocking.band,
         images.images / blocking.images,
-    ];
-    panels(&k, &spread, &params, images, |k, panels| {
-        let work = Work {
-            nest,
-            params: &params,
-            images,
-            panels,
-            blocking: &blocking,
-        };
-        k.phase(grid.map(Expr::constant), |k| work.instance(k, &lines));
-    });
+    ]);
+    let work = Work {
+        nest,
+        params: &params,
+        images,
+        panels: &panels(&k, &spread, &params, images),
+        blocking: &blocking,
+    };
+    k.phase(grid.map(Expr::constant), |k| work.instance(k, &lines));
     k.finish()
 }
 
@@ -234,42 +230,44 @@ impl Work<'_> {
     fn instance(&self, k: &KernelBuilder, lines: &Lines) {
         let (images, blocking) = (self.images, self.blocking);
         let panel = |len: i64| k.alloc(Space::Panel, images.dtype, len, None);
+        let [panels, bands, several] = images.axes();
         let here = Here {
             lines: panel(lines.elements()),
             a: panel(ALL / blocking.passes * blocking.padded() * blocking.pitch(images)),
             m: panel(blocking.kept() * blocking.products(images)),
             y: panel(4 * blocking.wide * images.width),
-            panel: self.panels.number(&(k.program_id(0) * blocking.across)),
-            band: k.program_id(1) * blocking.band,
-            image: k.program_id(2) * blocking.images,
+            panel: k.program_id(panels) * blocking.across,
+            band: k.program_id(bands) * blocking.band,
+            image: k.program_id(several) * blocking.images,
         };
         let start = k.constant(DType::I64, 0);
         lines.clear_edges(k, images, (&here.lines, &start));
         self.clear_rest(k, &here);
         if blocking.passes == 1 {
-            self.copy(k, &here, lines, 0..POINTS);
+            self.copy(k, &here, lines, None);
             k.for_range(0, blocking.across, 1, [], |k, j, []| {
-                self.multiply(k, &here, &j, 0..POINTS);
+                self.multiply(k, &here, &j, None);
                 self.results(k, &here, &j);
                 []
             });
             return;
         }
-        for row in 0..POINTS {
-            self.copy(k, &here, lines, row..row + 1);
+        k.for_range(0, POINTS, 1, [], |k, row, []| {
+            self.copy(k, &here, lines, Some(&row));
             k.for_range(0, blocking.across, 1, [], |k, j, []| {
-                self.multiply(k, &here, &j, row..row + 1);
+                self.multiply(k, &here, &j, Some(&row));
                 []
             });
-        }
+            []
+        });
         k.for_range(0, blocking.across, 1, [], |k, j, []| {
             self.results(k, &here, &j);
             []
         });
     }
 
-    /// Brings all tiles to some lines of their points.
-    fn copy(&self, k: &KernelBuilder, here: &Here, lines: &Lines, points: Range<i64>) {
+    /// Brings all tiles to their points, or to one line of these.
+    fn copy(&self, k: &KernelBuilder, here: &Here, lines: &Lines, row: Option<&Tile>) {
         let (images, blocking) = (self.images, self.blocking);
         k.for_range(0, blocking.images, 1, [], |k, i, []| {
             let first = &here.band * 2 - images.lines.padding;
@@ -277,7 +275,7 @@ impl Work<'_> {
             let (image, start) = (&here.image + &i, k.constant(DType::I64, 0));
             lines.copy(k, images, x, (&here.lines, &start), [&image, &first]);
             k.for_range(0, blocking.band, 1, [], |k, line, []| {
-                self.bring_to_points(k, here, lines, [&i, &line], points.clone());
+                self.bring_to_points(k, here, lines, [&i, &line], row);
                 []
             });
             []
@@ -323,57 +321,75 @@ impl Work<'_> {
         });
     }
 
-    /// Brings a line of tiles to some lines of its points.
+    /// Brings a line of tiles to its points, or to one line of these.
     fn bring_to_points(
         &self,
         k: &KernelBuilder,
         here: &Here,
         lines: &Lines,
         [image, line]: [&Tile; 2],
-        points: Range<i64>,
+        row: Option<&Tile>,
     ) {
         let (images, blocking) = (self.images, self.blocking);
         let (wide, channels) = (blocking.wide, images.channels);
         let from = line * (2 * lines.pitch());
-        let pixel = |row: i64, col: i64| {
-            let at = &from + (row * lines.pitch() + col * channels);
+        let pixel = |at: Tile| {
             let window = here.lines.at(at).shape([wide, channels]);
             k.load(window.strides([2 * channels, 1]))
         };
-        let columns = [0, 1, 2, 3].map(|col| [0, 1, 2, 3].map(|row| pixel(row, col)));
-        // A line of points is a sum or a difference of two lines of pixels.
-        let down = |row: i64| {
-            let point = |[a, b, c, d]: &[Tile; 4]| match row {
-                0 => a - c,
-                1 => b + c,
-                2 => c - b,
-                _ => b - d,
-            };
-            let [a, b, c, d] = &columns;
-            [point(a), point(b), point(c), point(d)]
-        };
         let pitch = blocking.pitch(images);
         let tile = (image * blocking.band + line) * (wide * pitch);
-        for (i, row) in points.enumerate() {
-            let [a, b, c, d] = down(row);
+        let along = |first: i64, [a, b, c, d]: [Tile; 4]| {
             let along = [&a - &c, &b + &c, &c - &b, &b - &d];
             for (col, value) in along.iter().enumerate() {
-                let point = i as i64 * POINTS + col as i64;
+                let point = first + col as i64;
                 let home = here.a.at(&tile + point * blocking.padded() * pitch);
                 k.store(home.shape([wide, channels]).strides([pitch, 1]), value);
             }
+        };
+        let columns = [0, 1, 2, 3];
+        // A line of points is a sum or a difference of two lines of pixels. Which ones is a table in the code for all lines, and chosen in the code for one.
+        if let Some(row) = row {
+            let constant = |line: i64| k.constant(DType::I64, line);
+            let is = |number: i64| row.compare(CompareOp::Eq, number);
+            let one = is(0).select(constant(0), is(2).select(constant(2), constant(1)));
+            let other = is(3).select(constant(3), is(2).select(constant(1), constant(2)));
+            let factor = |value: f64| k.constant(images.dtype, value);
+            let sign = is(1).select(factor(1.0), factor(-1.0));
+            let [one, other] = [one, other].map(|row| &from + row * lines.pitch());
+            return along(
+                0,
+                columns.map(|col| {
+                    let at = |line: &Tile| pixel(line + col * channels);
+                    at(&other).fma(&sign, at(&one))
+                }),
+            );
+        }
+        let pixels = columns.map(|col| {
+            [0, 1, 2, 3].map(|row| pixel(&from + (row * lines.pitch() + col * channels)))
+        });
+        let down = [
+            |[a, _, c, _]: &[Tile; 4]| a - c,
+            |[_, b, c, _]: &[Tile; 4]| b + c,
+            |[_, b, c, _]: &[Tile; 4]| c - b,
+            |[_, b, _, d]: &[Tile; 4]| b - d,
+        ];
+        for (row, down) in down.into_iter().enumerate() {
+            along(row as i64 * POINTS, pixels.each_ref().map(down));
         }
     }
 
-    /// The products of all tiles with a panel, at some lines of points.
-    fn multiply(&self, k: &KernelBuilder, here: &Here, j: &Tile, points: Range<i64>) {
+    /// The products of all tiles with a panel, at all points or at one line of these.
+    fn multiply(&self, k: &KernelBuilder, here: &Here, j: &Tile, row: Option<&Tile>) {
         let (images, blocking) = (self.images, self.blocking);
         let (rows, cols, pitch) = (blocking.rows, images.width, blocking.pitch(images));
-        let before = points.start * POINTS;
-        let weight = (&here.panel + j) * (images.deep() * cols)
-            + (self.panels.base + before * images.channels * cols);
-        let kept = self.products_of(k, j) + before * blocking.padded() * cols;
-        let count = (points.end - points.start) * POINTS;
+        let mut weight = self.panels.home(&(&here.panel + j));
+        let mut kept = self.products_of(k, j);
+        if let Some(row) = row {
+            weight = weight + row * (POINTS * images.channels * cols);
+            kept = kept + row * (POINTS * blocking.padded() * cols);
+        }
+        let count = ALL / blocking.passes;
         k.for_range(0, count, 1, [], |k, point, []| {
             let weight = &weight + &point * (images.channels * cols);
             // A piece of the panel stays in the first-level cache while every tile is multiplied with it.

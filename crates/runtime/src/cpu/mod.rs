@@ -60,10 +60,10 @@ impl CpuDevice {
 
     fn load_code(
         &self,
-        name: &str,
+        kernel: &Kernel,
         machine_code: &MachineCode,
-        phases: usize,
     ) -> Result<Box<dyn LoadedKernel>> {
+        let (name, phases) = (&kernel.name, kernel.phases.len());
         ensure!(
             cfg!(target_arch = "x86_64"),
             UnsupportedDevice,
@@ -100,6 +100,7 @@ impl CpuDevice {
         })?;
         Ok(Box::new(Native {
             entries,
+            rounds: usize::try_from(kernel.rounds).unwrap_or(usize::MAX).max(1),
             scratch_bytes,
             _code: code,
             pool: self.pool.clone(),
@@ -148,7 +149,7 @@ impl Device for CpuDevice {
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
         match &kernel.artefact {
             Artefact::MachineCode(code) => {
-                let code = self.load_code(&kernel.name, code, kernel.phases.len())?;
+                let code = self.load_code(kernel, code)?;
                 match self.runner.as_ref().filter(|runner| runner.judges()) {
                     Some(runner) => Ok(Box::new(Judged {
                         code,
@@ -212,6 +213,7 @@ impl Device for CpuDevice {
 #[derive(Debug)]
 struct Native {
     entries: Vec<usize>,
+    rounds: usize,
     scratch_bytes: usize,
     /// What the entries point into.
     _code: CodeHandle,
@@ -227,13 +229,18 @@ type Entry = unsafe extern "C" fn(*const u64, *mut u8, u64, u64);
 impl LoadedKernel for Native {
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let no_scratch = AtomicBool::new(false);
-        for (entry, grid) in self.entries.iter().zip(launch.grids) {
+        let phases = || self.entries.iter().zip(launch.grids);
+        for (round, (entry, grid)) in
+            (0..self.rounds).flat_map(|round| phases().map(move |phase| (round, phase)))
+        {
             // SAFETY: the address is an entry of code that we own; the emitter's contract is exactly this signature.
             let entry = unsafe { std::mem::transmute::<usize, Entry>(*entry) };
             let min_chunk = usize::try_from(grid.min_chunk).unwrap_or(usize::MAX);
             let total = usize::try_from(grid.total());
             let total = total
                 .map_err(|_| err!(SizeOverflow, "a grid of {} program instances", grid.total()))?;
+            let total = total / self.rounds;
+            let first = round * total;
             self.pool.run_work(total, min_chunk, &|_, range| {
                 let ran = scratch::with(self.scratch_bytes, |scratch| {
                     // SAFETY: the caller promises fitting arguments; instances are disjoint; the scratch is this thread's.
@@ -241,8 +248,8 @@ impl LoadedKernel for Native {
                         entry(
                             launch.words.as_ptr(),
                             scratch,
-                            range.start as u64,
-                            range.end as u64,
+                            (first + range.start) as u64,
+                            (first + range.end) as u64,
                         )
                     };
                 });

@@ -44,6 +44,7 @@ fn plan(bytes: i64) -> Plan {
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
         written: vec![],
+        rounds: 1,
         gemm: None,
         note: None,
     });

@@ -577,6 +577,7 @@ fn plan(result: i64, arena: i64) -> Plan {
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
         written: vec![],
+        rounds: 1,
         gemm: None,
         note: None,
     });

@@ -127,7 +127,8 @@ impl<'p, 'a> Machine<'p, 'a> {
 
     // ---- control ----------------------------------------------------------------------------------------------------------------
 
-    pub fn run_phase(&mut self, phase: &'p Phase, grid: &[i64]) -> Result<()> {
+    /// Runs the instances of a phase that belong to a round.
+    pub fn run_phase(&mut self, phase: &'p Phase, grid: &[i64], round: u32) -> Result<()> {
         for memory in &mut self.memories {
             memory.start_phase();
         }
@@ -139,7 +140,9 @@ impl<'p, 'a> Machine<'p, 'a> {
         let total = total
             .filter(|&n| n < i64::from(u32::MAX) - 2)
             .ok_or_else(|| err!(TooLarge, "a grid of {grid:?}"))?;
-        for number in 0..total {
+        let of_round = total / i64::from(self.program.rounds.max(1));
+        let first = of_round * i64::from(round);
+        for number in first..first + of_round {
             let mut rest = number;
             self.id = grid
                 .iter()

@@ -278,6 +278,7 @@ fn random_plan(dice: &mut Dice, steps: usize) -> Plan {
             written: (0..=reads).map(|at| at == reads).collect(),
             provenance: Provenance::default(),
             cost: Cost::NOTHING,
+            rounds: 1,
             gemm: None,
             note: None,
         });
