@@ -59,7 +59,7 @@ def make(spec, instance, seed):
     h = hashes(seed, int(np.prod(shape, dtype=np.int64)))
     if spec["fill"] == "normal":
         total = sum(((h >> np.uint64(s)) & np.uint64(0xFFFF)).astype(np.int32) for s in (0, 16, 32, 48)) - 131070
-        x = total.astype(np.float32) * (np.float32(1.0) / np.float32(37837.227))
+        x = total.astype(np.float32) * (np.float32(1.0) / np.float32(37837.227)) * np.float32(spec.get("scale", 1.0))
     else:
         low, high = spec["low"], spec["high"]
         x = (h % np.uint64(high - low + 1)).astype(np.int64) + low

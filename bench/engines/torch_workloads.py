@@ -137,6 +137,56 @@ def attention_causal(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def heads(x, b, s):
+    return x.view(b, s, -1, 64).transpose(1, 2)
+
+
+def gpt2_layer(x, g1, b1, w_qkv, b_qkv, w_o, b_o, g2, b2, w_in, b_in, w_out, b_out):
+    b, s, e = x.shape
+    q, k, v = torch.addmm(b_qkv, F.layer_norm(x, (e,), g1, b1).view(-1, e), w_qkv).view(b, s, -1).split(e, -1)
+    o = F.scaled_dot_product_attention(heads(q, b, s), heads(k, b, s), heads(v, b, s), is_causal=True)
+    x = x + torch.addmm(b_o, o.transpose(1, 2).reshape(-1, e), w_o).view(b, s, e)
+    mid = F.gelu(torch.addmm(b_in, F.layer_norm(x, (e,), g2, b2).view(-1, e), w_in), approximate="tanh")
+    return x + torch.addmm(b_out, mid, w_out).view(b, s, e)
+
+
+def bert_layer(x, w_q, b_q, w_k, b_k, w_v, b_v, w_o, b_o, g1, b1, w_in, b_in, w_out, b_out, g2, b2):
+    b, s, e = x.shape
+    q, k, v = (heads(F.linear(x, w, bias), b, s) for w, bias in ((w_q, b_q), (w_k, b_k), (w_v, b_v)))
+    o = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, s, e)
+    x = F.layer_norm(F.linear(o, w_o, b_o) + x, (e,), g1, b1, 1e-12)
+    return F.layer_norm(F.linear(F.gelu(F.linear(x, w_in, b_in)), w_out, b_out) + x, (e,), g2, b2, 1e-12)
+
+
+def rms_norm_llama(x, w):
+    f = x.float()
+    return w * (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def rotary(x, cos, sin):
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat((-high, low), -1) * sin
+
+
+def llama_layer(x, cos, sin, g1, w_q, w_k, w_v, w_o, g2, w_gate, w_up, w_down):
+    b, s, e = x.shape
+    n = rms_norm_llama(x, g1)
+    q, k = (rotary(heads(F.linear(n, w), b, s), cos, sin) for w in (w_q, w_k))
+    o = F.scaled_dot_product_attention(q, k, heads(F.linear(n, w_v), b, s), is_causal=True, enable_gqa=True)
+    x = x + F.linear(o.transpose(1, 2).reshape(b, s, e), w_o)
+    n = rms_norm_llama(x, g2)
+    return x + F.linear(F.silu(F.linear(n, w_gate)) * F.linear(n, w_up), w_down)
+
+
+def resnet_stage(x, *parameters):
+    def normed(x, number, stride):
+        w, g, b, mean, var = parameters[5 * number : 5 * number + 5]
+        return F.batch_norm(F.conv2d(x, w, stride=stride, padding=w.shape[-1] // 2), mean, var, g, b)
+
+    x = F.relu(normed(F.relu(normed(x, 0, 2)), 1, 1) + normed(x, 2, 2))
+    return F.relu(normed(F.relu(normed(x, 3, 1)), 4, 1) + x)
+
+
 def convolution_same(x, w, b):
     return F.relu(F.conv2d(x, w, b, padding=w.shape[-1] // 2))
 

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::fill::Fill;
 
+/// The file of parts of models.
+const BLOCKS: &str = "blocks.json";
+
 /// Every file of definitions.
 const FILES: &[(&str, &str)] = &[
     (
@@ -31,6 +34,10 @@ const FILES: &[(&str, &str)] = &[
     (
         "convolutions.json",
         include_str!("../../../bench/definitions/convolutions.json"),
+    ),
+    (
+        BLOCKS,
+        include_str!("../../../bench/definitions/blocks.json"),
     ),
     (
         "indexer.json",
@@ -81,6 +88,8 @@ struct InputText {
     dtype: String,
     shape: Vec<String>,
     fill: String,
+    /// What normal numbers are multiplied with.
+    scale: Option<f32>,
     #[serde(default)]
     low: i64,
     #[serde(default)]
@@ -122,6 +131,8 @@ pub struct Workload {
     pub title: String,
     pub place: Place,
     pub bound: Bound,
+    /// Part of a model: many operators in one graph.
+    pub is_block: bool,
     pub graph: Graph,
     pub inputs: Vec<Input>,
     definition: Definition,
@@ -147,9 +158,10 @@ pub fn workloads() -> Result<Vec<Workload>> {
         for definition in file.definitions {
             for instance in definition.instances.clone() {
                 let context = format!("bench/definitions/{name}, {}", instance.name);
-                all.push(
-                    Workload::new(&definition, instance).map_err(|error| error.context(context))?,
-                );
+                let made = Workload::new(&definition, instance);
+                let mut made = made.map_err(|error| error.context(context))?;
+                made.is_block = *name == BLOCKS;
+                all.push(made);
             }
         }
     }
@@ -174,6 +186,7 @@ impl Workload {
             title: instance.title.clone(),
             place: instance.device,
             bound: definition.bound,
+            is_block: false,
             graph,
             inputs,
             definition: definition.clone(),
@@ -337,7 +350,7 @@ impl Definition {
                 name: input.name.clone(),
                 dtype: replace(&input.dtype).parse()?,
                 shape: input.shape.iter().map(size).collect::<Result<_>>()?,
-                fill: Fill::from_name(&input.fill, input.low, input.high)?,
+                fill: Fill::from_name(&input.fill, input.scale, input.low, input.high)?,
                 seed: number as u64 + 1,
             });
         }

@@ -1,20 +1,24 @@
 //! Inputs from a seed, the same bits in every engine.
 //!
 //! Element `i` of seed `s` comes from one 64-bit hash by integer arithmetic and one rounding, so that an engine in another language makes the same tensor
-//! (`bench/engines/torch_engine.py` does). `normal` is the sum of four 16-bit parts of the hash, centred and scaled to variance 1: bell-shaped within 3.5 deviations.
+//! (`bench/engines/torch_engine.py` does). `normal` is the sum of four 16-bit parts of the hash, centred and scaled to variance 1: bell-shaped within 3.5 deviations;
+//! a scale multiplies it, in f32, before it is rounded to the input's dtype: a weight of many rows with plain normal numbers would make sums that no model has.
 
 use oxyfuel_base::{DType, Result, Scalar, err};
 use oxyfuel_graph::HostTensor;
 
 use crate::define::Input;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill {
-    /// Mean 0, variance 1.
-    Normal,
+    /// Mean 0, and this deviation.
+    Normal { scale: f32 },
     /// Both ends included.
     Integers { low: i64, high: i64 },
 }
+
+/// Mean 0, variance 1.
+const NORMAL: Fill = Fill::Normal { scale: 1.0 };
 
 /// 1 / sqrt(4 * (65536^2 - 1) / 12): what makes the variance of four 16-bit numbers 1.
 const SCALE: f32 = 1.0 / 37_837.227;
@@ -22,19 +26,28 @@ const SCALE: f32 = 1.0 / 37_837.227;
 const CENTRE: i32 = 131_070;
 
 impl Fill {
-    pub fn from_name(name: &str, low: i64, high: i64) -> Result<Self> {
-        match name {
-            "normal" => Ok(Fill::Normal),
-            "integers" if low <= high => Ok(Fill::Integers { low, high }),
+    pub fn from_name(name: &str, scale: Option<f32>, low: i64, high: i64) -> Result<Self> {
+        let sound = |scale: f32| scale.is_normal() && scale > 0.0;
+        match (name, scale) {
+            ("normal", None) => Ok(NORMAL),
+            ("normal", Some(scale)) if sound(scale) => Ok(Fill::Normal { scale }),
+            ("normal", Some(scale)) => Err(err!(
+                InvalidArgument,
+                "normal numbers cannot have the scale {scale}"
+            )
+            .help("a scale is a finite number above 0; left out, it is 1")),
+            ("integers", Some(_)) => Err(err!(InvalidArgument, "integers have no scale")
+                .help("say low and high; scale belongs to normal numbers")),
+            ("integers", None) if low <= high => Ok(Fill::Integers { low, high }),
             _ => Err(err!(UnknownName, "no fill `{name}` from {low} to {high}")
-                .help("fills are normal, and integers with low and high")),
+                .help("fills are normal, with a scale or not, and integers with low and high")),
         }
     }
 
     /// What suits a dtype when nobody says.
     pub fn usual(dtype: DType) -> Self {
         if dtype.is_float() {
-            Fill::Normal
+            NORMAL
         } else {
             Fill::Integers { low: 0, high: 1 }
         }
@@ -47,9 +60,11 @@ impl Input {
         let count = oxyfuel_graph::tensor::byte_len(self.dtype, &self.shape)? / self.dtype.size();
         let hashes = (0..count as u64).map(|i| hash(self.seed, i));
         let data: Vec<u8> = match (self.fill, self.dtype) {
-            (Fill::Normal, DType::F32) => hashes.flat_map(|h| normal(h).to_le_bytes()).collect(),
-            (Fill::Normal, dtype) => hashes
-                .flat_map(|h| element(dtype, Scalar::F(f64::from(normal(h)))))
+            (Fill::Normal { scale }, DType::F32) => hashes
+                .flat_map(|h| (normal(h) * scale).to_le_bytes())
+                .collect(),
+            (Fill::Normal { scale }, dtype) => hashes
+                .flat_map(|h| element(dtype, Scalar::F(f64::from(normal(h) * scale))))
                 .collect(),
             (Fill::Integers { low, high }, dtype) => hashes
                 .flat_map(|h| {
@@ -102,13 +117,34 @@ mod tests {
 
     #[test]
     fn normal_numbers_have_mean_0_and_variance_1() {
-        let x = input(DType::F32, Fill::Normal).make().unwrap().to_f64();
+        let x = input(DType::F32, NORMAL).make().unwrap().to_f64();
         let mean = x.iter().sum::<f64>() / x.len() as f64;
         let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / x.len() as f64;
         assert!(
             mean.abs() < 0.05 && (variance - 1.0).abs() < 0.05,
             "{mean} {variance}"
         );
+    }
+
+    #[test]
+    fn a_scale_multiplies_normal_numbers_and_nothing_else() {
+        let fill = Fill::from_name("normal", Some(0.02), 0, 0).unwrap();
+        let scaled = input(DType::F32, fill).make().unwrap();
+        let plain = input(DType::F32, NORMAL).make().unwrap();
+        let pairs = scaled.to_f64().into_iter().zip(plain.to_f64());
+        for (scaled, plain) in pairs {
+            assert_eq!(scaled as f32, plain as f32 * 0.02);
+        }
+        for (name, scale) in [
+            ("normal", 0.0),
+            ("normal", -1.0),
+            ("normal", f32::NAN),
+            ("normal", f32::INFINITY),
+            ("integers", 2.0),
+        ] {
+            let error = Fill::from_name(name, Some(scale), 0, 1).unwrap_err();
+            assert_eq!(error.code, oxyfuel_base::Code::InvalidArgument);
+        }
     }
 
     /// Other engines make the same numbers: these are the first ones that they must see.

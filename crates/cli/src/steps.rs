@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use oxyfuel_base::{Result, err};
 use oxyfuel_engine::{Options, Target, compile};
-use oxyfuel_graph::Graph;
+use oxyfuel_graph::{Category, Graph};
 use serde::Serialize;
 
 use crate::bars::{Bar, all_met};
@@ -31,6 +31,19 @@ const ROW_MS: f64 = 5.0;
 const MIXED_MS: f64 = 150.0;
 const GROWTH: f64 = 12.0;
 const PAIR: f64 = 1.5;
+
+/// A workload has one bar, and a block one for each product in it, which has a kernel of its own.
+fn row_ms(workload: &Workload) -> f64 {
+    let nodes = workload.graph.nodes.values();
+    let products = nodes.filter(|node| {
+        let category = node.op.category();
+        matches!(category, Category::Matmul | Category::Convolution)
+    });
+    match workload.is_block {
+        true => ROW_MS * products.count() as f64,
+        false => ROW_MS,
+    }
+}
 
 /// How a graph is called that is generated, before its number of nodes.
 const MIXED: &str = "mixed/";
@@ -98,7 +111,7 @@ pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -
     for w in chosen {
         let line = one(&w.name, &w.graph, &target, &options, &effort);
         let mut line = line.map_err(|error| error.context(&w.name))?;
-        line.bar = Bar::at_most(ROW_MS, line.cold, effort.decides);
+        line.bar = Bar::at_most(row_ms(w), line.cold, effort.decides);
         lines.push(line);
     }
     let (short, long) = if quick { (100, 1000) } else { (1000, 10_000) };

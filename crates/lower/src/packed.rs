@@ -6,6 +6,9 @@
 //!   phase 2   each instance multiplies one panel of a with one of b, finishes its block and stores it
 //! ```
 //!
+//! Where all of `a` fits the second-level cache (few rows, as in a layer of a model), an instance has one panel of `b` and all of those of `a`: it copies the panel itself, into its own cache, and phase 1 is left out.
+//! A weight is then read from memory once, and nothing of it is written there.
+//!
 //! Vectors multiply unsigned bytes by signed ones. Where both are alike, those of `a` are moved by 128, and what that adds to a column of results, 128 times the sum of a column of `b`, is taken off again;
 //! a product of a row of 128 with the panel is that number.
 //!
@@ -46,6 +49,8 @@ struct Blocking {
     parts: [DType; 2],
     /// Sums lie in matrix registers.
     matrix: bool,
+    /// An instance has a panel of `b`, which it copies, and all panels of `a`.
+    own: bool,
 }
 
 impl Blocking {
@@ -87,7 +92,7 @@ pub fn packed(
             .aligned(64)
     };
     let panels_a = workspace("panels_a", blocking.parts[0], a_len);
-    let panels_b = workspace("panels_b", blocking.parts[1], b_len);
+    let panels_b = (!blocking.own).then(|| workspace("panels_b", blocking.parts[1], b_len));
     let moved = blocking.moved(product);
     let columns = product.batch * col_blocks * cols;
     let added = moved.then(|| workspace("added", product.acc, columns));
@@ -109,16 +114,17 @@ pub fn packed(
         &blocking,
         depth_blocks,
     );
-    pack_b(
-        &k,
-        &mems[product.b.buffer],
-        &panels_b,
+    let copy = CopyB {
+        from: &mems[product.b.buffer],
         product,
-        &blocking,
+        blocking: &blocking,
         depth,
-    );
+    };
+    if let Some(panels_b) = &panels_b {
+        copy.phase(&k, panels_b);
+    }
 
-    if let Some(added) = &added {
+    if let (Some(added), Some(panels_b)) = (&added, &panels_b) {
         let grid = [col_blocks, product.batch].map(Expr::constant);
         k.phase(grid, |k| {
             let col = k.program_id(0);
@@ -134,37 +140,23 @@ pub fn packed(
             let a = a
                 .strides([0, 0, 1])
                 .operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-            let b = right(&panels_b, &(&col * b_panel), &blocking, depth);
+            let b = right(panels_b, &(&col * b_panel), &blocking, depth);
             let sum = k.mma(a, b, &zeros(k, product.acc, 1, cols), false);
             k.store(added.at(&col * cols).shape([1, cols]), &sum);
         });
     }
 
-    // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
-    let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
-    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
-    let band =
-        (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
-    let group = u32::try_from(band).unwrap_or(1);
-    k.phase_ordered(grid, Order::Grouped { group }, |k| {
-        let (row, col) = (k.program_id(0), k.program_id(1));
-        let batch = (product.batch > 1).then(|| k.program_id(2));
-        let panel = |block: &Tile, blocks: i64, size: i64| match &batch {
+    let block = |k: &KernelBuilder, b: MmaOperand, [row, col]: [&Tile; 2], batch: Option<&Tile>| {
+        let panel = |block: &Tile, blocks: i64, size: i64| match batch {
             Some(batch) => (batch * blocks + block) * size,
             None => block * size,
         };
-        let a = panels_a.at(panel(&row, row_blocks, a_panel)).shape([
+        let a = panels_a.at(panel(row, row_blocks, a_panel)).shape([
             depth_blocks,
             rows,
             blocking.depth,
         ]);
         let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-        let b = right(
-            &panels_b,
-            &panel(&col, col_blocks, b_panel),
-            &blocking,
-            depth,
-        );
         let mut acc = zeros(k, product.acc, rows, cols);
         if blocking.matrix {
             acc = acc.convert_layout(matrix_layout(rows, cols));
@@ -174,21 +166,45 @@ pub fn packed(
             sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
         }
         if let Some(added) = &added {
-            let at = panel(&col, col_blocks, cols);
+            let at = panel(col, col_blocks, cols);
             sum = sum
                 - k.load(added.at(at).shape([1, cols]))
                     .broadcast_to([rows, cols]);
         }
-        finish(
-            k,
-            &params,
-            nest,
-            product,
-            [rows, cols],
-            [&row, &col],
-            batch.as_ref(),
-            sum,
-        );
+        let at = [row, col];
+        finish(k, &params, nest, product, [rows, cols], at, batch, sum);
+    };
+    let Some(panels_b) = &panels_b else {
+        let grid = [col_blocks, product.batch].map(Expr::constant);
+        k.phase(grid, |k| {
+            let col = k.program_id(0);
+            let batch = (product.batch > 1).then(|| k.program_id(1));
+            let panel = k.alloc(Space::Panel, blocking.parts[1], b_panel, None);
+            let start = k.constant(DType::I64, 0);
+            copy.panel(k, (&panel, &start), &col, batch.as_ref());
+            k.for_range(0, row_blocks, 1, [], |k, row, []| {
+                let b = right(&panel, &start, &blocking, depth);
+                block(k, b, [&row, &col], batch.as_ref());
+                []
+            });
+        });
+        return k.finish();
+    };
+    // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
+    let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
+    let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
+    let band =
+        (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
+    let group = u32::try_from(band).unwrap_or(1);
+    k.phase_ordered(grid, Order::Grouped { group }, |k| {
+        let (row, col) = (k.program_id(0), k.program_id(1));
+        let batch = (product.batch > 1).then(|| k.program_id(2));
+        let at = match &batch {
+            Some(batch) => batch * col_blocks + &col,
+            None => col.clone(),
+        } * b_panel;
+        let b = right(panels_b, &at, &blocking, depth);
+        block(k, b, [&row, &col], batch.as_ref());
     });
     k.finish()
 }
@@ -205,13 +221,20 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let (a, b) = (product.a.dtype, product.b.dtype);
     let unit = target.matrix_unit(a, b, product.acc);
     if let Some(unit) = unit.filter(|unit| unit.operands == OperandHome::Memory) {
+        let cols = i64::from(unit.n) * 2;
+        let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
+        let held = |lines: i64, dtype: DType| lines.saturating_mul(k) * dtype.size() as i64;
+        let enough = 2 * i64::from(target.workers.max(1));
         return Ok(Blocking {
             rows: i64::from(unit.m) * 2,
-            cols: i64::from(unit.n) * 2,
+            cols,
             depth: i64::from(unit.k),
             pack: i64::from(unit.b_pack),
             parts: [a, b],
             matrix: true,
+            own: held(m, a) <= room
+                && held(cols, b) <= room
+                && ceil_div(n, cols).saturating_mul(batch) >= enough,
         });
     }
     // Vectors that multiply signed bytes by unsigned ones: the other kind of `a` will do.
@@ -238,6 +261,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         pack: i64::from(unit.b_pack),
         parts: [part, b],
         matrix: false,
+        own: false,
     })
 }
 
@@ -377,72 +401,101 @@ fn pieces(product: &Product, blocking: &Blocking, depth: i64, lane: i64) -> Vec<
     pieces
 }
 
-fn pack_b(
-    k: &KernelBuilder,
-    from: &Mem,
-    panels: &Mem,
-    product: &Product,
-    blocking: &Blocking,
+/// The copies of `b` into panels.
+struct CopyB<'a> {
+    from: &'a Mem,
+    product: &'a Product,
+    blocking: &'a Blocking,
     depth: i64,
-) {
-    let (cols, pack) = (blocking.cols, blocking.pack);
-    let col_blocks = ceil_div(product.n, cols);
-    let [along, across] = product.b.strides;
-    k.phase([col_blocks, product.batch].map(Expr::constant), |k| {
-        let col = k.program_id(0);
-        let batch = (product.batch > 1).then(|| k.program_id(1));
-        let start = origin(&product.b, &col, cols, across, batch.as_ref());
-        let panel = match &batch {
-            Some(batch) => batch * col_blocks + &col,
-            None => col.clone(),
-        } * (cols * depth);
-        let copy =
-            |k: &KernelBuilder, lane: i64, piece: &Piece, at: &Tile, cols_left: Option<&Tile>| {
-                let mut window = from
-                    .at(&(&start + at * (pack * along) + lane * along))
-                    .shape([piece.deep, cols])
-                    .strides([pack * along, across]);
-                if piece.present < piece.deep {
-                    window = window.valid(0, piece.present);
-                }
-                if let Some(cols_left) = cols_left {
-                    window = window.valid(1, cols_left);
-                }
-                let tile = k.load(window).cast(blocking.parts[1]);
-                let home = panels.at(&(&panel + at * (cols * pack) + lane));
-                k.store(
-                    home.shape([piece.deep, cols]).strides([cols * pack, pack]),
-                    &tile,
-                );
-            };
-        let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
-            for lane in 0..pack {
-                for piece in pieces(product, blocking, depth, lane) {
-                    let first = k.constant(DType::I64, piece.first);
-                    if piece.times == 1 {
-                        copy(k, lane, &piece, &first, cols_left);
-                        continue;
-                    }
-                    k.for_range(0, piece.times, 1, [], |k, number, []| {
-                        let at = &first + &number * piece.deep;
-                        copy(k, lane, &piece, &at, cols_left);
-                        []
-                    });
-                }
-            }
-        };
-        let Some(cols_left) = left(&col, cols, product.n) else {
-            return whole(k, None);
+}
+
+impl CopyB<'_> {
+    /// A phase that copies all of them.
+    fn phase(&self, k: &KernelBuilder, panels: &Mem) {
+        let (product, cols) = (self.product, self.blocking.cols);
+        let col_blocks = ceil_div(product.n, cols);
+        k.phase([col_blocks, product.batch].map(Expr::constant), |k| {
+            let col = k.program_id(0);
+            let batch = (product.batch > 1).then(|| k.program_id(1));
+            let at = match &batch {
+                Some(batch) => batch * col_blocks + &col,
+                None => col.clone(),
+            } * (cols * self.depth);
+            self.panel(k, (panels, &at), &col, batch.as_ref());
+        });
+    }
+
+    /// Copies the panel of some columns to a place.
+    fn panel(&self, k: &KernelBuilder, to: (&Mem, &Tile), col: &Tile, batch: Option<&Tile>) {
+        let (product, cols) = (self.product, self.blocking.cols);
+        let across = product.b.strides[1];
+        let start = origin(&product.b, col, cols, across, batch);
+        let Some(cols_left) = left(col, cols, product.n) else {
+            return self.whole(k, to, &start, None);
         };
         // Bounds keep a window from being turned: only the last block has them.
         let full = product.n / cols;
         if full > 0 {
-            k.when(&col.compare(CompareOp::Lt, full), |k| whole(k, None));
+            k.when(&col.compare(CompareOp::Lt, full), |k| {
+                self.whole(k, to, &start, None);
+            });
         }
         k.when(&col.compare(CompareOp::Ge, full), |k| {
-            whole(k, Some(&cols_left))
+            self.whole(k, to, &start, Some(&cols_left));
         });
-    });
+    }
+
+    fn whole(&self, k: &KernelBuilder, to: (&Mem, &Tile), start: &Tile, left: Option<&Tile>) {
+        for lane in 0..self.blocking.pack {
+            for piece in pieces(self.product, self.blocking, self.depth, lane) {
+                let first = k.constant(DType::I64, piece.first);
+                if piece.times == 1 {
+                    self.piece(k, to, start, lane, &piece, &first, left);
+                    continue;
+                }
+                k.for_range(0, piece.times, 1, [], |k, number, []| {
+                    let at = &first + &number * piece.deep;
+                    self.piece(k, to, start, lane, &piece, &at, left);
+                    []
+                });
+            }
+        }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "where a piece is read and written, used once"
+    )]
+    fn piece(
+        &self,
+        k: &KernelBuilder,
+        (panels, panel): (&Mem, &Tile),
+        start: &Tile,
+        lane: i64,
+        piece: &Piece,
+        at: &Tile,
+        cols_left: Option<&Tile>,
+    ) {
+        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
+        let [along, across] = self.product.b.strides;
+        let mut window = self
+            .from
+            .at(&(start + at * (pack * along) + lane * along))
+            .shape([piece.deep, cols])
+            .strides([pack * along, across]);
+        if piece.present < piece.deep {
+            window = window.valid(0, piece.present);
+        }
+        if let Some(cols_left) = cols_left {
+            window = window.valid(1, cols_left);
+        }
+        let tile = k.load(window).cast(self.blocking.parts[1]);
+        let home = panels.at(&(panel + at * (cols * pack) + lane));
+        k.store(
+            home.shape([piece.deep, cols]).strides([cols * pack, pack]),
+            &tile,
+        );
+    }
 }
 
 /// The work on the result, on one block.

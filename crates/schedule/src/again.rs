@@ -8,6 +8,8 @@
 //!   again:    bytes(operands that a reader does not read yet), for each reader,  and operations * elements * readers
 //! ```
 //!
+//! The work behind a product stays with it, which keeps its sums in registers: only the last step before a store is left to readers.
+//!
 //! The graph gets a copy of the work for each reader and is scheduled anew; the new schedule counts only if all of its groups together move less than those of the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,8 +170,7 @@ impl<'a> Search<'a> {
                 group.kind,
                 GroupKind::Contraction(_) | GroupKind::Convolution(_)
             );
-            let kind = group.kind == GroupKind::Loops || (product && self.thrifty);
-            if !kind || group.scanned.is_some() {
+            if !(group.kind == GroupKind::Loops || product) || group.scanned.is_some() {
                 continue;
             }
             for &value in &group.outputs {
@@ -201,7 +202,9 @@ impl<'a> Search<'a> {
             return None;
         }
         let mut chain = Chain::default();
-        self.follow(number, value, &mut chain)?;
+        // Behind a product its own work stays, and the last step is what may be left to readers: a cast that doubles the bytes, or a square of what is stored as well.
+        let deep = group.kind == GroupKind::Loops || self.thrifty;
+        self.follow(number, value, deep, &mut chain)?;
         let computing = |id: &&NodeId| self.group_of[id.index()].is_some();
         if chain.nodes.iter().filter(computing).count() > MOST_NODES {
             return None;
@@ -245,8 +248,8 @@ impl<'a> Search<'a> {
             })
     }
 
-    /// Adds the work behind a root of group `number` to a chain; `None` where it is more than elementwise, or where its operands do not stay as they are.
-    fn follow(&self, number: usize, root: ValueId, chain: &mut Chain) -> Option<()> {
+    /// Adds the work behind a root of group `number` to a chain, all that the group does of it or (not `deep`) the last step; `None` where it is more than elementwise, or where its operands do not stay as they are.
+    fn follow(&self, number: usize, root: ValueId, deep: bool, chain: &mut Chain) -> Option<()> {
         let id = self.schedule.producer(root)?;
         let node = &self.graph.nodes[id];
         if node.op.category() != Category::Pointwise || chain.nodes.len() > 2 * MOST_NODES {
@@ -260,8 +263,8 @@ impl<'a> Search<'a> {
             let root = self.schedule.placements.root(operand);
             let maker = self.schedule.producer(root).map(|id| &self.graph.nodes[id]);
             match maker.map(|node| node.op.category()) {
-                Some(Category::Pointwise) if self.group_of_value(root) == Some(number) => {
-                    self.follow(number, root, chain)?;
+                Some(Category::Pointwise) if deep && self.group_of_value(root) == Some(number) => {
+                    self.follow(number, root, deep, chain)?;
                 }
                 // Readers make it again.
                 Some(Category::Source) => {}

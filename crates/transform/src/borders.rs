@@ -50,11 +50,8 @@ fn lend_strides(graph: &mut Graph) -> Result<()> {
         while let Some(id) = definitions[value]
             && let Op::Permute { dims } = &graph.nodes[id].op
         {
-            let mut before = strides.clone();
-            for (stride, &d) in strides.iter().zip(dims) {
-                before[d] = stride.clone();
-            }
-            (value, strides) = (graph.nodes[id].inputs[0], before);
+            strides = before_permute(&strides, dims);
+            value = graph.nodes[id].inputs[0];
         }
         let free = definitions[value].is_some_and(|id| lays_out(&graph.nodes[id].op))
             && !matches!(graph.values[value].layout, Layout::Required(_));
@@ -62,6 +59,7 @@ fn lend_strides(graph: &mut Graph) -> Result<()> {
             asked.entry(value).or_insert(strides);
         }
     }
+    lend_to_heads(graph, &mut asked);
     for (value, strides) in asked {
         graph.values[value].layout = Layout::Chosen(strides);
     }
@@ -98,6 +96,42 @@ fn lend_strides(graph: &mut Graph) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Attention whose heads somebody puts side by side is stored that way: the view of what was permuted copies nothing then.
+fn lend_to_heads(graph: &Graph, asked: &mut BTreeMap<ValueId, Vec<Expr>>) {
+    let definitions = graph.definitions();
+    let users = graph.users();
+    let read_once = |value: ValueId| users.count(value) == 1;
+    for node in graph.nodes.values() {
+        let Op::View { .. } = node.op else {
+            continue;
+        };
+        let mut value = node.inputs[0];
+        let mut strides = graph.ty(value).contiguous_strides();
+        while let Some(id) = definitions[value]
+            && let Op::Permute { dims } = &graph.nodes[id].op
+            && read_once(value)
+        {
+            strides = before_permute(&strides, dims);
+            value = graph.nodes[id].inputs[0];
+        }
+        let attention = definitions[value]
+            .is_some_and(|id| graph.nodes[id].op.category() == Category::Attention);
+        let free = graph.values[value].layout == Layout::Any && value != node.inputs[0];
+        if attention && free && read_once(value) {
+            asked.entry(value).or_insert(strides);
+        }
+    }
+}
+
+/// The strides of a permute's operand, by those of its result.
+fn before_permute(strides: &[Expr], dims: &[usize]) -> Vec<Expr> {
+    let mut before = strides.to_vec();
+    for (stride, &d) in strides.iter().zip(dims) {
+        before[d] = stride.clone();
+    }
+    before
 }
 
 /// Whether a value may lie with these strides: its own are not required, and none of them names an element twice.
