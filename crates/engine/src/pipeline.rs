@@ -11,7 +11,7 @@ use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
     attention, borders, concatenations, decompose_but, images, lookups, pack_at_calls, products,
-    puts_in_order, recurrences, reshapes, simplify, simplify_each, views,
+    puts_in_order, recurrences, reshapes, simplify, simplify_each, views, widen,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -81,6 +81,13 @@ fn scheduled(
 ) -> Result<(Graph, Schedule, i64)> {
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
+
+    // Images of halves are wide between convolutions, and may take as many bytes as the same program's in f32.
+    let wide = match target.desc.is_simt() || target.desc.vector_bytes == 0 {
+        true => None,
+        false => record.step("widen", || widen(graph)?.map(verified).transpose())?,
+    };
+    let graph = wide.as_ref().unwrap_or(graph);
 
     // What a call may hold: no more than the program does one operator at a time.
     let most = record.step("bound", || live_bytes(graph))?;

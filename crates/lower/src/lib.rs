@@ -15,7 +15,7 @@
 //! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
 //! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
-//! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit, by warp groups |
+//! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `outputs.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit (and with a weight that is stored by its outputs), by warp groups |
 //! | `library.rs` | matrix products that a library of the machine's may compute instead |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
 //! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
@@ -47,6 +47,7 @@ mod map;
 pub mod maths;
 mod nest;
 mod online;
+mod outputs;
 mod packed;
 mod pointwise;
 mod rare;
@@ -267,7 +268,8 @@ fn contraction(
         thin_warps::thin(nest, params, product, target)
             .or_else(|_| warps::warps(nest, params, product, target))?
     } else {
-        packed::packed(nest, params, product, target)
+        outputs::outputs(nest, params, product, target)
+            .or_else(|_| packed::packed(nest, params, product, target))
             .or_else(|_| thin::thin(nest, params, product, target))
             .or_else(|_| flat::flat(nest, params, product, target))
             .or_else(|_| blocked::blocked(nest, params, product, target))?

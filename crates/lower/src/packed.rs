@@ -38,17 +38,17 @@ const PIECE: i64 = 128;
 const DEEP: i64 = 8;
 
 /// The shape of one block and of its panels.
-struct Blocking {
-    rows: i64,
-    cols: i64,
+pub struct Blocking {
+    pub rows: i64,
+    pub cols: i64,
     /// Elements of the depth that lie next to each other in a panel of `a`.
-    depth: i64,
+    pub depth: i64,
     /// Elements of the depth that lie next to each other in a panel of `b`.
-    pack: i64,
+    pub pack: i64,
     /// What panels of `a` and of `b` hold, and the unit multiplies.
-    parts: [DType; 2],
+    pub parts: [DType; 2],
     /// Sums lie in matrix registers.
-    matrix: bool,
+    pub matrix: bool,
     /// An instance has a panel of `b`, which it copies, and all panels of `a`.
     own: bool,
 }
@@ -100,11 +100,6 @@ pub fn packed(
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
     lay_out(&k, &spread, &[1, blocking.depth]);
-    for lane in 0..blocking.pack {
-        for piece in pieces(product, &blocking, depth, lane) {
-            lay_out(&k, &spread, &[piece.deep, cols]);
-        }
-    }
 
     pack_a(
         &k,
@@ -120,6 +115,7 @@ pub fn packed(
         blocking: &blocking,
         depth,
     };
+    copy.lay_out(&k, &spread);
     if let Some(panels_b) = &panels_b {
         copy.phase(&k, panels_b);
     }
@@ -209,7 +205,7 @@ pub fn packed(
     k.finish()
 }
 
-fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
+pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
     if m < 2 || n < 2 || work < WORTH_PACKING {
@@ -266,7 +262,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
 }
 
 /// A panel of `b` as an operand.
-fn right(panels: &Mem, at: &Tile, blocking: &Blocking, depth: i64) -> MmaOperand {
+pub fn right(panels: &Mem, at: &Tile, blocking: &Blocking, depth: i64) -> MmaOperand {
     let shape = [depth / blocking.pack, blocking.cols, blocking.pack];
     let panel = panels.at(at).shape(shape);
     panel.operand([MmaDim::K, MmaDim::Side, MmaDim::K])
@@ -335,35 +331,45 @@ fn pack_a(
     k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
         let row = k.program_id(0);
         let batch = (product.batch > 1).then(|| k.program_id(1));
-        let start = origin(&product.a, &row, rows, product.a.strides[0], batch.as_ref());
         let panel = match &batch {
             Some(batch) => batch * row_blocks + &row,
             None => row.clone(),
         } * (rows * depth * depth_blocks);
-        let rows_left = left(&row, rows, product.m);
-        k.for_range(0, depth_blocks, 1, [], |k, block, []| {
-            let mut window = from
-                .at(&(&start + &block * (depth * product.a.strides[1])))
-                .shape([rows, depth])
-                .strides(product.a.strides);
-            if let Some(rows_left) = &rows_left {
-                window = window.valid(0, rows_left);
-            }
-            if let Some(depth_left) = left(&block, depth, product.k) {
-                window = window.valid(1, &depth_left);
-            }
-            let mut tile = k.load(window).cast(blocking.parts[0]);
-            if blocking.moved(product) {
-                tile = tile.binary(BinaryOp::Xor, half(blocking.parts[0]));
-            }
-            k.store(
-                panels
-                    .at(&(&panel + &block * (rows * depth)))
-                    .shape([rows, depth]),
-                &tile,
-            );
-            []
-        });
+        let at = (&row, batch.as_ref());
+        copy_rows(k, from, (panels, &panel), product, blocking, at);
+    });
+}
+
+/// Copies a panel of `a`, of the block of rows and the batch with these numbers.
+pub fn copy_rows(
+    k: &KernelBuilder,
+    from: &Mem,
+    (panels, panel): (&Mem, &Tile),
+    product: &Product,
+    blocking: &Blocking,
+    (row, batch): (&Tile, Option<&Tile>),
+) {
+    let (rows, depth) = (blocking.rows, blocking.depth);
+    let start = origin(&product.a, row, rows, product.a.strides[0], batch);
+    let rows_left = left(row, rows, product.m);
+    k.for_range(0, ceil_div(product.k, depth), 1, [], |k, block, []| {
+        let mut window = from
+            .at(&(&start + &block * (depth * product.a.strides[1])))
+            .shape([rows, depth])
+            .strides(product.a.strides);
+        if let Some(rows_left) = &rows_left {
+            window = window.valid(0, rows_left);
+        }
+        if let Some(depth_left) = left(&block, depth, product.k) {
+            window = window.valid(1, &depth_left);
+        }
+        let mut tile = k.load(window).cast(blocking.parts[0]);
+        if blocking.moved(product) {
+            tile = tile.binary(BinaryOp::Xor, half(blocking.parts[0]));
+        }
+        let home = panels.at(&(panel + &block * (rows * depth)));
+        k.store(home.shape([rows, depth]), &tile);
+        []
     });
 }
 
@@ -402,16 +408,25 @@ fn pieces(product: &Product, blocking: &Blocking, depth: i64, lane: i64) -> Vec<
 }
 
 /// The copies of `b` into panels.
-struct CopyB<'a> {
-    from: &'a Mem,
-    product: &'a Product,
-    blocking: &'a Blocking,
-    depth: i64,
+pub struct CopyB<'a> {
+    pub from: &'a Mem,
+    pub product: &'a Product,
+    pub blocking: &'a Blocking,
+    /// Of a panel: whole steps of the unit.
+    pub depth: i64,
 }
 
 impl CopyB<'_> {
+    pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
+        for lane in 0..self.blocking.pack {
+            for piece in pieces(self.product, self.blocking, self.depth, lane) {
+                lay_out(k, spread, &[piece.deep, self.blocking.cols]);
+            }
+        }
+    }
+
     /// A phase that copies all of them.
-    fn phase(&self, k: &KernelBuilder, panels: &Mem) {
+    pub fn phase(&self, k: &KernelBuilder, panels: &Mem) {
         let (product, cols) = (self.product, self.blocking.cols);
         let col_blocks = ceil_div(product.n, cols);
         k.phase([col_blocks, product.batch].map(Expr::constant), |k| {

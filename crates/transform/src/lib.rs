@@ -16,6 +16,7 @@
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
 //! | `views.rs` | views of products behind the elementwise work on them |
+//! | `widen.rs` | convolutions of halves in f32 |
 //!
 //! A pass takes a graph and returns a graph; the pipeline verifies what comes out.
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ mod recurrences;
 mod reshapes;
 mod simplify;
 mod views;
+mod widen;
 
 pub use attention::attention;
 pub use borders::borders;
@@ -49,3 +51,4 @@ pub use recurrences::recurrences;
 pub use reshapes::reshapes;
 pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};
 pub use views::views;
+pub use widen::widen;

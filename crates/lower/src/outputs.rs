@@ -1,0 +1,119 @@
+//! A product of few rows on a CPU's matrix unit, with a weight that is stored by its outputs: `x @ w.t()`, every linear layer of a model.
+//!
+//! ```text
+//!   phase 0   x [m, k]  ->  panels of 32 rows, turned:      [blocks of m][k / pack][32][pack]
+//!   phase 1   an instance has 32 outputs
+//!             their rows of w are copied as they lie        [blocks of k][32][depth]              second-level cache
+//!             for each panel of x: sums [32 outputs, 32 rows], which are turned, finished and stored
+//! ```
+//!
+//! The unit reads its left operand row by row and its right one in groups of the depth. A weight that is stored by its outputs lies as a left operand does, and every element of it would have to be turned for it to be a
+//! right one; the few rows are turned in no time. So the weight is the left operand, and what comes out is the result turned.
+
+use oxyfuel_base::{DType, Expr, Result, ensure};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::KernelBuilder;
+use oxyfuel_kernel::ir::{BufferMode, MmaDim, Space};
+use oxyfuel_plan::TargetDesc;
+
+use crate::direct::{Operand, Product};
+use crate::map::vector;
+use crate::nest::Nest;
+use crate::packed::{CopyB, choose, copy_rows, finish, lay_out, matrix_layout, right, zeros};
+use crate::size::Params;
+use crate::tile::ceil_div;
+
+/// The product of the same operands whose result is turned.
+fn turned(product: &Product) -> Product {
+    let turn = |operand: &Operand| {
+        let [first, second] = operand.strides;
+        Operand {
+            strides: [second, first],
+            ..operand.clone()
+        }
+    };
+    Product {
+        m: product.n,
+        n: product.m,
+        a: turn(&product.b),
+        b: turn(&product.a),
+        ..product.clone()
+    }
+}
+
+/// Builds the program, or says why this product is not for it.
+pub fn outputs(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    product: &Product,
+    target: &TargetDesc,
+) -> Result<Program> {
+    let [along, across] = product.b.strides;
+    let turned = turned(product);
+    let blocking = choose(&turned, target)?;
+    let (rows, cols) = (blocking.rows, blocking.cols);
+    let row_blocks = ceil_div(turned.m, rows);
+    let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
+    let held = |lines: i64, dtype: DType| lines.saturating_mul(product.k) * dtype.size() as i64;
+    let enough = 2 * i64::from(target.workers.max(1));
+    ensure!(
+        blocking.matrix
+            && along == 1
+            && across != 1
+            && held(product.m, product.a.dtype) <= room
+            && held(rows, product.b.dtype) <= room
+            && row_blocks.saturating_mul(product.batch) >= enough,
+        NoLowering,
+        "a product whose second operand is not stored by its columns, or whose first one is too large for a cache"
+    );
+    let col_blocks = ceil_div(turned.n, cols);
+    let depth_blocks = ceil_div(turned.k, blocking.depth);
+    let depth = depth_blocks * blocking.depth;
+
+    let (geometry, spread) = vector(target.lanes(4));
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let params = params_of(&k);
+    let length = Expr::constant(product.batch * col_blocks * cols * depth);
+    let panels = k.buffer("panels", blocking.parts[1], BufferMode::Workspace, length);
+    let panels = panels.aligned(64);
+    lay_out(&k, &spread, &[rows, blocking.depth]);
+    lay_out(&k, &spread, &[rows, cols]);
+    lay_out(&k, &spread, &[cols, rows]);
+    let copy = CopyB {
+        from: &params.mems[turned.b.buffer],
+        product: &turned,
+        blocking: &blocking,
+        depth,
+    };
+    copy.lay_out(&k, &spread);
+    copy.phase(&k, &panels);
+
+    k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
+        let output = k.program_id(0);
+        let batch = (product.batch > 1).then(|| k.program_id(1));
+        let weight = k.alloc(Space::Panel, blocking.parts[0], rows * depth, None);
+        let sums = k.alloc(Space::Panel, product.acc, rows * cols, None);
+        let from = &params.mems[turned.a.buffer];
+        let start = k.constant(DType::I64, 0);
+        let at = (&output, batch.as_ref());
+        copy_rows(k, from, (&weight, &start), &turned, &blocking, at);
+        k.for_range(0, col_blocks, 1, [], |k, row, []| {
+            let panel = match &batch {
+                Some(batch) => batch * col_blocks + &row,
+                None => row.clone(),
+            } * (cols * depth);
+            let a = weight.at(0).shape([depth_blocks, rows, blocking.depth]);
+            let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+            let b = right(&panels, &panel, &blocking, depth);
+            let acc = zeros(k, product.acc, rows, cols).convert_layout(matrix_layout(rows, cols));
+            let sum = k.mma(a, b, &acc, false);
+            let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
+            k.store(sums.at(0).shape([rows, cols]), &sum);
+            let sum = k.load(sums.at(0).shape([cols, rows]).strides([1, cols]));
+            let (block, at) = ([cols, rows], [&row, &output]);
+            finish(k, &params, nest, product, block, at, batch.as_ref(), sum);
+            []
+        });
+    });
+    k.finish()
+}
