@@ -63,6 +63,7 @@ pub fn assemble(
             written: mapped.written(),
             provenance: Provenance::default(),
             cost: Cost::NOTHING,
+            members: 1,
             gemm: emitted.lowered.gemm.clone(),
             note: emitted.note,
         });
@@ -96,8 +97,12 @@ pub fn assemble(
             })
         });
         let args = args.collect::<Result<Vec<_>>>()?;
-        kernel.cost = kernel_cost(graph, schedule, group);
-        kernel.provenance.extend(provenance(graph, group));
+        kernel.cost = Cost::NOTHING;
+        for member in members(group) {
+            kernel.cost = kernel.cost.and(&kernel_cost(graph, schedule, member));
+            kernel.provenance.extend(provenance(graph, member));
+        }
+        kernel.members = u32::try_from(members(group).len()).unwrap_or(u32::MAX);
         steps.push(Step::Launch { kernel: id, args });
     }
 
@@ -163,6 +168,14 @@ pub fn assemble(
     };
     oxyfuel_plan::verify(&plan)?;
     Ok(plan)
+}
+
+/// The groups of a launch.
+fn members(group: &Group) -> &[Group] {
+    match group.members.is_empty() {
+        true => std::slice::from_ref(group),
+        false => &group.members,
+    }
 }
 
 /// Buffers in an arena; apart from each other where the arena would be more than `most` bytes with all that a call holds beside it, and they are less. What one step moves its operands through comes

@@ -164,6 +164,7 @@ impl UserKernel {
             provenance: plan::Provenance::default(),
             cost: plan::Cost::NOTHING,
             rounds: self.mapped.rounds,
+            members: 1,
             gemm: None,
             note: self.note.clone(),
         });

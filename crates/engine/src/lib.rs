@@ -33,6 +33,7 @@ pub mod explain;
 mod figures;
 mod frozen;
 mod interpret;
+mod join;
 mod joint;
 mod kernel;
 mod options;

@@ -227,6 +227,7 @@ fn plan(
             .collect(),
         program: program.to_string(),
         provenance: Provenance::default(),
+        members: 1,
         cost: Cost {
             bytes_read: Expr::constant(0),
             bytes_written: Expr::constant(count * 4),

@@ -16,6 +16,7 @@ use oxyfuel_transform::{
 
 use crate::assemble::{Emitted, assemble};
 use crate::cost::{live_bytes, node_flops};
+use crate::join::join_all;
 use crate::options::{Numerics, Options};
 use crate::parallel;
 use crate::record::{Record, Stage};
@@ -47,6 +48,12 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
         let logical = |l: &Lowered| l.logical.as_ref().map(Program::to_string);
         programs(&lowered, |l| logical(l).unwrap_or_default())
     });
+
+    let (schedule, lowered) = record.step("join", || {
+        let name = |group: &Group, number| kernel_name(&graph, group, number);
+        join_all(&graph, schedule, lowered, &target.desc, &name)
+    })?;
+    record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
     record.step("map", || {
         let verify = |l: &Lowered| oxyfuel_kernel::verify(&l.mapped);
@@ -146,7 +153,6 @@ fn scheduled(
             })?,
             false => (graph, schedule),
         };
-    record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
     Ok((graph, schedule, most))
 }
 

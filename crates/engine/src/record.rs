@@ -20,7 +20,7 @@ pub enum Stage {
     Simplified,
     /// With what the borders demand: strides, clones, mutations.
     Settled,
-    /// Groups.
+    /// Groups, those that share a launch together.
     Schedule,
     /// Tile programs without layouts.
     Logical,

@@ -119,8 +119,12 @@ fn make(choices: &mut Choices<'_>) -> Result<Made, Error> {
         elements: if large { 6000 } else { 2000 },
         ..Limits::default()
     };
+    let alike = !symbols && choices.below(6) == 5;
     Ok(Made {
-        graph: random::graph(choices, &limits)?,
+        graph: match alike {
+            true => random::alike(choices, &limits)?,
+            false => random::graph(choices, &limits)?,
+        },
         assignments: match (symbols, large) {
             (false, _) => &[[0; 2]],
             (true, false) => &ASSIGNMENTS,

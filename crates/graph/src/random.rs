@@ -4,6 +4,7 @@
 //! lower choices the plainer alternatives, so that shrinking the list shrinks the program. Graphs are valid by construction, small enough for the
 //! interpreter, and never index out of range whatever their inputs hold.
 
+mod alike;
 mod contraction;
 mod source;
 mod window;
@@ -13,6 +14,8 @@ use crate::ir::{Device, Graph, Layout, ValueId};
 use crate::op::{Accepts, Binary, Compare, Op, Reduce, Scatter, Unary};
 use crate::{Bindings, HostTensor};
 use oxyfuel_base::{DType, Expr, Result, Scalar, err};
+
+pub use alike::alike;
 
 /// Decisions, taken one after another; zeros when they run out.
 #[derive(Clone, Debug)]

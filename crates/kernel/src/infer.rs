@@ -717,6 +717,13 @@ impl Op {
                     .map(|v| program.ty(*v).cloned())
                     .collect()
             }
+            Self::Pick { mems, index } => {
+                program.index(&Index::Val(*index))?;
+                let first = mems
+                    .first()
+                    .ok_or_else(|| err!(InvalidKernel, "a pick among no memories"))?;
+                Ok(vec![Type::Mem(program.mem(*first)?.clone())])
+            }
             Self::Alloc => {
                 let mem = claimed
                     .first()

@@ -319,6 +319,11 @@ pub enum Op {
     NumPrograms {
         axis: u8,
     },
+    /// The memory of number `index` (scalar i64) among buffer parameters that stand one behind the other and are of one kind: work on tensors of one's own, shared by instances.
+    Pick {
+        mems: Vec<Val>,
+        index: Val,
+    },
     // ---- making tiles -----------------------------------------------------------------------------------------------------------
     /// A scalar literal; the dtype is the result's.
     Const {

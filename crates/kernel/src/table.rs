@@ -59,6 +59,7 @@ macro_rules! op_table {
 op_table! {
     ProgramId     "program_id"     Both    "program_id 0" "Position of this instance on an axis of the grid.";
     NumPrograms   "num_programs"   Both    "num_programs 0" "Extent of an axis of the grid.";
+    Pick          "pick"           Both    "pick (%a, %b) [%i]" "The memory of number `%i` among buffer parameters that stand one behind the other.";
     Const         "const"          Both    "const 2.0" "A scalar literal of the result's dtype.";
     Iota          "iota"           Both    "iota 1" "Coordinates along a dim, in the result's integer dtype and shape.";
     Splat         "splat"          Both    "splat %a" "A scalar in every place of the result's shape.";

@@ -633,6 +633,10 @@ impl Terms {
                 if *descending { " descending" } else { "" }
             ),
             Op::Dot { a, b, acc } => write!(out, "dot {}, {}, {}", v(a), v(b), v(acc)),
+            Op::Pick { mems, index } => {
+                let mems: Vec<String> = mems.iter().map(|m| v(m).to_string()).collect();
+                write!(out, "pick ({}) [{}]", mems.join(", "), v(index))
+            }
             Op::Alloc => out.write_str("alloc"),
             Op::ConvertLayout { value } => write!(out, "convert_layout {}", v(value)),
             Op::Mma {

@@ -12,18 +12,18 @@
 //! 7. **Forms**: only ops that the [table](crate::table) allows. Logical: no layouts, no allocations, geometry of ones. Mapped: a layout on every tile.
 //! 8. **Layouts**: dims exist, extents are positive, lanes and warps are not more than the geometry (or the role) has, every coordinate is covered.
 //! 9. **Memory**: windows have a stride and a bound for each dim; nothing stores into a `Read` buffer; swizzles only on shared memory whose length is a multiple of the pattern;
-//!    barriers are slots inside their memory.
+//!    barriers are slots inside their memory; `pick` is among buffer parameters of one kind that stand one behind the other and that nothing else uses.
 //! 10. **Products**: the accumulator is used by its product alone and is defined in the same iteration.
 //! 11. **Roles** stand in a phase's own block, not nested, cover disjoint warps of the geometry, and yield nothing.
 //! 12. Blocks nest at most [`MAX_DEPTH`] deep.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use oxyfuel_base::{DType, Expr, Id, Result, Symbol, ensure, err};
 
 use crate::ir::{
-    Block, BufferMode, Form, Geometry, Index, Inst, Mode, Op, Order, ParamKind, Program, Space,
-    TensorMapParam, TileLayout, Type, Val,
+    Block, BufferMode, Form, Geometry, Index, Inst, Mode, Op, Order, Param, ParamKind, Program,
+    Space, TensorMapParam, TileLayout, Type, Val,
 };
 
 /// The deepest nesting of blocks.
@@ -67,6 +67,7 @@ fn verify_inner(program: &Program) -> Result<()> {
         ever: vec![false; program.values.len()],
         uses: Vec::new(),
         modes: HashMap::new(),
+        picked: BTreeSet::new(),
         depth: 0,
         loops: Vec::new(),
         next_loop: 1,
@@ -126,6 +127,8 @@ struct Verifier<'p> {
     ever: Vec<bool>,
     uses: Vec<u32>,
     modes: HashMap<Val, BufferMode>,
+    /// Parameters that picks alone may use.
+    picked: BTreeSet<Val>,
     depth: usize,
     /// Ids of the loops around, the innermost last.
     loops: Vec<u32>,
@@ -287,6 +290,7 @@ impl Verifier<'_> {
             return Err(err!(InvalidKernel, "there is no value {v}"));
         }
         self.uses = self.program.use_counts();
+        self.picked = self.program.picked();
         Ok(())
     }
 
@@ -435,9 +439,13 @@ impl Verifier<'_> {
             self.program.form
         );
         let mut used = Ok(());
+        let picks = matches!(op, Op::Pick { .. });
         op.for_each_arg(|v| {
             if used.is_ok() {
                 used = self.used(v);
+            }
+            if used.is_ok() && !picks && self.picked.contains(&v) {
+                used = Err(err!(InvalidKernel, "{v} is picked by number elsewhere"));
             }
         });
         used?;
@@ -469,6 +477,11 @@ impl Verifier<'_> {
         self.specific(op)?;
         for &v in &inst.results {
             self.define(v)?;
+            if let Op::Pick { mems, .. } = op
+                && let Some(&mode) = self.modes.get(&mems[0])
+            {
+                self.modes.insert(v, mode);
+            }
         }
         Ok(())
     }
@@ -484,6 +497,7 @@ impl Verifier<'_> {
                     self.grid_rank
                 );
             }
+            Op::Pick { mems, .. } => self.pick(mems)?,
             Op::Store { access, .. } => self.writable(access.mem)?,
             Op::Scatter { mem, .. } | Op::Atomic { mem, .. } => self.writable(*mem)?,
             Op::TensorStore { map, .. } => self.writable(self.program.tensor_map(*map)?.buffer)?,
@@ -594,6 +608,34 @@ impl Verifier<'_> {
             | Op::Sync
             | Op::FenceAsync => {}
         }
+        Ok(())
+    }
+
+    /// Buffer parameters of one kind, one behind the other.
+    fn pick(&self, mems: &[Val]) -> Result<()> {
+        let params = &self.program.params;
+        let first = params
+            .iter()
+            .position(|param| Some(&param.value) == mems.first());
+        let listed = first.and_then(|first| params.get(first..first + mems.len()));
+        let Some(listed) =
+            listed.filter(|listed| listed.iter().map(|p| p.value).eq(mems.iter().copied()))
+        else {
+            return Err(err!(
+                InvalidKernel,
+                "a pick is among parameters that stand one behind the other"
+            ));
+        };
+        let kind = |param: &Param| match &param.kind {
+            ParamKind::Buffer(buffer) => Some((buffer.dtype, buffer.mode, buffer.align)),
+            ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => None,
+        };
+        ensure!(
+            kind(&listed[0]).is_some()
+                && listed.iter().all(|param| kind(param) == kind(&listed[0])),
+            InvalidKernel,
+            "a pick is among buffers of one dtype, mode and alignment"
+        );
         Ok(())
     }
 

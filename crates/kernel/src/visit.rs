@@ -1,6 +1,8 @@
 //! Walking over programs: the operands and blocks of an op, and whole programs in order. Passes are written with these, so that a new op is
 //! described here once.
 
+use std::collections::BTreeSet;
+
 use oxyfuel_base::{Arena, Id};
 
 use crate::ir::{Access, BarrierRef, Block, Index, Inst, MmaOperand, Op, Program, Val, ValueData};
@@ -55,6 +57,12 @@ macro_rules! operand_walk {
                 | Op::Sync
                 | Op::FenceAsync
                 | Op::Roles { .. } => {}
+                Op::Pick { mems, index } => {
+                    for v in mems {
+                        f(v);
+                    }
+                    f(index);
+                }
                 Op::Splat { value }
                 | Op::Broadcast { value }
                 | Op::Reshape { value }
@@ -184,6 +192,7 @@ macro_rules! leaf_ops {
     () => {
         Self::ProgramId { .. }
             | Self::NumPrograms { .. }
+            | Self::Pick { .. }
             | Self::Const { .. }
             | Self::Iota { .. }
             | Self::Splat { .. }
@@ -335,6 +344,7 @@ impl Op {
             | Self::Dot { .. }
             | Self::ConvertLayout { .. } => true,
             Self::Load { .. }
+            | Self::Pick { .. }
             | Self::Store { .. }
             | Self::Gather { .. }
             | Self::Scatter { .. }
@@ -414,6 +424,17 @@ impl Program {
             phase.body.count_uses(&mut counts);
         }
         counts
+    }
+
+    /// Parameters that are picked by number; nothing else reaches them.
+    pub fn picked(&self) -> BTreeSet<Val> {
+        let mut picked = BTreeSet::new();
+        self.walk(|inst| {
+            if let Op::Pick { mems, .. } = &inst.op {
+                picked.extend(mems);
+            }
+        });
+        picked
     }
 
     pub fn value(&self, v: Val) -> &ValueData {

@@ -24,6 +24,7 @@
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel, and arithmetic on pairs of them |
 //! | `stream.rs` | results that no cache holds, written past them |
+//! | `join.rs` | programs side by side in one grid |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
 //! This is the only crate that sees both IRs.
@@ -42,6 +43,7 @@ mod decode;
 mod direct;
 mod flat;
 mod images;
+mod join;
 mod library;
 mod map;
 pub mod maths;
@@ -82,6 +84,7 @@ use crate::attention_backward::Backward;
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
 
+pub use crate::join::{MOST_PARAMS, MOST_PROGRAMS, join, join_arguments, joins};
 pub use crate::wide::Rounding;
 
 /// What a kernel's parameter stands for, in order.

@@ -1,12 +1,12 @@
 //! Lowered programs, run by the tile interpreter, against the meaning of the graph they came from.
 
 use oxyfuel_base::DType;
-use oxyfuel_graph::{HostTensor, parse};
+use oxyfuel_graph::{Graph, HostTensor, ValueId, parse};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::ir::ParamKind;
-use oxyfuel_lower::{Argument, Rounding, lower_group};
+use oxyfuel_lower::{Argument, Lowered, Rounding, join, join_arguments, joins, lower_group};
 use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
-use oxyfuel_schedule::schedule;
+use oxyfuel_schedule::{Schedule, schedule};
 use oxyfuel_transform::{decompose, simplify};
 
 fn cpu() -> TargetDesc {
@@ -111,7 +111,7 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
         })
         .collect();
     let expected = oxyfuel_graph::run(&source, &inputs).unwrap();
-    let mut memory: std::collections::BTreeMap<_, Vec<u8>> = graph
+    let mut memory: Memory = graph
         .inputs
         .iter()
         .copied()
@@ -147,44 +147,56 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
             });
         oxyfuel_kernel::verify(&lowered.mapped)
             .unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
-        let mut buffers: Vec<(DType, Vec<u8>)> = Vec::new();
-        for argument in &lowered.arguments {
-            match argument {
-                Argument::Value(v) => {
-                    let ty = graph.ty(*v);
-                    let bytes = ty.numel().as_const().unwrap() as usize * ty.dtype.size();
-                    buffers.push((
-                        ty.dtype,
-                        memory.get(v).cloned().unwrap_or_else(|| vec![0; bytes]),
-                    ));
-                }
-                Argument::Workspace(bytes) => {
-                    let param = &lowered.mapped.params[buffers.len()];
-                    let ParamKind::Buffer(buffer) = &param.kind else {
-                        panic!("{param:?}")
-                    };
-                    let bytes = bytes.as_const().unwrap() as usize;
-                    buffers.push((buffer.dtype, vec![0; bytes]));
-                }
-                Argument::Size(_) | Argument::TensorMap => {}
+        launch(&graph, &lowered, &mut memory);
+    }
+    judge(&graph, &plan, &memory, &expected, tolerance);
+}
+
+type Memory = std::collections::BTreeMap<ValueId, Vec<u8>>;
+
+/// Runs a kernel by the tile interpreter.
+fn launch(graph: &Graph, lowered: &Lowered, memory: &mut Memory) {
+    let mut buffers: Vec<(DType, Vec<u8>)> = Vec::new();
+    for argument in &lowered.arguments {
+        match argument {
+            Argument::Value(v) => {
+                let ty = graph.ty(*v);
+                let bytes = ty.numel().as_const().unwrap() as usize * ty.dtype.size();
+                buffers.push((
+                    ty.dtype,
+                    memory.get(v).cloned().unwrap_or_else(|| vec![0; bytes]),
+                ));
             }
-        }
-        let mut args: Vec<Arg> = buffers
-            .iter_mut()
-            .map(|(dtype, bytes)| Arg::Buffer {
-                dtype: *dtype,
-                bytes,
-            })
-            .collect();
-        run(&lowered.mapped, &mut args).unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
-        drop(args);
-        for (argument, (_, bytes)) in lowered.arguments.iter().zip(buffers) {
-            if let Argument::Value(v) = argument {
-                memory.insert(*v, bytes);
+            Argument::Workspace(bytes) => {
+                let param = &lowered.mapped.params[buffers.len()];
+                let ParamKind::Buffer(buffer) = &param.kind else {
+                    panic!("{param:?}")
+                };
+                let bytes = bytes.as_const().unwrap() as usize;
+                buffers.push((buffer.dtype, vec![0; bytes]));
             }
+            Argument::Size(_) | Argument::TensorMap => {}
         }
     }
-    for (out, expected) in graph.outputs.iter().zip(&expected) {
+    let mut args: Vec<Arg> = buffers
+        .iter_mut()
+        .map(|(dtype, bytes)| Arg::Buffer {
+            dtype: *dtype,
+            bytes,
+        })
+        .collect();
+    run(&lowered.mapped, &mut args).unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
+    drop(args);
+    for (argument, (_, bytes)) in lowered.arguments.iter().zip(buffers) {
+        if let Argument::Value(v) = argument {
+            memory.insert(*v, bytes);
+        }
+    }
+}
+
+/// Compares the outputs of a graph.
+fn judge(graph: &Graph, plan: &Schedule, memory: &Memory, expected: &[HostTensor], tolerance: f64) {
+    for (out, expected) in graph.outputs.iter().zip(expected) {
         let ty = graph.ty(out.value);
         let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
         let got = HostTensor::new(
@@ -200,7 +212,7 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
             assert!(
                 close,
                 "element {i}: {a} instead of {b}\n{}",
-                plan.display(&graph)
+                plan.display(graph)
             );
         }
     }
@@ -210,6 +222,75 @@ fn everywhere(text: &str, tolerance: f64) {
     for target in [cpu(), amx(), gpu()] {
         agree(text, &target, tolerance);
     }
+}
+
+/// All groups of a graph as one kernel; equal programs share their code.
+fn agree_side_by_side(text: &str, programs: usize, target: &TargetDesc) {
+    let graph = parse("test", text).unwrap();
+    let plan = schedule(&graph, target).unwrap();
+    let inputs: Vec<HostTensor> = (graph.inputs.iter().zip(1..))
+        .map(|(&v, seed)| {
+            let ty = graph.ty(v);
+            let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+            input(ty.dtype, &shape, seed)
+        })
+        .collect();
+    let expected = oxyfuel_graph::run(&graph, &inputs).unwrap();
+    let given = inputs.iter().map(|t| t.data.clone());
+    let mut memory: Memory = graph.inputs.iter().copied().zip(given).collect();
+    let mut parts: Vec<(Lowered, Vec<Vec<Argument>>)> = Vec::new();
+    for group in &plan.groups {
+        let rounding = Rounding::Everywhere;
+        let strategy = group.alternatives[0];
+        let lowered = lower_group(&graph, &plan, group, strategy, target, rounding, "k").unwrap();
+        assert!(joins(&lowered).is_some(), "{}", lowered.mapped);
+        let arguments = lowered.arguments.clone();
+        match parts
+            .iter_mut()
+            .find(|(other, _)| other.mapped == lowered.mapped)
+        {
+            Some((_, sets)) => sets.push(arguments),
+            None => parts.push((lowered, vec![arguments])),
+        }
+    }
+    assert_eq!(parts.len(), programs);
+    let counted: Vec<(&Lowered, usize)> = parts.iter().map(|(l, sets)| (l, sets.len())).collect();
+    let mut joined = join("joined", &counted).unwrap();
+    let sets = parts
+        .iter()
+        .map(|(_, sets)| sets.iter().map(|set| &set[..]).collect());
+    joined.arguments = join_arguments(&sets.collect::<Vec<_>>());
+    oxyfuel_kernel::verify(&joined.mapped).unwrap_or_else(|e| panic!("{e}\n{}", joined.mapped));
+    launch(&graph, &joined, &mut memory);
+    judge(&graph, &plan, &memory, &expected, 0.0);
+}
+
+#[test]
+fn work_on_tensors_of_its_own_is_one_kernel() {
+    let text = "graph @f(%a: f32[40, 70] cpu, %b: f32[40, 70] cpu, %c: f32[3000] cpu, %d: f32[3000] cpu, %e: f32[40, 70] cpu, %f: f32[40, 70] cpu, %g: f32[70, 40] cpu, %h: f32[40, 70] cpu) {
+  %x: f32[40, 70] = sub %a, %b
+  %y: f32[3000] = sub %c, %d
+  %z: f32[40, 70] = sub %e, %f
+  %t: f32[40, 70] = permute %g, dims=[1, 0]
+  %u: f32[40, 70] = sub %t, %h
+  return %x, %y, %z, %u
+}";
+    agree_side_by_side(text, 3, &cpu());
+    // A transpose has blocks of another size on a GPU.
+    let (straight, _) = text.split_once("  %t").unwrap();
+    let straight = format!("{straight}  return %x, %y, %z\n}}");
+    agree_side_by_side(&straight, 2, &gpu());
+}
+
+#[test]
+fn sums_of_rows_are_one_kernel() {
+    let text = "graph @f(%a: i32[40, 70] cpu, %b: i32[9, 300] cpu, %c: i32[40, 70] cpu) {
+  %x: i32[40] = amax %a, dims=[1], keepdim=false
+  %y: i32[9] = amax %b, dims=[1], keepdim=false
+  %z: i32[40] = amax %c, dims=[1], keepdim=false
+  return %x, %y, %z
+}";
+    agree_side_by_side(text, 2, &cpu());
 }
 
 #[test]

@@ -177,6 +177,17 @@ impl Cost {
         flops: Expr::ZERO,
         products: Expr::ZERO,
     };
+
+    /// What two pieces of work do together.
+    #[must_use]
+    pub fn and(&self, other: &Cost) -> Cost {
+        Cost {
+            bytes_read: &self.bytes_read + &other.bytes_read,
+            bytes_written: &self.bytes_written + &other.bytes_written,
+            flops: &self.flops + &other.flops,
+            products: &self.products + &other.products,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -191,7 +202,10 @@ pub struct Kernel {
     /// By parameter: whether it writes the buffer. Parameters that are not listed may write.
     pub written: Vec<bool>,
     pub provenance: Provenance,
+    /// Of all that it does in one launch.
     pub cost: Cost,
+    /// How many pieces of work that know nothing of each other share a launch of it.
+    pub members: u32,
     /// The product that it is, where a library of the machine's may compute it instead.
     pub gemm: Option<Gemm>,
     /// Why this kernel is not machine code, if it is not.

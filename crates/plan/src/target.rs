@@ -71,6 +71,11 @@ pub enum OperandHome {
 }
 
 impl TargetDesc {
+    /// Elements of work beside which a launch still counts: on a GPU some microseconds, on a CPU a barrier of its threads.
+    pub fn launch_counts(&self) -> i64 {
+        if self.is_simt() { 16 << 20 } else { 128 << 10 }
+    }
+
     /// A threads-are-lanes machine.
     pub fn is_simt(&self) -> bool {
         self.warp_lanes > 1

@@ -419,6 +419,7 @@ fn single_thread(block: &Block) -> bool {
             | Op::Scan { .. }
             | Op::Sort { .. }
             | Op::Dot { .. }
+            | Op::Pick { .. }
             | Op::Alloc
             | Op::ConvertLayout { .. }
             | Op::Mma { .. }

@@ -8,7 +8,8 @@ use std::rc::Rc;
 
 use oxyfuel_base::{DType, Id, Result, Symbol, ensure, err};
 use oxyfuel_kernel::ir::{
-    Block, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, TileLayout, Type, Val,
+    Block, BufferParam, Index, Inst, Op, Order, ParamKind, Phase, Program, Space, TileLayout, Type,
+    Val,
 };
 
 use rustc_hash::FxHashMap;
@@ -64,6 +65,8 @@ pub(crate) struct Emitter<'p> {
     pub(crate) values: Vec<Option<Value>>,
     pub(crate) team: Team,
     pub(crate) shared: SharedPlan,
+    /// The words of the launch, where they are one array.
+    table: Option<Reg>,
     /// Code here may run more than once in a launch.
     pub(crate) loops: u32,
     /// Positions of the instance on the axes of the grid.
@@ -141,6 +144,7 @@ pub(crate) fn emit_phase(
             single: false,
         },
         shared: SharedPlan::default(),
+        table: None,
         loops: 0,
         program_id: [None; 3],
         copies: Copies::of(&phase.body),
@@ -159,12 +163,16 @@ pub(crate) fn emit_phase(
             ".extern .shared .align 1024 .b8 {name}_shared[];\n\n"
         ));
     }
-    let params: Vec<String> = program
-        .params
-        .iter()
-        .enumerate()
-        .map(|(i, param)| declare_param(&name, i, &param.kind))
-        .collect();
+    // Where parameters are picked by number they are one array of words, which is how a launch keeps them anyway.
+    let params = match emitter.table.is_some() {
+        true => vec![format!(
+            ".param .align 8 .b8 {name}_0[{}]",
+            8 * program.params.len()
+        )],
+        false => (program.params.iter().enumerate())
+            .map(|(i, param)| declare_param(&name, i, &param.kind))
+            .collect(),
+    };
     text.push_str(&format!(
         ".visible .entry {name}(\n\t{}\n)\n.reqntid {threads},1,1\n",
         params.join(",\n\t")
@@ -261,26 +269,24 @@ impl Emitter<'_> {
             .position(|phase| std::ptr::eq(phase, self.phase))
             .unwrap_or(0);
         let entry = entry_name(self.program, number);
+        let picked = self.program.picked();
+        if !picked.is_empty() {
+            let table = self.asm.reg(Class::B64);
+            self.asm.line(format_args!("mov.b64 {table}, {entry}_0"));
+            self.table = Some(table);
+        }
         for (i, param) in self.program.params.iter().enumerate() {
+            if picked.contains(&param.value) {
+                continue;
+            }
+            let at = match self.table {
+                Some(table) => format!("{table}+{}", 8 * i),
+                None => format!("{entry}_{i}"),
+            };
             let value = match &param.kind {
-                ParamKind::Buffer(buffer) => {
-                    let raw = self.asm.reg(Class::B64);
-                    self.asm
-                        .line(format_args!("ld.param.u64 {raw}, [{entry}_{i}]"));
-                    let base = self
-                        .asm
-                        .pure(Class::B64, "cvta.to.global.u64", &[raw.into()]);
-                    let align = u64::from(buffer.align.max(1));
-                    Value::Memory(Memory {
-                        dtype: buffer.dtype,
-                        space: Space::Global,
-                        base,
-                        align,
-                        swizzle: None,
-                    })
-                }
+                ParamKind::Buffer(buffer) => self.buffer_param(buffer, &at),
                 ParamKind::Scalar { dtype, symbol } => {
-                    let slot = self.scalar_param(&format!("{entry}_{i}"), *dtype);
+                    let slot = self.scalar_param(&at, *dtype);
                     let (slot, fact) = match (symbol, slot) {
                         (Some(symbol), Slot::Opd(opd)) if *dtype == DType::I64 => {
                             let size = self.asm.fitted(opd, self.size_fact(*symbol));
@@ -292,9 +298,9 @@ impl Emitter<'_> {
                 }
                 ParamKind::TensorMap(_) => {
                     ensure!(
-                        self.target.tensor_copies,
+                        self.target.tensor_copies && self.table.is_none(),
                         NoLowering,
-                        "{} has no tensor copies",
+                        "{} has no tensor copies here",
                         self.target.name
                     );
                     let raw = self.asm.reg(Class::B64);
@@ -305,6 +311,38 @@ impl Emitter<'_> {
             self.set(param.value, value)?;
         }
         Ok(())
+    }
+
+    /// The memory whose pointer is a word of the launch.
+    fn buffer_param(&mut self, buffer: &BufferParam, at: &str) -> Value {
+        let raw = self.asm.reg(Class::B64);
+        self.asm.line(format_args!("ld.param.u64 {raw}, [{at}]"));
+        let base = self
+            .asm
+            .pure(Class::B64, "cvta.to.global.u64", &[raw.into()]);
+        Value::Memory(Memory {
+            dtype: buffer.dtype,
+            space: Space::Global,
+            base,
+            align: u64::from(buffer.align.max(1)),
+            swizzle: None,
+        })
+    }
+
+    /// One of several buffer parameters, read where it is known which.
+    pub(crate) fn pick(&mut self, result: Val, mems: &[Val], index: Val) -> Result<()> {
+        let params = self.program.params.iter().enumerate();
+        let mut buffers = params.filter_map(|(i, param)| match &param.kind {
+            ParamKind::Buffer(buffer) if param.value == mems[0] => Some((i, buffer)),
+            ParamKind::Buffer(_) | ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => None,
+        });
+        let (Some((first, buffer)), Some(table)) = (buffers.next(), self.table) else {
+            return Err(err!(InvalidKernel, "a pick among no parameters"));
+        };
+        let number = self.scalar_int(index)?;
+        let word = self.asm.address(table, number, 8);
+        let value = self.buffer_param(buffer, &format!("{word}+{}", 8 * first));
+        self.set(result, value)
     }
 
     /// Sizes are not negative; those of a tensor map fit the 32-bit coordinates of its boxes, with room to go past the end.

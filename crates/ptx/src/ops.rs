@@ -28,6 +28,7 @@ impl Emitter<'_> {
                 let extent = self.grid_extent(usize::from(*axis));
                 self.define_int(Self::one_result(inst)?, extent)
             }
+            Op::Pick { mems, index } => self.pick(Self::one_result(inst)?, mems, *index),
             Op::Const { value } => {
                 let result = Self::one_result(inst)?;
                 let tile = self.literal_tile(result, *value)?;

@@ -132,6 +132,7 @@ fn add_kernel(machine_code: bool, grid: Expr) -> Kernel {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        members: 1,
         written: vec![],
         rounds: 1,
         gemm: None,

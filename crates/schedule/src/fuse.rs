@@ -743,6 +743,7 @@ impl<'a> Fuser<'a> {
                     | GroupKind::Writes(_) => outputs[g].iter().copied().collect(),
                 },
                 alternatives: Vec::new(),
+                members: Vec::new(),
             };
             group.alternatives = strategies(&group, target, &guess);
             group

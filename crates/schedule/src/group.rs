@@ -60,6 +60,8 @@ pub struct Group {
     pub outputs: Vec<ValueId>,
     /// Ways to run it, best first by the cost model; a tuner may choose another.
     pub alternatives: Vec<Strategy>,
+    /// The groups that share a launch here, each over a domain of its own; none where this is one group.
+    pub members: Vec<Group>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@
 //! | `views.rs` | views of what a group computes |
 //! | `waits.rs` | which group waits for which |
 //! | `siblings.rs` | groups side by side |
+//! | `beside.rs` | groups that share a launch |
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod beside;
 mod buffers;
 mod destinations;
 mod fuse;
@@ -38,6 +40,7 @@ mod views;
 mod waits;
 
 pub use again::schedule_by_bytes;
+pub use beside::{Joinable, Room, beside};
 pub use buffers::{Between, BufferPlan, plan_buffers, span};
 pub use fuse::schedule;
 pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};

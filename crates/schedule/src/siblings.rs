@@ -3,8 +3,9 @@
 //! Two groups with the same domain and the same reduced dims share a kernel where neither waits for the other and one of these holds:
 //!
 //! - they read the same tensor of the domain's size, which is then read once (a mean beside a variance, gradients of two operands);
-//! - they compute parts of one concatenation and read something in common (the halves of a rotary embedding);
-//! - both are small and do the same to tensors of their own (an optimiser's step over many parameters): a launch costs more than the work.
+//! - they compute parts of one concatenation and read something in common (the halves of a rotary embedding).
+//!
+//! Work on tensors of its own shares no pass, but may share a launch: see `beside.rs`.
 //!
 //! Only groups that stand near each other in the program are tried: results that wait long for a distant sibling keep memory.
 
@@ -20,8 +21,6 @@ use crate::group::GroupKind;
 const NEAR: usize = 64;
 /// The most tensors that one pass reads and writes: more streams than the hardware follows make it slower than two passes.
 const MOST_STREAMS: usize = 12;
-/// Elements of a domain that are less work than a launch.
-const SMALL: i64 = 16 * 1024;
 /// How many earlier groups of the same domain are looked at.
 const TRIED: usize = 8;
 
@@ -75,8 +74,7 @@ impl Fuser<'_> {
         let parts = shared.peek().is_some() && self.parts_of_one(a, b);
         let whole = parts || shared.any(|&root| self.covers(root, a));
         let streams = reads_a.union(&reads_b).count() + self.stored(a) + self.stored(b);
-        let worth = (whole && streams <= MOST_STREAMS) || self.same_small_work(a, b);
-        worth && !self.depends(a, b) && !self.depends(b, a)
+        whole && streams <= MOST_STREAMS && !self.depends(a, b) && !self.depends(b, a)
     }
 
     /// Whether two groups compute parts of one concatenation in their places.
@@ -112,25 +110,6 @@ impl Fuser<'_> {
     fn covers(&self, root: ValueId, group: usize) -> bool {
         let domain: Expr = self.drafts[group].dims.iter().cloned().product();
         self.graph.values[root].ty.numel() == domain
-    }
-
-    /// Whether two groups are small and apply the same ops to tensors of their own.
-    fn same_small_work(&self, a: usize, b: usize) -> bool {
-        let (first, second) = (&self.drafts[a], &self.drafts[b]);
-        let domain: Expr = second.dims.iter().cloned().product();
-        let small = domain.as_const().is_some_and(|n| n <= SMALL);
-        // What was merged before is the same work several times.
-        let ops = |nodes: &[NodeId]| -> Vec<String> {
-            let ops = nodes.iter().map(|&n| &self.graph.nodes[n].op);
-            ops.map(|op| format!("{op:?}")).collect()
-        };
-        let unit = ops(&second.nodes);
-        small
-            && !unit.is_empty()
-            && first.nodes.len() % unit.len() == 0
-            && ops(&first.nodes)
-                .chunks(unit.len())
-                .all(|part| part == unit)
     }
 
     /// Moves all nodes of `from` into `into`, dim by dim.

@@ -25,14 +25,21 @@ struct Shown<'a> {
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, group) in self.schedule.groups.iter().enumerate() {
-            self.group(f, i, group)?;
+            if group.members.is_empty() {
+                self.group(f, &format!("group {i}"), group)?;
+                continue;
+            }
+            writeln!(f, "group {i}: {} side by side", group.members.len())?;
+            for (j, member) in group.members.iter().enumerate() {
+                self.group(f, &format!("group {i}.{j}"), member)?;
+            }
         }
         Ok(())
     }
 }
 
 impl Shown<'_> {
-    fn group(&self, f: &mut fmt::Formatter<'_>, i: usize, group: &Group) -> fmt::Result {
+    fn group(&self, f: &mut fmt::Formatter<'_>, name: &str, group: &Group) -> fmt::Result {
         let kind = match group.kind {
             GroupKind::Loops => "loops",
             GroupKind::Contraction(_) => "contraction",
@@ -43,7 +50,7 @@ impl Shown<'_> {
         };
         writeln!(
             f,
-            "group {i} {kind} over [{}] reduced {:?}{} as {:?}",
+            "{name} {kind} over [{}] reduced {:?}{} as {:?}",
             list(&group.dims),
             group.reduced,
             group

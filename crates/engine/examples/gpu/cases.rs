@@ -26,6 +26,26 @@ const GRAPHS: &[(&str, &str)] = &[
   %r: f32[100003] = relu %s
   %y: f32[100003] = mul %r, %two
   return %y"),
+    ("side by side", "%lr: f32[] cpu align 64, %p: f32[300, 520] cpu align 64, %g: f32[300, 520] cpu align 64, %q: f32[1000] cpu align 64, %h: f32[1000] cpu align 64, %r: f32[1000] cpu align 64, %i: f32[1000] cpu align 64, %s: f32[67, 33] cpu align 64, %j: f32[67, 33] cpu align 64) {
+  %a: f32[300, 520] = mul %g, %lr
+  %b: f32[1000] = mul %h, %lr
+  %c: f32[1000] = mul %i, %lr
+  %d: f32[67, 33] = mul %j, %lr
+  %e: f32[300, 520] = sub %p, %a
+  %f: f32[1000] = sub %q, %b
+  %k: f32[1000] = sub %r, %c
+  %l: f32[67, 33] = sub %s, %d
+  return %e, %f, %k, %l"),
+    ("side by side in place", "%p: bf16[130, 520] cpu align 64, %g: bf16[130, 520] cpu align 64, %q: bf16[1000] cpu align 64, %h: bf16[1000] cpu align 64, %r: bf16[1000] cpu align 64, %i: bf16[1000] cpu align 64) {
+  %e: bf16[130, 520] = sub %p, %g
+  %f: bf16[1000] = sub %q, %h
+  %k: bf16[1000] = sub %r, %i
+  return %e into %p, %f into %q, %k into %r"),
+    ("sums of rows side by side", "%p: f32[37, 520] cpu align 64, %q: f32[19, 1024] cpu align 64, %r: f32[37, 520] cpu align 64) {
+  %e: f32[37] = sum %p, dims=[1], keepdim=false
+  %f: f32[19] = sum %q, dims=[1], keepdim=false
+  %k: f32[37] = sum %r, dims=[1], keepdim=false
+  return %e, %f, %k"),
     ("gelu bf16", "%x: bf16[67, 520] cpu align 64, %b: bf16[520] cpu align 64) {
   %s: bf16[67, 520] = add %x, %b
   %y: bf16[67, 520] = gelu %s

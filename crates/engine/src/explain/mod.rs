@@ -99,6 +99,8 @@ pub struct KernelReport {
     pub rounds: u32,
     /// How often a call launches it: the same work elsewhere in the graph is the same kernel.
     pub launches: usize,
+    /// How many pieces of work that know nothing of each other share a launch.
+    pub members: u32,
     /// Of one launch, each element once.
     pub bytes_read: Option<u64>,
     pub bytes_written: Option<u64>,
@@ -265,6 +267,7 @@ fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> Kern
             .collect(),
         rounds: kernel.rounds,
         launches: usize::from(first.is_some()) + launches.count(),
+        members: kernel.members,
         bytes_read,
         bytes_written,
         bytes,

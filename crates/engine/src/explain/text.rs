@@ -185,6 +185,13 @@ impl fmt::Display for KernelReport {
             rounds => format!(", in {rounds} rounds"),
         };
         writeln!(f, "  grid     {}{rounds}", self.grids.join(", then "))?;
+        if self.members > 1 {
+            writeln!(
+                f,
+                "  members  {} pieces of work on tensors of their own, side by side",
+                self.members
+            )?;
+        }
         if self.launches > 1 {
             writeln!(f, "  runs     {} times a call", self.launches)?;
         }

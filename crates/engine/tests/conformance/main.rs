@@ -131,6 +131,11 @@ fn random_products_agree_everywhere() {
 }
 
 #[test]
+fn random_steps_over_sets_of_tensors_agree_everywhere() {
+    random_graphs(false, random::alike);
+}
+
+#[test]
 fn random_concatenations_of_symbolic_sizes_are_compiled_once() {
     random_graphs(true, |choices, _| concatenations::program(choices, true));
 }

@@ -479,6 +479,21 @@ impl KernelBuilder {
         )
     }
 
+    /// The memory of that number (a scalar `i64`) among buffer parameters that stand one behind the other and are of one kind.
+    #[track_caller]
+    pub fn pick(&self, mems: &[Mem], index: &Tile) -> Mem {
+        let ty = mems.first().map_or(Type::TensorMap, |mem| {
+            self.with_program(|p| p.value(mem.val()).ty.clone())
+        });
+        let op = Op::Pick {
+            mems: mems.iter().map(Mem::val).collect(),
+            index: index.val(),
+        };
+        let results = self.emit(op, std::slice::from_ref(&ty), Caller::caller());
+        let val = results.first().copied();
+        self.mem(val.unwrap_or_else(|| self.new_value(ty, &[])))
+    }
+
     /// Extent of an axis of the grid.
     #[track_caller]
     pub fn num_programs(&self, axis: u8) -> Tile {

@@ -43,7 +43,8 @@ const STEPS: usize = 8;
 struct Parts {
     shape: [i64; 2],
     x: Mem,
-    table: Mem,
+    /// Tables of equal length; an instance has one of them.
+    tables: Vec<Mem>,
     entries: i64,
     index: Mem,
 }
@@ -60,6 +61,7 @@ pub fn places(numbers: &[u32]) -> Result<Case> {
     let entries = 1 + choices.below(50) as i64;
     let counts = choices.pick(&[DType::I64, DType::I32]);
     let has_second = choices.below(4) == 3;
+    let tables = 1 + choices.below(3);
     let seed = choices.below(1 << 20) as u32;
 
     let size = shape[0] * shape[1];
@@ -68,7 +70,9 @@ pub fn places(numbers: &[u32]) -> Result<Case> {
     let parts = Parts {
         shape,
         x: k.buffer("x", from, BufferMode::Read, count * size),
-        table: k.buffer("table", look, BufferMode::Read, entries),
+        tables: (0..tables)
+            .map(|i| k.buffer(format!("table{i}"), look, BufferMode::Read, entries))
+            .collect(),
         entries,
         index: k.buffer("index", counts, BufferMode::Read, count * size),
     };
@@ -106,10 +110,13 @@ pub fn places(numbers: &[u32]) -> Result<Case> {
     let len = |len: i64| usize::try_from(len).unwrap_or(0);
     let mut args = vec![
         Given::random(from, len(count * size), seed),
-        Given::random(look, len(entries), seed.wrapping_add(1)),
         Given::random(counts, len(count * size), seed.wrapping_add(2)),
         Given::random(to, len(count * size), seed.wrapping_add(3)),
     ];
+    for table in 0..tables {
+        let seed = seed.wrapping_add(4 * table as u32 + 1);
+        args.insert(1, Given::random(look, len(entries), seed));
+    }
     if has_second {
         args.push(Given::zeros(to, len(count * size)));
     }
@@ -166,6 +173,14 @@ impl Parts {
         k.load(window)
     }
 
+    /// The table of an instance.
+    fn table(&self, k: &KernelBuilder, number: &Tile) -> Mem {
+        match &self.tables[..] {
+            [one] => one.clone(),
+            tables => k.pick(tables, &number.modulo(tables.len() as i64)),
+        }
+    }
+
     /// Positions in the table.
     fn places(&self, tile: &Tile) -> Tile {
         let tile = as_number(tile);
@@ -192,10 +207,10 @@ impl Parts {
         let is_float = a.dtype().is_float();
         let axis = choices.below(2) as u8;
         match choices.below(12) {
-            0 => k.gather(&self.table, &self.places(&a), None, 0),
+            0 => k.gather(&self.table(k, number), &self.places(&a), None, 0),
             1 => {
                 let mask = b.compare(choices.pick(CompareOp::ALL), &a);
-                k.gather(&self.table, &self.places(raw), Some(&mask), 1)
+                k.gather(&self.table(k, number), &self.places(raw), Some(&mask), 1)
             }
             2 => {
                 let [a, b] = [&a, &b].map(|tile| tile.permute([1, 0]));
@@ -220,7 +235,7 @@ impl Parts {
                 tile
             }
             6 => {
-                let entry = k.load(self.table.at(number.modulo(self.entries)));
+                let entry = k.load(self.table(k, number).at(number.modulo(self.entries)));
                 entry.broadcast_to(shape)
             }
             7 if is_float => {

@@ -43,6 +43,7 @@ fn member(op: &Op) -> Option<&'static str> {
         | Op::Dot { .. }
         | Op::For { .. }
         | Op::If { .. }
+        | Op::Pick { .. }
         | Op::Alloc
         | Op::ConvertLayout { .. }
         | Op::Mma { .. }

@@ -266,6 +266,13 @@ impl<'t> Parser<'t> {
                     on_false,
                 }
             }
+            "pick" => {
+                let mems = self.list("(", ")", Self::val)?;
+                self.expect("[")?;
+                let index = self.val()?;
+                self.expect("]")?;
+                Op::Pick { mems, index }
+            }
             "alloc" => Op::Alloc,
             "convert_layout" => Op::ConvertLayout { value: self.val()? },
             "mma" => {

@@ -43,6 +43,7 @@ fn plan(bytes: i64) -> Plan {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        members: 1,
         written: vec![],
         rounds: 1,
         gemm: None,

@@ -576,6 +576,7 @@ fn plan(result: i64, arena: i64) -> Plan {
         }],
         provenance: Provenance::default(),
         cost: Cost::NOTHING,
+        members: 1,
         written: vec![],
         rounds: 1,
         gemm: None,

@@ -144,6 +144,8 @@ pub(crate) struct Select<'p, 'a> {
     pub defs: Values<Def<'p>>,
     /// The op that defines each scalar, for what can be proved of it.
     pub origin: Values<&'p Inst>,
+    /// Where the words of the launch are.
+    args: Reg,
     pub scratch: Reg,
     pub scratch_bytes: u32,
     /// Effects that wait for their loops, in program order.
@@ -193,6 +195,7 @@ impl<'p, 'a> Select<'p, 'a> {
             e,
             defs: Values::new(p.values.len()),
             origin: Values::new(p.values.len()),
+            args,
             scratch,
             scratch_bytes: 0,
             pending: Vec::new(),
@@ -243,12 +246,16 @@ impl<'p, 'a> Select<'p, 'a> {
     }
 
     fn params(&mut self, args: Reg) -> Result<()> {
+        let picked = self.p.picked();
         for (i, param) in self.p.params.iter().enumerate() {
             let slot = Mem::at(args, 8 * i as i32);
             let def = match &param.kind {
                 ParamKind::Buffer(b) => {
                     self.modes.insert(param.value, b.mode);
                     self.aligns.insert(param.value, b.align);
+                    if picked.contains(&param.value) {
+                        continue;
+                    }
                     Def::Memory(self.e.gpr(X::Mov, &[slot.into()]))
                 }
                 ParamKind::Scalar { dtype, .. } if dtype.is_float() => {
@@ -394,6 +401,7 @@ impl<'p, 'a> Select<'p, 'a> {
         match &inst.op {
             Op::For { .. } => return self.for_loop(inst),
             Op::If { .. } => return self.if_else(inst),
+            Op::Pick { mems, index } => return self.pick(inst.results[0], mems, *index),
             Op::Alloc => return self.alloc(inst),
             Op::Mma { .. } => return self.mma(inst),
             Op::Dot { .. } => return self.dot(inst),
@@ -514,6 +522,27 @@ impl<'p, 'a> Select<'p, 'a> {
     /// A second write of a memory that waits for one already, unless loops keep their order anyway.
     fn order_write(&mut self, mem: Val) -> Result<()> {
         self.order_read(mem)
+    }
+
+    /// The pointer of one of several parameters, read where it is known which.
+    fn pick(&mut self, result: Val, mems: &[Val], index: Val) -> Result<()> {
+        let first = self
+            .p
+            .params
+            .iter()
+            .position(|param| param.value == mems[0]);
+        let first = first.ok_or_else(|| err!(InvalidKernel, "a pick among no parameters"))?;
+        let number = self.gpr(index)?;
+        let slot = Mem::indexed(self.args, number, 8, 8 * first as i32);
+        let pointer = self.e.gpr(X::Mov, &[slot.into()]);
+        if let Some(&mode) = self.modes.get(&mems[0]) {
+            self.modes.insert(result, mode);
+        }
+        if let Some(&align) = self.aligns.get(&mems[0]) {
+            self.aligns.insert(result, align);
+        }
+        self.defs.insert(result, Def::Memory(pointer));
+        Ok(())
     }
 
     fn alloc(&mut self, inst: &'p Inst) -> Result<()> {

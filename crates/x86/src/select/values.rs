@@ -160,6 +160,7 @@ pub fn operands(op: &Op) -> Operands {
         | Op::Const { .. }
         | Op::For { .. }
         | Op::If { .. }
+        | Op::Pick { .. }
         | Op::Alloc
         | Op::Mma { .. }
         | Op::MmaCommit

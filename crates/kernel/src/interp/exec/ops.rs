@@ -9,7 +9,7 @@ use super::{Machine, Path, Thread, Value};
 use crate::interp::data::{Data, round, wrap};
 use crate::interp::math;
 use crate::interp::memory::{Checked, Memory, Storage, Toucher};
-use crate::ir::{Inst, MmaOperand, Op, ReduceOp, Space, TileType, Val};
+use crate::ir::{Index, Inst, MmaOperand, Op, ReduceOp, Space, TileType, Val};
 
 impl<'p> Machine<'p, '_> {
     // ---- ops --------------------------------------------------------------------------------------------------------------------
@@ -75,6 +75,19 @@ impl<'p> Machine<'p, '_> {
                 let offsets = self.positions(*index, *mask)?;
                 let (memory, data) = (self.memory(*mem)?, self.tile(*value)?.clone());
                 self.atomic(thread, *op, memory, &offsets, &data)?;
+            }
+            Op::Pick { mems, index } => {
+                let number = self.index(&Index::Val(*index))?;
+                let mem = usize::try_from(number).ok().and_then(|n| mems.get(n));
+                let mem = mem.ok_or_else(|| {
+                    err!(
+                        IndexOutOfRange,
+                        "memory {number} of {} is picked",
+                        mems.len()
+                    )
+                })?;
+                let value = self.env.get(*mem)?.clone();
+                self.env.set(inst.results[0], value);
             }
             Op::Alloc => {
                 let mem = self.program.mem(inst.results[0])?;
@@ -478,6 +491,7 @@ impl<'p> Machine<'p, '_> {
             | Op::Atomic { .. }
             | Op::For { .. }
             | Op::If { .. }
+            | Op::Pick { .. }
             | Op::Alloc
             | Op::Mma { .. }
             | Op::MmaCommit

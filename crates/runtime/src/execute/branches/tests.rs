@@ -279,6 +279,7 @@ fn random_plan(dice: &mut Dice, steps: usize) -> Plan {
             provenance: Provenance::default(),
             cost: Cost::NOTHING,
             rounds: 1,
+            members: 1,
             gemm: None,
             note: None,
         });
