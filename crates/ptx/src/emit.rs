@@ -298,10 +298,15 @@ impl Emitter<'_> {
                 }
                 ParamKind::TensorMap(_) => {
                     ensure!(
-                        self.target.tensor_copies && self.table.is_none(),
+                        self.target.tensor_copies,
                         NoLowering,
-                        "{} has no tensor copies here",
+                        "{} has no tensor copies",
                         self.target.name
+                    );
+                    ensure!(
+                        self.table.is_none(),
+                        NoLowering,
+                        "tensor maps are no words, which picked parameters are an array of"
                     );
                     let raw = self.asm.reg(Class::B64);
                     self.asm.line(format_args!("mov.b64 {raw}, {entry}_{i}"));
