@@ -16,12 +16,18 @@ use oxyfuel_runtime::cpu::features::Machine;
 use oxyfuel_runtime::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::bars::{Bar, all_met};
 use crate::check::Expected;
 use crate::define::{Bound, Place, Workload, workloads};
 use crate::eager::Eager;
 use crate::limit::{self, Limit};
-use crate::measure::{Effort, Times, measure, seconds_text};
+use crate::measure::{Effort, Times, measure, median, seconds_text};
 use crate::{Common, compare, env, modes, overhead, steps};
+
+/// Turns of a row that is judged by its share of the limit, the place of the lower 95 % bound of their median, and how near to the bar that has to be.
+const TURNS: usize = 31;
+const LOW: usize = 9;
+const CLOSE: f64 = 0.95;
 
 /// Every result is checked against the interpreter before it is timed; a row whose check failed is not printed.
 #[derive(Args, Debug)]
@@ -96,11 +102,40 @@ pub struct Row {
     pub rate: f64,
     pub rate_into: f64,
     pub limit: Option<Limit>,
-    /// `rate_into` by the limit's rate.
+    /// `rate_into` by the limit's rate; of a row that is judged by it, the median of ratios in turns.
     pub share: Option<f64>,
+    /// What the share has to be, and whether it is.
+    #[serde(default)]
+    pub share_bar: Option<f64>,
+    #[serde(default)]
+    pub met: Option<bool>,
     pub kernels: usize,
     /// First compile of the graph in this process, code in place.
     pub compile_ms: f64,
+}
+
+impl Row {
+    /// A sentence where its bar is missed.
+    fn miss(&self) -> Option<String> {
+        let (share, bar) = (self.share? * 100.0, self.share_bar? * 100.0);
+        (self.met == Some(false))
+            .then(|| format!("{}: {share:.0} % of the limit, bar {bar:.0} %", self.name))
+    }
+
+    /// `92 %`, with the bar and the verdict where there is one.
+    fn share_text(&self) -> String {
+        let Some(share) = self.share else {
+            return "-".to_owned();
+        };
+        let bar = Bar {
+            bar: self.share_bar.map(|bar| (bar * 100.0).round()),
+            met: self.met,
+        };
+        match self.share_bar {
+            Some(_) => format!("{:.0} %, bar {}", share * 100.0, bar.text()),
+            None => format!("{:.0} %", share * 100.0),
+        }
+    }
 }
 
 impl BenchArgs {
@@ -139,12 +174,11 @@ pub fn bench(args: &BenchArgs) -> Result<bool> {
         modes::modes(&args.common, &chosen, args.json, args.effort())?;
         return Ok(true);
     }
-    speed(args, &chosen)?;
-    Ok(true)
+    speed(args, &chosen)
 }
 
-/// Eager against compiled, and against the machine.
-fn speed(args: &BenchArgs, chosen: &[Workload]) -> Result<()> {
+/// Eager against compiled, and against the machine; whether all bars are met.
+fn speed(args: &BenchArgs, chosen: &[Workload]) -> Result<bool> {
     let bench = Bench::new(args)?;
     let report = bench.all(chosen);
     if args.json {
@@ -155,8 +189,12 @@ fn speed(args: &BenchArgs, chosen: &[Workload]) -> Result<()> {
     for failure in &report.failures {
         eprintln!("{failure}");
     }
+    // Who reads data reads the verdicts there.
+    let missed = report.rows.iter().filter(|_| !args.json);
+    let missed: Vec<String> = missed.filter_map(Row::miss).collect();
+    let met = all_met(&missed);
     match report.failures.len() {
-        0 => Ok(()),
+        0 => Ok(met),
         n => Err(err!(
             WrongResult,
             "{n} of {} workloads failed",
@@ -299,6 +337,17 @@ impl Bench {
             Bound::Flops => limit::flops(&self.target, device, self.effort, w.dtype())?,
         };
         let rate_into = work / compiled_into.median;
+        let mut share = limit.as_ref().map(|l| rate_into / l.rate);
+        let mut met = None;
+        if let Some(bar) = w.share().filter(|_| self.effort == Effort::FULL) {
+            let ratios = self.in_turns(w, || {
+                ready.executable.run_into(&inputs, &mut outputs)?;
+                device.synchronize()
+            })?;
+            let (median, low) = (median(&ratios), ratios[LOW]);
+            share = Some(median);
+            met = Some(median >= bar && low >= CLOSE * bar);
+        }
         let (eager, eager_kernels) = eager.ok().unzip();
         Ok(Row {
             name: w.name.clone(),
@@ -310,11 +359,26 @@ impl Bench {
             compiled_into,
             rate: work / compiled.median,
             rate_into,
-            share: limit.as_ref().map(|l| rate_into / l.rate),
+            share,
+            share_bar: w.share(),
+            met,
             limit,
             kernels: ready.executable.plan().kernels.len(),
             compile_ms: ready.compile_ms,
         })
+    }
+
+    /// A workload that memory bounds and its limit in turns: what it reaches of it, in order of size.
+    fn in_turns(&self, w: &Workload, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
+        let bytes = (w.bytes().0 + w.bytes().1) as f64;
+        let mut ratios = Vec::new();
+        for _ in 0..TURNS {
+            let mine = measure(Effort::QUICK, &mut call)?;
+            let limit = limit::bytes(&self.compiler, self.cpu.as_ref(), Effort::QUICK, w.bytes())?;
+            ratios.push(bytes / mine.median / limit.rate);
+        }
+        ratios.sort_by(f64::total_cmp);
+        Ok(ratios)
     }
 
     fn eager(
@@ -455,8 +519,7 @@ fn text(report: &Report) -> String {
             row.limit
                 .as_ref()
                 .map_or_else(dash, |l| rate_text(row.bound, l.rate)),
-            row.share
-                .map_or_else(dash, |s| format!("{:.0} %", s * 100.0)),
+            row.share_text(),
             row.eager_kernels.map_or_else(dash, |k| k.to_string())
                 + " -> "
                 + &row.kernels.to_string(),

@@ -105,6 +105,8 @@ struct Instance {
     params: BTreeMap<String, i64>,
     types: BTreeMap<String, String>,
     sample: BTreeMap<String, i64>,
+    /// The share of the machine's limit that it has to reach.
+    share: Option<f64>,
     /// The ratio to the better peer that it has to reach; for the driver that compares engines.
     #[serde(default, rename = "proof")]
     _proof: serde::de::IgnoredAny,
@@ -192,6 +194,11 @@ impl Workload {
             definition: definition.clone(),
             instance,
         })
+    }
+
+    /// The share of the machine's limit that it has to reach, where there is a bar.
+    pub fn share(&self) -> Option<f64> {
+        self.instance.share
     }
 
     /// For each result the number of the input that it is the new contents of; of most workloads none is.
@@ -422,6 +429,10 @@ mod tests {
             assert!(w.bound == Bound::Bytes || w.flops() > 0, "{}", w.name);
             let updated = w.updates().unwrap();
             assert!(updated.is_empty() || updated.len() == w.graph.outputs.len());
+            let share = w.share();
+            assert!(
+                share.is_none_or(|share| share > 0.0 && share <= 1.0 && w.bound == Bound::Bytes)
+            );
             for name in w.instance.sample.keys() {
                 assert!(w.instance.params.contains_key(name), "{}: {name}", w.name);
             }
