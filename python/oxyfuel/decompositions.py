@@ -93,6 +93,49 @@ def log_sigmoid_forward(x: torch.Tensor) -> Any:
     return found.to(x.dtype), x.new_empty(0)
 
 
+def lerp(parts: Callable[..., Any], x: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
+    """Which of the two formulas it is follows from a number that is known; torch's own parts find it out from a tensor when they run."""
+    if not isinstance(weight, (int, float)) or not x.dtype.is_floating_point or x.dtype != end.dtype:
+        return parts(x, end, weight)
+    wide = [t.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else t for t in (x, end)]
+    way = wide[1] - wide[0]
+    found = wide[0] + way * weight if abs(weight) < 0.5 else wide[1] - way * (1 - weight)
+    return found.to(x.dtype)
+
+
+#: Operators that torch also has over lists of tensors (`_foreach_add`), which is how its optimisers work.
+LISTED = (
+    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg "
+    "pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
+).split()
+
+
+def each(part: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    """An operator over lists as one for each of their tensors: what the compiler makes of them shares kernels and launches."""
+    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+    found = []
+    for i in range(len(lists[0])):
+        own = [arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args]
+        # The last argument of these has a name where they are of one tensor.
+        named = {"value": own.pop()} if part in (torch.ops.aten.addcmul, torch.ops.aten.addcdiv) and len(own) > 3 else {}
+        found.append(part(*own, **named, **kwargs))
+    return found
+
+
+def of_lists() -> dict[Any, Callable[..., Any]]:
+    """Operators over lists to those over tensors."""
+    parts: dict[Any, Callable[..., Any]] = {}
+    for name in LISTED:
+        packet = getattr(torch.ops.aten, f"_foreach_{name}", None)
+        for overload in packet.overloads() if packet is not None else ():
+            whole = getattr(packet, overload)
+            plain = not whole._schema.is_mutable and "out" not in overload and not (name in ("addcmul", "addcdiv") and overload == "Tensor")
+            # A number on one side has operators of its own where both sides are tensors otherwise.
+            if plain and not (name in ("maximum", "minimum") and overload != "List"):
+                parts[whole] = functools.partial(each, getattr(torch.ops.aten, name))
+    return parts
+
+
 @functools.lru_cache(maxsize=None)
 def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     """Operator to its parts. The table is shared: nobody may change it."""
@@ -112,5 +155,8 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     parts[torch.ops.aten.log_sigmoid_forward.default] = log_sigmoid_forward
     whole = torch.ops.aten.logsumexp.default
     parts[whole] = functools.partial(logsumexp, parts[whole])
+    whole = torch.ops.aten.lerp.Scalar
+    parts[whole] = functools.partial(lerp, parts[whole])
+    parts |= of_lists()
     parts = {op: layouts.in_parts(function) for op, function in parts.items()}
     return parts | layouts.table(parts)

@@ -11,12 +11,13 @@ use oxyfuel_schedule::{Group, GroupKind, Joinable, Room, Schedule, beside, least
 
 use crate::share::{Kernels, Launch};
 
-/// The schedule with groups that share a launch as one, and its kernels. Nothing changes where a call would hold more than it does now.
+/// The schedule with groups that share a launch as one, and its kernels. Nothing changes where a call would hold more than `most` bytes, and more than it does now.
 pub fn join_all(
     graph: &Graph,
     schedule: Schedule,
     kernels: Kernels<Lowered>,
     target: &TargetDesc,
+    most: i64,
     name: &dyn Fn(&Group, usize) -> String,
 ) -> Result<(Schedule, Kernels<Lowered>)> {
     let room = Room {
@@ -29,7 +30,8 @@ pub fn join_all(
         return Ok((schedule, kernels));
     }
     let together = schedule.together(&steps);
-    if least_bytes(graph, &together) > least_bytes(graph, &schedule) {
+    let bytes = least_bytes(graph, &together);
+    if bytes > most && bytes > least_bytes(graph, &schedule) {
         return Ok((schedule, kernels));
     }
     let kernels = joined(&schedule, kernels, &steps, name)?;

@@ -51,7 +51,7 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
 
     let (schedule, lowered) = record.step("join", || {
         let name = |group: &Group, number| kernel_name(&graph, group, number);
-        join_all(&graph, schedule, lowered, &target.desc, &name)
+        join_all(&graph, schedule, lowered, &target.desc, most, &name)
     })?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
