@@ -7,6 +7,8 @@
 //!
 //! Work on tensors of its own shares no pass, but may share a launch: see `beside.rs`.
 //!
+//! Groups that write into inputs join too: who reads the old contents runs before them, so that neither of the two does.
+//!
 //! Only groups that stand near each other in the program are tried: results that wait long for a distant sibling keep memory.
 
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +34,6 @@ impl Fuser<'_> {
             let draft = &self.drafts[group];
             let alone = draft.kind != GroupKind::Loops
                 || draft.dead
-                || draft.overwrites
                 || draft.scanned.is_some()
                 || draft.dims.is_empty();
             if alone {
@@ -118,7 +119,9 @@ impl Fuser<'_> {
         for &node in &nodes {
             self.group_of[node.index()] = Some(into);
         }
+        let overwrites = self.drafts[from].overwrites;
         let draft = &mut self.drafts[into];
+        draft.overwrites |= overwrites;
         draft.nodes.extend(nodes);
         draft.nodes.sort_unstable();
         self.drafts[from].dead = true;

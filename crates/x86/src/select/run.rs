@@ -421,7 +421,8 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    fn reach(&self, v: Val, seen: &mut Marks, order: &mut Vec<Val>) {
+    /// A value and all lazy ones below it, operands first.
+    pub fn reach(&self, v: Val, seen: &mut Marks, order: &mut Vec<Val>) {
         if !seen.insert(v) {
             return;
         }

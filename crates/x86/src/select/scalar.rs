@@ -6,7 +6,7 @@
 use oxyfuel_base::{DType, Error, Expr, Result, err};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, Inst, Op, ParamKind, UnaryOp, Val};
 
-use super::{Def, Select};
+use super::{Def, Select, slot};
 use crate::emit::{lane_bits, lane_bytes};
 use crate::mir::{A, Cond, Mem, Op as X, Reg, Width};
 
@@ -180,7 +180,8 @@ impl<'p> Select<'p, '_> {
         {
             return Ok(def.clone());
         }
-        self.flush(&[value])?;
+        let kept = self.folded_beside(value);
+        self.flush(&kept)?;
         let v = match self.defs.get(&value) {
             Some(Def::Uniform(v)) => *v,
             _ => return Err(err!(NoLowering, "a tile of several elements as a scalar")),
@@ -199,6 +200,27 @@ impl<'p> Select<'p, '_> {
         let r = self.e.f.gpr();
         self.e.f.inst(op, Width::X, &[r.into(), v.into()]);
         Ok(Def::Gpr(self.extend(dtype, r)))
+    }
+
+    /// A tile of one element, and others like it that wait for reductions and that later code reads: one pass over what they fold serves all of them.
+    fn folded_beside(&self, value: Val) -> Vec<Val> {
+        let folds = |v: Val| {
+            let (mut seen, mut order) = (self.marks(), Vec::new());
+            self.reach(v, &mut seen, &mut order);
+            let defs = order.iter().filter_map(|v| self.defs.get(v));
+            defs.into_iter()
+                .any(|def| matches!(def, Def::Lazy(inst) if matches!(inst.op, Op::Reduce { .. })))
+        };
+        let one = |v: Val| (self.p.tile(v)).is_ok_and(|t| t.shape.iter().product::<i64>() == 1);
+        let waits = |v: &Val| {
+            let lazy = matches!(self.defs.get(v), Some(Def::Lazy(_)));
+            *v != value && lazy && one(*v) && self.uses[slot(*v)] > 0
+        };
+        let mut kept = vec![value];
+        if folds(value) {
+            kept.extend(self.defs.keys().filter(waits).filter(|v| folds(*v)));
+        }
+        kept
     }
 
     /// The one instruction that an integer op with a constant is.
