@@ -88,6 +88,15 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         budget = budget.min(LOOP_ROWS);
     }
     budget = (budget / reduced.max(1)).max(1);
+    if let Some(other) = transposed(nest)
+        && nest.reduced.contains(last)
+        && !nest.reduced.contains(other)
+        && target.tiles_spill
+    {
+        // Rows that lie across the memory: as many as a vector has lanes share its lines, and are turned together.
+        block[other] = block_of(nest, other, i64::from(target.lanes(4)));
+        return Tiling::of(block);
+    }
     if nest.has_reduction() && target.is_simt() && reduced >= SIMT_ROW {
         // As many rows as there are warps, of which every one has whole rows; and no more than leave work for all.
         let each = total / reduced.max(1) / (i64::from(target.workers.max(1)) * 2);

@@ -32,7 +32,7 @@ impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
     pub fn ask_ahead(&mut self, c: &mut Ctx<'_, 'p>, v: Val, w: &Window, copy: u32) -> Result<()> {
         let whole = c.vector_level.is_some() && c.tail.is_none() && !c.test_bounds;
-        let first = i64::from(copy * c.nest.lanes) * w.size;
+        let first = w.copy(c, copy).0 * w.size;
         if !whole || first % LINE != 0 {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl<'p> Select<'p, '_> {
 
     /// The same for a window that is written.
     pub fn ask_ahead_to_write(&mut self, c: &mut Ctx<'_, 'p>, w: &Window, copy: u32) -> Result<()> {
-        let first = i64::from(copy * c.nest.lanes) * w.size;
+        let first = w.copy(c, copy).0 * w.size;
         match self.apart(w) {
             Some(apart) if c.tail.is_none() && first % LINE == 0 && self.jumps(c, w) => {
                 self.ask(c, w, copy, apart, X::PrefetchT1)

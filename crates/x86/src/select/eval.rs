@@ -68,7 +68,11 @@ impl<'p> Select<'p, '_> {
 
     pub fn eval(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<Reg> {
         let level = self.level_of(c, v);
-        let copy = if self.is_vector(c, v) { copy } else { 0 };
+        let copies = c.square.map_or(c.nest.vector, |square| Some(square.rows));
+        let copy = match copies.is_some_and(|axis| c.nest.varies(v, axis)) {
+            true => copy,
+            false => 0,
+        };
         if let Some(&r) = c.levels[level].memo.get(&(v, copy)) {
             return Ok(r);
         }
@@ -379,10 +383,11 @@ impl<'p> Select<'p, '_> {
     ) -> Result<Reg> {
         if !self.is_vector(c, v) {
             let p = self.pointer(c, w)?;
+            let at = w.at(p, w.copy(c, copy).1);
             let Some(mask) = mask else {
-                return self.e.load_uniform(dtype, w.at(p, 0));
+                return self.e.load_uniform(dtype, at);
             };
-            return self.load_if(dtype, w.at(p, 0), mask);
+            return self.load_if(dtype, at, mask);
         }
         let every = self.with_tail(c, mask);
         let (mem, stride) = self.place(c, w, copy)?;
@@ -458,17 +463,22 @@ impl<'p> Select<'p, '_> {
             .map(|d| d.1);
         let stride = along.unwrap_or(Index::Const(1));
         let counter = c.vector_level.map_or(Reg::NONE, |n| c.levels[n].counter);
-        let first = i64::from(copy * c.nest.lanes);
+        let (first, down) = w.copy(c, copy);
         if along.is_none() {
             // Scratch of a parallel vector axis: the vectors of one step side by side.
-            return Ok((w.at(p, first * w.size), stride));
+            return Ok((w.at(p, first * w.size + down), stride));
         }
         match stride {
             Index::Const(1) => Ok((
-                Mem::indexed(p, counter, w.size as u8, (w.ahead + first * w.size) as i32),
+                Mem::indexed(
+                    p,
+                    counter,
+                    w.size as u8,
+                    (w.ahead + first * w.size + down) as i32,
+                ),
                 stride,
             )),
-            Index::Const(0) => Ok((w.at(p, 0), stride)),
+            Index::Const(0) => Ok((w.at(p, down), stride)),
             Index::Const(_) | Index::Val(_) => {
                 let at = self.e.copy_gpr(counter);
                 if first > 0 {
@@ -484,7 +494,8 @@ impl<'p> Select<'p, '_> {
                         self.e.g(X::Imul, &[at.into(), r.into()]);
                     }
                 }
-                Ok((Mem::indexed(p, at, w.size as u8, w.ahead as i32), stride))
+                let mem = Mem::indexed(p, at, w.size as u8, (w.ahead + down) as i32);
+                Ok((mem, stride))
             }
         }
     }
@@ -634,7 +645,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// What a value is rounded from, if the machine rounds it as it is stored.
-    fn rounded_from(&self, c: &Ctx<'_, 'p>, value: Val) -> Option<Val> {
+    pub fn rounded_from(&self, c: &Ctx<'_, 'p>, value: Val) -> Option<Val> {
         let Some(Def::Lazy(Inst {
             op: Op::Cast { value: from },
             ..

@@ -134,7 +134,7 @@ impl<'p> Select<'p, '_> {
         let Some(pointer) = self.next_row(c, v, w)? else {
             return Ok(());
         };
-        let first = i64::from(copy * c.nest.lanes) * w.size;
+        let first = w.copy(c, copy).0 * w.size;
         let there = Mem::indexed(pointer, c.levels[level].counter, w.size as u8, first as i32);
         self.e.f.inst(X::PrefetchT0, Width::X, &[there.into()]);
         Ok(())

@@ -174,7 +174,8 @@ impl<'p> Select<'p, '_> {
         own
     }
 
-    fn plain_load(&self, v: Val) -> Option<&'p Access> {
+    /// The window of a load that has no mask and no bounds.
+    pub fn plain_load(&self, v: Val) -> Option<&'p Access> {
         match self.defs.get(&v) {
             Some(Def::Lazy(Inst {
                 op: Op::Load {

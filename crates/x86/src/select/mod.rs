@@ -30,6 +30,7 @@ mod reduce;
 mod run;
 mod scalar;
 mod scale;
+mod square;
 mod turn;
 mod values;
 

@@ -10,6 +10,7 @@ use oxyfuel_kernel::ir::{Access, Index, Inst, Op, Val};
 use rustc_hash::FxHashMap;
 
 use super::run::{Axes, Axis, Key, Nest, Sink, effect_key};
+use super::square::Square;
 use super::{Def, Select};
 use crate::mir::{A, Chunk, Cond, Item, Mem, Op as X, Reg, Width};
 
@@ -80,6 +81,8 @@ pub struct Ctx<'n, 'p> {
     pub at: usize,
     /// Index of the vector level once it is open.
     pub vector_level: Option<usize>,
+    /// The window whose squares the loops take: the copies of a step are rows of it then, instead of vectors side by side.
+    pub square: Option<Square<'p>>,
     /// Lanes that count in a partial vector.
     pub tail: Option<Reg>,
     /// Whether bounds along the vector axis must be tested.
@@ -116,7 +119,12 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    pub fn emit_nest(&mut self, axes: &Axes, nest: Nest<'p>) -> Result<()> {
+    pub fn emit_nest(
+        &mut self,
+        axes: &Axes,
+        nest: Nest<'p>,
+        square: Option<Square<'p>>,
+    ) -> Result<()> {
         let base = self.e.f.hoist_point();
         let first = self.level(None, Reg::NONE, base);
         self.e.mask_bytes = self.e.level.vector_bytes() / nest.lanes.max(1);
@@ -126,6 +134,7 @@ impl<'p> Select<'p, '_> {
             levels: vec![first],
             at: 0,
             vector_level: None,
+            square,
             tail: None,
             test_bounds: false,
             begins_whole: false,
@@ -260,11 +269,21 @@ impl<'p> Select<'p, '_> {
             .parallel
             .iter()
             .copied()
-            .filter(|a| Some(*a) != c.nest.vector)
+            .filter(|a| Some(*a) != c.nest.vector && Some(*a) != c.square.map(|s| s.rows))
             .collect();
         if let Some(&axis) = sequential.get(n) {
             let bound = self.parallel_bound(c, axis)?;
-            return self.counted(c, axis, bound, |s, c| s.parallel(c, n + 1));
+            return self.counted(c, axis, bound, 1, |s, c| s.parallel(c, n + 1));
+        }
+        if let (Some(square), Some(axis)) = (c.square, c.nest.vector) {
+            let lanes = c.nest.lanes;
+            let [down, along] = [square.rows, axis].map(|a| Bound::Static(c.axes.extent[a]));
+            return self.counted(c, square.rows, down, i64::from(lanes), |s, c| {
+                s.vector_loop(c, axis, Stretch::of(along), 1, |s, c, _| {
+                    s.read_square(c, &square)?;
+                    s.stages(c, lanes)
+                })
+            });
         }
         match c.nest.vector {
             Some(axis) if c.nest.parallel.contains(&axis) => {
@@ -328,12 +347,13 @@ impl<'p> Select<'p, '_> {
         d
     }
 
-    /// A loop over an axis, one coordinate at a time.
+    /// A loop over an axis, `step` coordinates at a time.
     fn counted(
         &mut self,
         c: &mut Ctx<'_, 'p>,
         axis: Axis,
         bound: Bound,
+        step: i64,
         mut body: impl FnMut(&mut Self, &mut Ctx<'_, 'p>) -> Result<()>,
     ) -> Result<()> {
         if bound == Bound::Static(0) {
@@ -351,8 +371,8 @@ impl<'p> Select<'p, '_> {
         c.levels.push(level);
         c.at = c.levels.len() - 1;
         body(self, c)?;
-        self.close(c, 1);
-        self.e.g(X::AddI, &[counter.into(), A::I(1)]);
+        self.close(c, step);
+        self.e.g(X::AddI, &[counter.into(), A::I(step)]);
         match bound {
             Bound::Static(n) => self.e.gpr_imm(X::CmpI, X::Cmp, counter, n),
             Bound::Dynamic(limit) => self.e.g(X::Cmp, &[counter.into(), limit.into()]),
@@ -537,6 +557,9 @@ impl<'p> Select<'p, '_> {
                     self.eval(c, v, copy)?;
                 }
             }
+            if c.square.is_some() {
+                self.read_rows(c, &outer, copies)?;
+            }
             for sink in outer {
                 for copy in 0..copies {
                     self.effect(c, sink, copy)?;
@@ -582,7 +605,7 @@ impl<'p> Select<'p, '_> {
                 extent = Bound::Dynamic(self.minimum(c, valid, c.axes.extent[axis]));
                 c.kept.push((axis, Index::Val(limit)));
             }
-            return self.counted(c, axis, extent, |s, c| {
+            return self.counted(c, axis, extent, 1, |s, c| {
                 s.staged(c, rest, vector, copies, work)
             });
         }
@@ -791,6 +814,18 @@ pub struct Window {
 }
 
 impl Window {
+    /// Elements and bytes from the first copy of a step to another one: vectors are side by side, and rows of a square a fixed step apart.
+    pub fn copy(&self, c: &Ctx<'_, '_>, copy: u32) -> (i64, i64) {
+        let Some(square) = &c.square else {
+            return (i64::from(copy * c.nest.lanes), 0);
+        };
+        let dim = self.dims.iter().find(|dim| dim.0 == Some(square.rows));
+        match dim {
+            Some((_, Index::Const(step))) => (0, i64::from(copy) * step * self.size),
+            _ => (0, 0),
+        }
+    }
+
     /// What its pointer points to, so many bytes further.
     pub fn at(&self, pointer: Reg, bytes: i64) -> Mem {
         Mem::at(pointer, (self.ahead + bytes) as i32)

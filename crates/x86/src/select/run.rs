@@ -290,9 +290,10 @@ impl<'p> Select<'p, '_> {
     pub fn emit_nests(&mut self, mut axes: Axes, nests: Vec<Nest<'p>>) -> Result<()> {
         let mut open: VecDeque<Nest<'p>> = nests.into();
         while let Some(nest) = open.pop_front() {
-            self.turn(&axes, &nest)?;
+            let square = self.square_of(&axes, &nest)?;
+            self.turn(&axes, &nest, square.map(|square| square.value))?;
             let keeps = (nest.sinks.iter()).any(|sink| matches!(sink, Sink::Keep(_)));
-            self.emit_nest(&axes, nest)?;
+            self.emit_nest(&axes, nest, square)?;
             if keeps && !open.is_empty() {
                 let left: Vec<Sink<'p>> = open.iter().flat_map(|nest| nest.sinks.clone()).collect();
                 axes = self.axes(&left)?;

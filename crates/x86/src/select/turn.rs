@@ -14,29 +14,68 @@ use crate::mir::{A, Cond, Mem, Op as X, Reg, Width};
 
 /// The most bytes of one turned tile: with what else the loops touch, it must stay in the first-level cache.
 const MOST: i64 = 32 * 1024;
+/// The most where its rows are reduced: they are long, and the second-level cache is better than a line for every element.
+const MOST_REDUCED: i64 = 512 * 1024;
 
 /// A window to turn: the dim that is contiguous in memory, and the one that the vectors run along.
-struct Across {
-    near: usize,
-    far: usize,
+pub struct Across {
+    pub near: usize,
+    pub far: usize,
 }
 
 impl<'p> Select<'p, '_> {
-    /// Turns every window of the nest that runs across its vectors.
-    pub fn turn(&mut self, axes: &Axes, nest: &Nest<'p>) -> Result<()> {
-        for v in nest.facts.keys() {
-            if let Some(Def::Lazy(Inst {
-                op: Op::Load {
-                    access, mask: None, ..
-                },
-                ..
-            })) = self.defs.get(&v)
-                && let Some(across) = self.across(axes, nest, v, access)?
-            {
-                self.turn_one(v, access, &across)?;
+    /// Turns every window of the nest that runs across its vectors, but for one that is turned on its way.
+    pub fn turn(&mut self, axes: &Axes, nest: &Nest<'p>, but: Option<Val>) -> Result<()> {
+        for v in nest.facts.keys().filter(|v| Some(*v) != but) {
+            if let Some((access, across)) = self.turned_window(axes, nest, v)? {
+                let next = self.asked_next(axes, nest, v, access)?;
+                self.turn_one(v, access, &across, next)?;
             }
         }
         Ok(())
+    }
+
+    /// The window of a value that runs across the vectors.
+    pub fn turned_window(
+        &self,
+        axes: &Axes,
+        nest: &Nest<'p>,
+        v: Val,
+    ) -> Result<Option<(&'p Access, Across)>> {
+        let Some(Def::Lazy(Inst {
+            op: Op::Load {
+                access, mask: None, ..
+            },
+            ..
+        })) = self.defs.get(&v)
+        else {
+            return Ok(None);
+        };
+        let across = self.across(axes, nest, v, access)?;
+        Ok(across.map(|across| (access, across)))
+    }
+
+    /// Bytes to where the next instance or round reads a window that nothing else asks for: what is read both ways round is asked for where it is read along the vectors.
+    pub fn asked_next(
+        &self,
+        axes: &Axes,
+        nest: &Nest<'p>,
+        v: Val,
+        access: &Access,
+    ) -> Result<Option<i64>> {
+        for other in nest.facts.keys() {
+            if self.plain_load(other).is_some_and(|a| a.mem == access.mem)
+                && self.turned_window(axes, nest, other)?.is_none()
+            {
+                return Ok(None);
+            }
+        }
+        let size = self.p.mem(access.mem)?.dtype.size() as i64;
+        let next = self.apart_of(access.base, size);
+        Ok(match self.asked_by_product(v) {
+            true => None,
+            false => next.or_else(|| self.next_round(access.base, size)),
+        })
     }
 
     /// Whether a window has two dims, without bounds and in whole squares, of which the vectors run along the one that is not contiguous.
@@ -61,6 +100,10 @@ impl<'p> Select<'p, '_> {
         } else {
             (b, a)
         };
+        let most = match nest.staged.is_empty() {
+            true => MOST,
+            false => MOST_REDUCED,
+        };
         let along = axes.of(Key::Val(slot(v)), far);
         let fits = access.strides[near] == Index::Const(1)
             && !matches!(access.strides[far], Index::Const(-1..=1))
@@ -68,12 +111,18 @@ impl<'p> Select<'p, '_> {
             && along == nest.vector
             && access.shape[near] % lanes == 0
             && access.shape[far] % lanes == 0
-            && access.shape[near] * access.shape[far] * 4 <= MOST;
+            && access.shape[near] * access.shape[far] * 4 <= most;
         let plain = !dtype.is_bool() && lane_bytes(dtype) == 4 && nest.lanes == lanes as u32;
         Ok((whole && plain && fits).then_some(Across { near, far }))
     }
 
-    fn turn_one(&mut self, v: Val, access: &Access, across: &Across) -> Result<()> {
+    fn turn_one(
+        &mut self,
+        v: Val,
+        access: &Access,
+        across: &Across,
+        next: Option<i64>,
+    ) -> Result<()> {
         let dtype = self.dtype(v)?;
         let size = self.p.mem(access.mem)?.dtype.size() as i64;
         let lanes = i64::from(self.e.full_lanes(4));
@@ -101,11 +150,6 @@ impl<'p> Select<'p, '_> {
         let into = self
             .e
             .gpr(X::Lea, &[Mem::at(self.scratch, offset as i32).into()]);
-        let next = self.apart_of(access.base, size);
-        let next = match self.asked_by_product(v) {
-            true => None,
-            false => next.or_else(|| self.next_round(access.base, size)),
-        };
         // Rows of squares along the far dim, and in each of them squares along the near one.
         let band = self.e.copy_gpr(apart);
         let rows = self.e.imm(lanes);
@@ -150,16 +194,8 @@ impl<'p> Select<'p, '_> {
     ) -> Result<()> {
         let lanes = self.e.full_lanes(4);
         let row = self.e.copy_gpr(from);
-        let mut rows = Vec::new();
-        for _ in 0..lanes {
-            rows.push(self.e.load(dtype, Mem::at(row, 0), lanes, None)?);
-            if let Some(next) = next {
-                let there = Mem::at(row, next as i32);
-                self.e.f.inst(X::PrefetchT1, Width::X, &[there.into()]);
-            }
-            self.e.g(X::Add, &[row.into(), apart.into()]);
-        }
-        for (i, column) in self.turned(&rows).into_iter().enumerate() {
+        let columns = self.turned_square(dtype, (row, 0), apart, next)?;
+        for (i, column) in columns.into_iter().enumerate() {
             let mem = Mem::at(to, i as i32 * step);
             self.e
                 .store(super::eval::raw(dtype), mem, column, lanes, None, false)?;
@@ -168,7 +204,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// The columns of a square of rows: pairs, then fours inside of each 128-bit part, then the parts.
-    fn turned(&mut self, rows: &[Reg]) -> Vec<Reg> {
+    pub fn turned(&mut self, rows: &[Reg]) -> Vec<Reg> {
         let w = self.e.level.width();
         let mut two = |op: X, a: Reg, b: Reg| self.e.vec(op, w, &[a.into(), b.into()]);
         let mut fours: Vec<Reg> = Vec::new();
