@@ -6,7 +6,7 @@ use oxyfuel_kernel::generate::{Case, Given, case};
 use oxyfuel_x86::compile;
 use proptest::prelude::*;
 
-use crate::machine::{Buf, execute, levels};
+use crate::machine::{Buf, execute_rounds, levels};
 
 fn numbers() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0u32..1 << 20, 1..80)
@@ -90,7 +90,8 @@ pub fn compare(case: &Case, expected: &[Vec<u8>]) -> Result<usize, String> {
                 (Given::Buffer { .. }, memory) => memory.as_ref().map_or(0, Buf::ptr),
             })
             .collect();
-        execute(&artefact, &words, &instances(case));
+        let rounds = u64::from(case.program.rounds.max(1));
+        execute_rounds(&artefact, &words, &instances(case), rounds);
         for (at, (given, memory)) in case.args.iter().zip(&memory).enumerate() {
             if let (Given::Buffer { dtype, .. }, Some(memory)) = (given, memory)
                 && case.is_written(at)

@@ -47,13 +47,21 @@ pub fn run(program: &Program, level: Level, args: &[u64], grids: &[u64]) -> Arte
 #[derive(Clone, Copy)]
 struct Line(#[expect(dead_code, reason = "storage only")] [u8; 64]);
 
+/// Runs all phases over `grids` instances.
 pub fn execute(artefact: &Artefact, args: &[u64], grids: &[u64]) {
+    execute_rounds(artefact, args, grids, 1);
+}
+
+/// Runs all phases so many times, each time over an equal part of their instances, in order.
+pub fn execute_rounds(artefact: &Artefact, args: &[u64], grids: &[u64], rounds: u64) {
     let memory = CodeMemory::default();
     let code = memory
         .emit("test", &artefact.code)
         .expect("executable memory");
     let mut scratch = vec![Line([0xa5; 64]); artefact.scratch_bytes.div_ceil(64) + 1];
-    for (&entry, &grid) in artefact.entries.iter().zip(grids) {
+    let phases = || artefact.entries.iter().zip(grids);
+    for (round, (&entry, &grid)) in (0..rounds).flat_map(|r| phases().map(move |phase| (r, phase)))
+    {
         let at = code
             .entry(entry as usize)
             .expect("an entry inside the code");
@@ -62,8 +70,10 @@ pub fn execute(artefact: &Artefact, args: &[u64], grids: &[u64]) {
         unsafe {
             let f: Entry = std::mem::transmute(at);
             // Two calls, as two workers would make.
-            f(args.as_ptr(), scratch.as_mut_ptr().cast(), 0, grid / 2);
-            f(args.as_ptr(), scratch.as_mut_ptr().cast(), grid / 2, grid);
+            let (first, last) = (round * grid / rounds, (round + 1) * grid / rounds);
+            let middle = first.midpoint(last);
+            f(args.as_ptr(), scratch.as_mut_ptr().cast(), first, middle);
+            f(args.as_ptr(), scratch.as_mut_ptr().cast(), middle, last);
         }
     }
 }
