@@ -104,17 +104,7 @@ impl Compiled {
                 )
             })?;
         }
-        let known = Arc::new(Weights::default());
-        known.mark(&tensors);
-        let old = self.core;
-        let mut core = Core::new(old.name, old.compilers.options.clone())?;
-        core.compilers = old.compilers;
-        core.buckets = old.buckets;
-        core.frozen = Some(known.clone());
-        core.symbolic = old.symbolic.map(|(graph, captured)| {
-            let all = tensors.iter().cloned().chain(captured);
-            (graph, all.collect())
-        });
+        let (core, known) = frozen_core(self.core, &tensors)?;
         let given: Vec<Tensor> = tensors.into_iter().map(Tensor::from).collect();
         let function = self.function.function;
         let function: Traceable =
@@ -130,32 +120,111 @@ impl Compiled {
     }
 }
 
+/// The core of a function whose captured tensors, and these, are weights from now on.
+pub(crate) fn frozen_core(old: Core, tensors: &[rt::Tensor]) -> Result<(Core, Arc<Weights>)> {
+    let known = Arc::new(Weights::default());
+    known.mark(tensors);
+    let mut core = Core::new(old.name, old.compilers.options.clone())?;
+    core.compilers = old.compilers;
+    core.buckets = old.buckets;
+    core.frozen = Some(known.clone());
+    core.symbolic = old.symbolic.map(|(graph, captured)| {
+        let all = tensors.iter().cloned().chain(captured);
+        (graph, all.collect())
+    });
+    Ok((core, known))
+}
+
+/// What all handles do with the variants of a function and its weights.
+pub(crate) struct Handle<'a> {
+    pub core: &'a Core,
+    pub weights: &'a Weights,
+}
+
+impl Handle<'_> {
+    pub fn check(&self, caller: &Location<'_>) -> Result<()> {
+        let checked = self.weights.check(&self.core.name);
+        checked.map_err(|error| located(error, caller))
+    }
+
+    pub fn invalidate(&self) {
+        self.weights.set_invalid(true);
+        self.each(Once::forget);
+    }
+
+    pub fn refreeze(&self) -> Result<()> {
+        self.weights.check_kept(&self.core.name)?;
+        self.invalidate();
+        self.weights.renew();
+        let variants = self.core.all();
+        for (number, variant) in variants.iter().enumerate() {
+            if let Some(once) = once_of(variant) {
+                once.compute(self.weights, &variants[..number])?;
+            }
+        }
+        self.weights.set_invalid(false);
+        Ok(())
+    }
+
+    /// An error where nothing stands for the weights yet.
+    pub fn check_called(&self) -> Result<()> {
+        match self.core.all().is_empty() {
+            true => Err(err!(
+                InvalidArgument,
+                "{} was never called, so nothing stands for its weights yet",
+                self.core.name
+            )
+            .help("call it, or use warm_up, on arguments of each kind first")),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets go of the weights that no call reads any more; the function is gone already.
+    pub fn release(&self) {
+        self.each(Once::release);
+        let variants = self.core.all();
+        let held: Vec<_> = variants
+            .iter()
+            .filter_map(|v| once_of(v))
+            .map(Once::held)
+            .collect();
+        let left = held.iter().flat_map(|held| held.originals.iter().flatten());
+        self.weights.keep(&left.collect::<Vec<_>>());
+    }
+
+    fn each(&self, act: impl Fn(&Once)) {
+        for variant in self.core.all() {
+            once_of(&variant).into_iter().for_each(&act);
+        }
+    }
+}
+
 impl FrozenCall {
     /// Calls it with the arguments before the weights.
     #[track_caller]
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.check(Location::caller())?;
+        self.handle().check(Location::caller())?;
         self.compiled.call(inputs)
     }
 
     /// Calls a function that returns one tensor.
     #[track_caller]
     pub fn call_one(&self, inputs: &[&Tensor]) -> Result<Tensor> {
-        self.check(Location::caller())?;
+        self.handle().check(Location::caller())?;
         self.compiled.call_one(inputs)
     }
 
     /// Calls it and puts the results into tensors that the caller has; see [`Compiled::call_into`].
     #[track_caller]
     pub fn call_into(&self, inputs: &[&Tensor], outputs: &mut [Tensor]) -> Result<()> {
-        self.check(Location::caller())?;
+        self.handle().check(Location::caller())?;
         self.compiled.call_into(inputs, outputs)
     }
 
     /// Compiles for arguments like these, and computes what follows from the weights, without a call; nothing where that is done already.
     #[track_caller]
     pub fn warm_up(&self, inputs: &[&Tensor]) -> Result<()> {
-        self.check(Location::caller())?;
+        self.handle().check(Location::caller())?;
         self.compiled.warm_up(inputs)
     }
 
@@ -171,8 +240,7 @@ impl FrozenCall {
 
     /// Says that a weight is not what it was: every call is E0606 until the next [`refreeze`](Self::refreeze), and what was computed of the weights is let go.
     pub fn invalidate(&self) {
-        self.weights.set_invalid(true);
-        self.each(Once::forget);
+        self.handle().invalidate();
     }
 
     /// Whether a call would find the weights as they were.
@@ -184,20 +252,8 @@ impl FrozenCall {
     #[track_caller]
     pub fn refreeze(&self) -> Result<()> {
         let caller = Location::caller();
-        let again = || {
-            self.weights.check_kept(self.name())?;
-            self.invalidate();
-            self.weights.renew();
-            let variants = self.compiled.core.all();
-            for (number, variant) in variants.iter().enumerate() {
-                if let Some(once) = once_of(variant) {
-                    once.compute(&self.weights, &variants[..number])?;
-                }
-            }
-            self.weights.set_invalid(false);
-            Ok(())
-        };
-        again().map_err(|error| located(error, caller))
+        let again = self.handle().refreeze();
+        again.map_err(|error| located(error, caller))
     }
 
     /// Lets go of the function, and of all weights that no call reads any more: where nobody else holds those either, memory has the weights once.
@@ -207,47 +263,26 @@ impl FrozenCall {
     #[track_caller]
     pub fn release(&mut self) -> Result<()> {
         let caller = Location::caller();
-        if self.compiled.core.all().is_empty() {
-            let unknown = err!(
-                InvalidArgument,
-                "{} was never called, so nothing stands for its weights yet",
-                self.name()
-            );
-            return Err(located(
-                unknown.help("call it, or use warm_up, on arguments of each kind first"),
-                caller,
-            ));
-        }
+        let called = self.handle().check_called();
+        called.map_err(|error| located(error, caller))?;
         let name = self.name().to_owned();
         self.compiled.function.function = Box::new(move |_| Err(released(&name)));
         if let Some((_, tensors)) = &mut self.compiled.core.symbolic {
             tensors.clear();
         }
-        self.each(Once::release);
-        let variants = self.compiled.core.all();
-        let held: Vec<_> = variants
-            .iter()
-            .filter_map(|v| once_of(v))
-            .map(Once::held)
-            .collect();
-        let left = held.iter().flat_map(|held| held.originals.iter().flatten());
-        self.weights.keep(&left.collect::<Vec<_>>());
+        self.handle().release();
         Ok(())
     }
 
-    fn check(&self, caller: &Location<'_>) -> Result<()> {
-        let checked = self.weights.check(self.name());
-        checked.map_err(|error| located(error, caller))
-    }
-
-    fn each(&self, act: impl Fn(&Once)) {
-        for variant in self.compiled.core.all() {
-            once_of(&variant).into_iter().for_each(&act);
+    fn handle(&self) -> Handle<'_> {
+        Handle {
+            core: &self.compiled.core,
+            weights: &self.weights,
         }
     }
 }
 
-fn released(name: &str) -> Error {
+pub(crate) fn released(name: &str) -> Error {
     err!(StaleFrozen, "the weights of {name} were released").help(
         "call it on arguments of each kind before release, or compile and freeze the function again",
     )
@@ -311,7 +346,7 @@ impl Weights {
     }
 
     /// An error where a weight is not what it was.
-    fn check(&self, name: &str) -> Result<()> {
+    pub fn check(&self, name: &str) -> Result<()> {
         self.read(|state| match state {
             State { invalid: true, .. } => Err(stale(name, "was declared invalid")),
             State { marks, .. } if marks.iter().any(Mark::is_written) => {

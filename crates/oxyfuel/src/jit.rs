@@ -126,9 +126,9 @@ signatures! {
 
 /// A compiled function of structures, made by [`jit`]. Calls may run at once on several threads.
 pub struct Jit<Marker, F: Signature<Marker>> {
-    core: Core,
-    function: F,
-    marker: PhantomData<fn() -> Marker>,
+    pub(crate) core: Core,
+    pub(crate) function: F,
+    pub(crate) marker: PhantomData<fn() -> Marker>,
 }
 
 /// Makes a function of structures compiled. Nothing happens before its first call, but that the options are checked.

@@ -3,7 +3,7 @@
 use oxyfuel::nn::{BatchNorm, Conv2d, Linear, Module};
 use oxyfuel::{
     Bucket, Code, Compiled, Convolution, DType, Device, Error, Options, Tensor, compile,
-    compile_graph, parse_graph,
+    compile_graph, jit, parse_graph,
 };
 use std::sync::Mutex;
 
@@ -387,4 +387,131 @@ fn a_weight_that_is_returned_stays() {
     drop(w);
     frozen.release().unwrap();
     assert_eq!(numbers(&frozen.call(&[&x]).unwrap()[1]), expected);
+}
+
+/// A structure of weights, with plain data beside them.
+#[derive(Clone, oxyfuel::Tensors)]
+struct Model {
+    layers: Vec<Linear>,
+    scale: f64,
+}
+
+fn model() -> Model {
+    Model {
+        layers: vec![
+            Linear::new(256, 192, true, DType::F32, 7),
+            Linear::new(192, 128, false, DType::F32, 8),
+        ],
+        scale: 0.5,
+    }
+}
+
+fn forward(x: &Tensor, model: &Model) -> (Tensor, Tensor) {
+    let mut hidden = x.clone();
+    for layer in &model.layers {
+        hidden = layer.forward(&hidden).relu();
+    }
+    (&hidden * model.scale, hidden)
+}
+
+#[test]
+fn a_function_of_structures_has_its_last_argument_frozen() {
+    let x = randn(&[64, 256], 1);
+    let expected = numbers(&forward(&x, &model()).0);
+    let frozen = jit(forward, Options::default()).unwrap();
+    let mut frozen = frozen.freeze_with(model()).unwrap();
+    let close = |found: &Tensor| {
+        let found = numbers(found);
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
+        assert!(found.iter().zip(&expected).all(near));
+    };
+    let nothing = frozen.release().unwrap_err();
+    assert_eq!(nothing.code, Code::InvalidArgument, "never called");
+    close(&frozen.call((&x,)).unwrap().0);
+    assert_eq!(
+        note(&frozen.explain()),
+        "frozen: 2 values are computed once, of 2 inputs; 2 products read weights in panels"
+    );
+    let mut outputs = frozen.call((&x,)).unwrap();
+    outputs.0.fill_(0).unwrap();
+    frozen.call_into((&x,), &mut outputs).unwrap();
+    close(&outputs.0);
+    let given = x.clone();
+    close(&frozen.call_donating((given.into(),)).unwrap().0);
+    frozen.release().unwrap();
+    close(&frozen.call((&x,)).unwrap().0);
+    // Nothing can be computed of weights that are gone.
+    assert_stale(frozen.call((&randn(&[48, 256], 3),)).unwrap_err());
+    assert_stale(frozen.refreeze().unwrap_err());
+}
+
+#[test]
+fn a_stale_handle_of_structures_is_an_error_before_anything_runs() {
+    let x = randn(&[64, 256], 1);
+    let weights = model();
+    let mut weight = weights.layers[1].weight.clone();
+    let frozen = jit(forward, Options::default()).unwrap();
+    let frozen = frozen.freeze_with(weights.clone()).unwrap();
+    // Also before the first call: it was frozen as it was then.
+    weight.mul_(2.0).unwrap();
+    assert!(!frozen.is_valid());
+    assert_stale(frozen.warm_up((&x,)).unwrap_err());
+    frozen.refreeze().unwrap();
+    let mut outputs = frozen.call((&x,)).unwrap();
+    let found = numbers(&outputs.0);
+    let expected = numbers(&forward(&x, &weights).0);
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
+    assert!(found.iter().zip(&expected).all(near));
+    weight.mul_(2.0).unwrap();
+    assert_stale(frozen.call((&x,)).unwrap_err());
+    assert_stale(frozen.call_into((&x,), &mut outputs).unwrap_err());
+    assert_stale(frozen.call_donating(((&x).into(),)).unwrap_err());
+    assert_eq!(numbers(&outputs.0), found);
+    frozen.refreeze().unwrap();
+    frozen.call((&x,)).unwrap();
+    frozen.invalidate();
+    assert_stale(frozen.call((&x,)).unwrap_err());
+    frozen.refreeze().unwrap();
+    frozen.call((&x,)).unwrap();
+}
+
+#[test]
+fn tensors_that_a_function_of_structures_captured_are_weights() {
+    let weights = model();
+    let mut weight = weights.layers[0].weight.clone();
+    let f = move |x: &Tensor| forward(x, &weights).0;
+    let frozen = jit(f, Options::default()).unwrap().freeze().unwrap();
+    let x = randn(&[64, 256], 1);
+    frozen.call((&x,)).unwrap();
+    assert!(note(&frozen.explain()).contains("2 products read weights in panels"));
+    weight.fill_(0).unwrap();
+    assert_stale(frozen.call((&x,)).unwrap_err());
+    // A weight that is no tensor of numbers.
+    let mut failed = model();
+    failed.layers[0].weight = randn(&[2, 3], 1) + randn(&[4], 2);
+    let frozen = jit(forward, Options::default()).unwrap();
+    let error = frozen.freeze_with(failed).map(drop).unwrap_err();
+    assert_eq!(error.code, Code::ShapeMismatch);
+}
+
+#[test]
+fn weights_of_a_file_are_frozen_and_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.oxy");
+    let x = randn(&[64, 256], 1);
+    let weights = model();
+    let f = move |x: &Tensor| forward(x, &weights).0;
+    let f = compile(f, Options::default()).unwrap();
+    let expected = numbers(&f.call_one(&[&x]).unwrap());
+    f.save(&path, &[&x]).unwrap();
+    let mut loaded = oxyfuel::load(&path, Options::default())
+        .unwrap()
+        .freeze(&[])
+        .unwrap();
+    loaded.warm_up(&[&x]).unwrap();
+    loaded.release().unwrap();
+    let found = numbers(&loaded.call_one(&[&x]).unwrap());
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
+    assert!(found.iter().zip(&expected).all(near));
+    assert!(note(&loaded.explain()).contains("2 products read weights in panels"));
 }
