@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use oxyfuel_base::{Code, Result};
 use oxyfuel_graph::{Graph, Node};
 use oxyfuel_kernel::Program;
-use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_panels, lower_group, packs_images};
+use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_points, lower_group, packs_images};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
@@ -89,8 +89,9 @@ fn scheduled(
     record.step("verify", || oxyfuel_graph::verify(graph))?;
     record.reached(Stage::Graph, || graph);
 
-    // Images of halves are wide between convolutions, and may take as many bytes as the same program's in f32.
-    let wide = match target.desc.is_simt() || target.desc.vector_bytes == 0 {
+    // Where no unit multiplies halves, their images are wide between convolutions, and may take as many bytes as the same program's in f32.
+    let desc = &target.desc;
+    let wide = match desc.is_simt() || desc.vector_bytes == 0 || packs_images(graph, desc) {
         true => None,
         false => record.step("widen", || widen(graph)?.map(verified).transpose())?,
     };
@@ -113,9 +114,7 @@ fn scheduled(
     let graph = &*written;
     let last = match packs_images(graph, &target.desc) {
         true => {
-            let points = |graph: &Graph, node: &Node| {
-                image_panels(graph, node, &target.desc).map(|(_, winograd)| winograd)
-            };
+            let points = |graph: &Graph, node: &Node| image_points(graph, node, &target.desc);
             let packed = || verified(images(pack_at_calls(graph, &points)?)?);
             Some(record.step("images", packed)?)
         }

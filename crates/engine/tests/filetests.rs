@@ -87,9 +87,8 @@ fn command(case: &Case) -> Result<String, String> {
             if !oxyfuel_lower::packs_images(&graph, desc) {
                 return Ok("stays as it is".to_owned());
             }
-            let points = |graph: &Graph, node: &Node| {
-                oxyfuel_lower::image_panels(graph, node, desc).map(|(_, winograd)| winograd)
-            };
+            let points =
+                |graph: &Graph, node: &Node| oxyfuel_lower::image_points(graph, node, desc);
             pack_at_calls(&graph, &points)
                 .and_then(images)
                 .map(|g| g.to_string())

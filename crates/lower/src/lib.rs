@@ -113,9 +113,15 @@ pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<
     blocked::panel_columns(graph, node, target)
 }
 
-/// How many columns the panels have that a convolution's weight may be cut into ahead of time, and whether they are of the points of F(2x2, 3x3).
+/// How many columns the panels have that a convolution's weight may be cut into ahead of time, and whether they are of the points of F(2x2, 3x3). Panels of a matrix unit are made at every call.
 pub fn image_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, bool)> {
-    images::panels(graph, node, target)
+    let single = graph.ty(node.out()).dtype.size() >= 4;
+    images::panels(graph, node, target).filter(|_| single)
+}
+
+/// Whether the panels that a convolution makes of its weight at every call are of points, where it has a kernel that reads panels.
+pub fn image_points(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<bool> {
+    images::panels(graph, node, target).map(|(_, winograd)| winograd)
 }
 
 /// Whether all convolutions of a graph shall read panels that are made of their weights at every call.

@@ -1,6 +1,6 @@
 //! Convolutions of halves in f32.
 //!
-//! A CPU has kernels for convolutions of f32; those of halves were products with windows that lie in memory one by one, which is many times as much to read. Halves are exact in f32, sums are of f32 in
+//! A CPU without a unit for pairs of bf16 has kernels for convolutions of f32; those of halves were products with windows that lie in memory one by one, which is many times as much to read. Halves are exact in f32, sums are of f32 in
 //! either way, and the result is rounded to halves at the end: what stands between two convolutions is rounded as it was, and stored wide for the next one.
 
 use oxyfuel_base::{DType, Result};

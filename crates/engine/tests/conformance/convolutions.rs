@@ -10,6 +10,15 @@ use oxyfuel_graph::{Binary, Device, Graph, Unary, ValueId};
 const WORK: i64 = 200_000;
 /// Channels of a group, some of them odd beside the lanes of every vector.
 const INPUTS: [i64; 6] = [1, 2, 3, 5, 16, 17];
+/// Some more of bf16: its images have a kernel of their own on matrix units.
+const DTYPES: [DType; 6] = [
+    DType::F32,
+    DType::F32,
+    DType::F64,
+    DType::BF16,
+    DType::BF16,
+    DType::F16,
+];
 const OUTPUTS: [i64; 7] = [1, 2, 3, 7, 8, 16, 33];
 
 /// How a dim is walked.
@@ -53,7 +62,7 @@ impl Axis {
 /// A random program of one convolution.
 pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut b = Builder::new("conv");
-    let dtype = [DType::F32, DType::F32, DType::F64, DType::BF16][choices.below(4)];
+    let dtype = DTYPES[choices.below(DTYPES.len())];
     let transposed = choices.below(4) == 1;
     let mut axes: Vec<Axis> = (0..1 + choices.below(3))
         .map(|_| Axis::of(choices))

@@ -1,7 +1,7 @@
 //! The lines of an image that some windows touch, copied with zeros around them.
 //!
 //! ```text
-//!   [line][column][channel], from `padding` lines and columns before the first one on
+//!   [line][column][channel, filled up for a matrix unit], from `padding` lines and columns before the first one on
 //! ```
 
 use oxyfuel_base::DType;
@@ -22,6 +22,8 @@ pub struct Lines {
     inner: i64,
     after: i64,
     channels: i64,
+    /// Elements of a pixel, of which channels come first; the rest is zero.
+    padded: i64,
 }
 
 impl Lines {
@@ -36,12 +38,13 @@ impl Lines {
             inner,
             after: columns - before - inner,
             channels: images.channels,
+            padded: images.padded,
         }
     }
 
     /// Elements from one line to the next.
     pub fn pitch(&self) -> i64 {
-        self.columns * self.channels
+        self.columns * self.padded
     }
 
     pub fn elements(&self) -> i64 {
@@ -50,12 +53,14 @@ impl Lines {
 
     /// Whether what is copied of a line is one run of memory.
     fn is_run(images: &Images) -> bool {
-        images.channel_step == 1 && images.cols.step == images.channels
+        images.channel_step == 1
+            && images.cols.step == images.channels
+            && images.padded == images.channels
     }
 
     pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread, images: &Images) {
         for columns in [self.before, self.after, self.inner] {
-            let run = [columns * self.channels];
+            let run = [columns * self.padded];
             if columns > 0 {
                 k.layout_shape(run, spread.layout(&run, &run));
             }
@@ -63,26 +68,36 @@ impl Lines {
         if !Self::is_run(images) {
             lay_out(k, spread, &[self.inner, self.channels]);
         }
+        if self.padded > self.channels {
+            lay_out(k, spread, &[self.inner, self.padded - self.channels]);
+        }
     }
 
     fn clear(&self, k: &KernelBuilder, images: &Images, to: &Mem, at: &Tile, columns: i64) {
         if columns > 0 {
-            let run = [columns * self.channels];
+            let run = [columns * self.padded];
             let zero = k.full(images.dtype, run, 0.0);
             k.store(to.at(at).shape(run), &zero);
         }
     }
 
-    /// Fills the columns that are zero whatever is copied.
+    /// Fills the columns, and the channels, that are zero whatever is copied.
     pub fn clear_edges(&self, k: &KernelBuilder, images: &Images, (to, home): (&Mem, &Tile)) {
-        if self.before + self.after == 0 {
+        let rest = self.padded - self.channels;
+        if self.before + self.after + rest == 0 {
             return;
         }
         k.for_range(0, self.count, 1, [], |k, line, []| {
             let start = home + &line * self.pitch();
             self.clear(k, images, to, &start, self.before);
-            let behind = (self.before + self.inner) * self.channels;
-            self.clear(k, images, to, &(start + behind), self.after);
+            let behind = (self.before + self.inner) * self.padded;
+            self.clear(k, images, to, &(&start + behind), self.after);
+            if rest > 0 {
+                let shape = [self.inner, rest];
+                let first = to.at(start + (self.before * self.padded + self.channels));
+                let zero = k.full(images.dtype, shape, 0.0);
+                k.store(first.shape(shape).strides([self.padded, 1]), &zero);
+            }
             []
         });
     }
@@ -99,21 +114,21 @@ impl Lines {
         let start = image * images.image_step + images.base;
         k.for_range(0, self.count, 1, [], |k, line, []| {
             let at = first + &line;
-            let home = home + (&line * self.pitch() + self.before * self.channels);
+            let home = home + (&line * self.pitch() + self.before * self.padded);
             let within = at
                 .compare(CompareOp::Ge, 0i64)
                 .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
             k.when(&within, |k| {
                 let source = from.at(&start + &at * images.lines.step);
                 if Self::is_run(images) {
-                    let run = [self.inner * self.channels];
+                    let run = [self.inner * self.padded];
                     let tile = k.load(source.shape(run));
                     k.store(to.at(&home).shape(run), &tile);
                 } else {
                     let shape = [self.inner, self.channels];
                     let steps = [images.cols.step, images.channel_step];
                     let tile = k.load(source.shape(shape).strides(steps));
-                    k.store(to.at(&home).shape(shape), &tile);
+                    k.store(to.at(&home).shape(shape).strides([self.padded, 1]), &tile);
                 }
             });
             let none = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));

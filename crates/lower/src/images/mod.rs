@@ -1,4 +1,4 @@
-//! Convolutions of images with channels last, on the vector unit of a CPU, with weights in panels (`conv_panels`).
+//! Convolutions of images with channels last, on the vector or the matrix unit of a CPU, with weights in panels (`conv_panels`).
 //!
 //! Rows of the product are output positions, its columns output channels: a pixel's channels lie side by side, and so do those of the pixels beside it. What a window reads of one line is one run of memory, so that nothing is
 //! gathered: an instance copies the lines that its windows touch once, for zeros around them, and multiplies them where they are.
@@ -8,6 +8,7 @@
 //!   panels of the weight                     [columns / w][kernel line, kernel column, channel][w]     memory, in order
 //!
 //!   direct.rs      sums[position, w] += lines[.. of the window's line ..] @ panel                       registers
+//!   matrix.rs      the same with a unit that multiplies pairs of channels, in bf16                      matrix registers
 //!   winograd.rs    the same at the sixteen points of F(2x2, 3x3): 4 results for 16 products, not 36
 //! ```
 //!
@@ -17,10 +18,12 @@
 //! | `lines.rs` | the copy of the lines |
 //! | `pack.rs` | the panels, of a weight that may change |
 //! | `direct.rs` | every window is summed |
+//! | `matrix.rs` | every window is summed by a matrix unit |
 //! | `winograd.rs` | tiles of 2 x 2 results at their points |
 
 mod direct;
 mod lines;
+mod matrix;
 mod pack;
 mod shape;
 mod winograd;
@@ -33,7 +36,6 @@ use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_plan::TargetDesc;
 
-use crate::blocked::columns;
 use crate::nest::Nest;
 use crate::rows::{Frame, left};
 use crate::size::Params;
@@ -64,6 +66,9 @@ fn suits(dtype: DType, x: &[i64], out: &[i64], kernel: [i64; 2], target: &Target
         return false;
     };
     let lanes = i64::from(target.lanes(dtype.size() as u32));
+    if !x.contains(&0) && shape::unit(dtype, target).is_some() {
+        return kernel[0] <= MOST_PIECES && *n >= 2 && *high >= 2 && *wide >= 2;
+    }
     matches!(dtype, DType::F32 | DType::F64)
         && !target.is_simt()
         && target.vector_bytes > 0
@@ -102,17 +107,17 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
     };
     let tiles = ceil_div(out[2], 2) * ceil_div(out[3], 2) * 4;
     let waste = tiles as f64 / (out[2] * out[3]) as f64;
-    let winograd = numbers.can_be_winograd()
+    let winograd = dtype.size() >= 4
+        && numbers.can_be_winograd()
         && channels.min(n) >= WINOGRAD_CHANNELS
         && waste <= WINOGRAD_WASTE;
-    let lanes = i64::from(target.lanes(dtype.size() as u32));
-    Some((columns(n, lanes), winograd))
+    Some((shape::width(n, dtype, target), winograd))
 }
 
-/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call.
+/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points.
 pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
-    let (mut all, mut at_points, mut packed) = (0_i64, 0_i64, 0_i64);
+    let (mut all, mut faster, mut packed) = (0_i64, 0_i64, 0_i64);
     let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
     for node in graph.nodes.values().filter(is_convolution) {
         let (Some((_, winograd)), Some(weight), Some(out)) = (
@@ -128,12 +133,12 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
             false => product(&weight[2..]),
         };
         all = all.saturating_add(work);
-        if winograd {
-            at_points = at_points.saturating_add(work);
+        if winograd || shape::unit(graph.ty(node.out()).dtype, target).is_some() {
+            faster = faster.saturating_add(work);
         }
         packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
     }
-    at_points >= all / AT_POINTS && at_points > 0 && all / packed.max(1) >= WORTH_PACKING
+    faster >= all / AT_POINTS && faster > 0 && all / packed.max(1) >= WORTH_PACKING
 }
 
 /// Bytes of the panels that are made at once of a convolution's weight at every call.
@@ -147,7 +152,8 @@ pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64>
         winograd,
     };
     let dtype = graph.ty(node.out()).dtype;
-    let bytes = shape::panel_bytes(&how, weight[1], width, dtype);
+    let padded = shape::padded(weight[1], shape::unit(dtype, target));
+    let bytes = shape::panel_bytes(&how, padded, width, dtype);
     let part = shape::part(ceil_div(how.n, width), bytes, x[0]);
     Some(bytes.saturating_mul(part))
 }
@@ -172,10 +178,12 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
         return false;
     };
     let dtype = graph.ty(x).dtype;
-    let lanes = || i64::from(target.lanes(dtype.size() as u32));
-    how.how.dilation[1] == 1
-        && suits(dtype, &of_x, &out, how.kernel, target)
-        && (whole || of_panels[2] == columns(how.n, lanes()))
+    // Panels that were made ahead have single channels.
+    let readable = || match shape::unit(dtype, target) {
+        Some(_) => whole && !how.winograd,
+        None => whole || of_panels[2] == shape::width(how.n, dtype, target),
+    };
+    how.how.dilation[1] == 1 && suits(dtype, &of_x, &out, how.kernel, target) && readable()
 }
 
 /// Builds the program. `nest` is the work on the result, over its dims.
@@ -185,7 +193,9 @@ pub fn images(
     images: &Images,
     target: &TargetDesc,
 ) -> Result<Program> {
-    if images.winograd {
+    if images.unit.is_some() {
+        matrix::matrix(nest, params_of, images, target)
+    } else if images.winograd {
         winograd::winograd(nest, params_of, images, target)
     } else {
         direct::direct(nest, params_of, images, target)

@@ -5,6 +5,8 @@
 //!                            ─▶  panels   [n / w][position][c][w]     memory; or the sixteen points of each kernel
 //! ```
 //!
+//! A matrix unit reads pairs of channels side by side, [c / 2][w][2], of as many as fill its steps: of what was turned, every second row is written to every second place.
+//!
 //! A run of a weight's memory has the positions of one channel after those of another, for one output channel; a row of a panel has output channels side by side. So squares are turned, as many whole channels as fill them,
 //! and rows are taken from what was turned. Each row of it goes to memory once.
 
@@ -16,7 +18,6 @@ use super::divisors;
 use super::shape::Images;
 use crate::map::Spread;
 use crate::packed::lay_out;
-use crate::rows::left;
 use crate::size::Params;
 
 /// Channels of an instance: runs of memory that fill whole vectors of every target, and a cache line of f32.
@@ -61,7 +62,11 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         images,
         weight,
         steps,
-        block: few.last().unwrap_or(1),
+        block: match images.unit {
+            Some(_) => TOGETHER,
+            None => few.last().unwrap_or(1),
+        },
+        side: images.unit.map_or(1, |unit| unit.pack),
     };
     let mem = k
         .buffer(
@@ -71,7 +76,9 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
             Expr::constant(images.part * length),
         )
         .aligned(64);
-    lay_out(k, spread, &[pack.block, images.width]);
+    for rows in [pack.block, pack.block / pack.side] {
+        lay_out(k, spread, &[rows, images.width]);
+    }
     let rounds = images.rounds();
     k.rounds(u32::try_from(rounds).unwrap_or(u32::MAX));
     let panels = Panels {
@@ -80,7 +87,7 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         part: (rounds > 1).then_some(images.part),
         length,
     };
-    let grid = [images.channels / pack.block, images.panels()];
+    let grid = [images.padded / pack.block, images.panels()];
     k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
     panels
 }
@@ -90,8 +97,9 @@ struct Pack<'a> {
     weight: &'a Mem,
     /// Elements from one output channel, channel, line and column of the kernel to the next.
     steps: [i64; 4],
-    /// Channels of an instance.
+    /// Channels of an instance, and how many of them lie side by side in a panel.
     block: i64,
+    side: i64,
 }
 
 /// Where an instance reads a kernel position of its channels.
@@ -100,13 +108,14 @@ struct Source<'a> {
     first: Tile,
     /// Elements from one channel, output channel, line and column of the kernel to the next.
     steps: [i64; 4],
-    /// Output channels that exist, where that is not all.
-    left: Option<&'a Tile>,
+    /// Channels and output channels that exist, where that is not all.
+    left: Option<[&'a Tile; 2]>,
 }
 
 impl Pack<'_> {
+    /// Rows of a panel that are read and written at once: every channel, or every second one.
     fn shape(&self) -> [i64; 2] {
-        [self.block, self.images.width]
+        [self.block / self.side, self.images.width]
     }
 
     fn positions(&self) -> i64 {
@@ -117,7 +126,10 @@ impl Pack<'_> {
     fn is_run(&self) -> bool {
         let wide = self.images.cols.kernel;
         let dense = self.steps[1..] == [self.positions(), wide, 1];
-        dense && self.positions() > 1 && self.block == TOGETHER && self.images.dtype == DType::F32
+        dense
+            && self.positions() > 1
+            && self.block == TOGETHER
+            && matches!(self.images.dtype, DType::F32 | DType::BF16)
     }
 
     fn instance(&self, k: &KernelBuilder, panels: &Panels) {
@@ -148,22 +160,35 @@ impl Pack<'_> {
             }
             false => self.write(k, &where_it_lies(None), panels, &home),
         };
-        let Some(rest) = left(&panel, images.width, images.n) else {
+        // Bounds keep a window from being turned: only the last panel, and the last channels, have them.
+        let full = [images.channels / self.block, images.n / images.width];
+        let all = [images.padded / self.block, images.panels()];
+        if full == all {
             return whole(k);
-        };
-        // Bounds keep a window from being turned: only the last panel has them.
-        let full = images.n / images.width;
-        if full > 0 {
-            k.when(&panel.compare(CompareOp::Lt, full), whole);
         }
-        k.when(&panel.compare(CompareOp::Ge, full), |k| {
-            self.write(k, &where_it_lies(Some(&rest)), panels, &home);
+        let within = [&block, &panel].into_iter().zip(full);
+        let within = within.map(|(number, full)| number.compare(CompareOp::Lt, full));
+        let Some(within) = within.reduce(|a, b| a.binary(BinaryOp::And, b)) else {
+            return;
+        };
+        if full.iter().all(|&full| full > 0) {
+            k.when(&within, whole);
+        }
+        let beyond = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));
+        let here = |number: &Tile, size: i64, all: i64| {
+            let rest = (number * -size + all).binary(BinaryOp::Min, size);
+            rest.binary(BinaryOp::Max, 0i64)
+        };
+        let rows = here(&block, self.block, images.channels);
+        let cols = here(&panel, images.width, images.n);
+        k.when(&beyond, |k| {
+            self.write(k, &where_it_lies(Some([&rows, &cols])), panels, &home);
         });
     }
 
     /// A copy of the instance's channels, output channels side by side.
     fn turned(&self, k: &KernelBuilder, first: &Tile) -> Mem {
-        let [rows, cols] = self.shape();
+        let (rows, cols) = (self.block, self.images.width);
         let length = self.positions() * rows * cols;
         let turned = k.alloc(Space::Panel, self.images.dtype, length, None);
         k.for_range(0, self.positions(), 1, [], |k, number, []| {
@@ -182,9 +207,11 @@ impl Pack<'_> {
         let (high, wide) = (self.images.lines.kernel, self.images.cols.kernel);
         k.for_range(0, high, 1, [], |k, line, []| {
             k.for_range(0, wide, 1, [], |k, col, []| {
-                let at = &line * source.steps[2] + &col * source.steps[3];
-                let tile = self.read(k, source, at);
-                self.store(k, panels, home, &line * wide + &col, &tile);
+                for side in 0..self.side {
+                    let at = &line * source.steps[2] + &col * source.steps[3];
+                    let tile = self.read(k, source, at, side);
+                    self.store(k, panels, home, &line * wide + &col, side, &tile);
+                }
                 []
             });
             []
@@ -202,7 +229,7 @@ impl Pack<'_> {
         let columns = [0, 1, 2].map(|col| {
             let [a, b, c] = [0, 1, 2].map(|line| {
                 let at = k.constant(DType::I64, line * down + col * along);
-                self.read(k, source, at)
+                self.read(k, source, at, 0)
             });
             points([&a, &b, &c])
         });
@@ -211,25 +238,43 @@ impl Pack<'_> {
             let [a, b, c] = &columns;
             for tile in points([&a[row], &b[row], &c[row]]) {
                 let number = k.constant(DType::I64, point);
-                self.store(k, panels, home, number, &tile);
+                self.store(k, panels, home, number, 0, &tile);
                 point += 1;
             }
         }
     }
 
-    /// A position of the kernel.
-    fn read(&self, k: &KernelBuilder, source: &Source<'_>, at: Tile) -> Tile {
+    /// A position of the kernel, of the channels with this place in their group.
+    fn read(&self, k: &KernelBuilder, source: &Source<'_>, at: Tile, side: i64) -> Tile {
         let [channel, across, ..] = source.steps;
-        let window = source.mem.at(&source.first + at).shape(self.shape());
-        let window = window.strides([channel, across]);
-        k.load(match source.left {
-            Some(left) => window.valid(1, left),
+        let first = &source.first + at + side * channel;
+        let window = source.mem.at(first).shape(self.shape());
+        let window = window.strides([self.side * channel, across]);
+        let Some([rows, cols]) = source.left else {
+            return k.load(window);
+        };
+        let window = window.valid(1, cols);
+        k.load(match self.images.unit {
+            Some(_) => {
+                let rows = (rows + (self.side - 1 - side)).binary(BinaryOp::FloorDiv, self.side);
+                window.valid(0, &rows)
+            }
             None => window,
         })
     }
 
-    fn store(&self, k: &KernelBuilder, panels: &Panels, home: &Tile, number: Tile, tile: &Tile) {
-        let position = number * (self.images.channels * self.images.width);
-        k.store(panels.mem.at(home + position).shape(self.shape()), tile);
+    fn store(
+        &self,
+        k: &KernelBuilder,
+        panels: &Panels,
+        home: &Tile,
+        number: Tile,
+        side: i64,
+        tile: &Tile,
+    ) {
+        let width = self.images.width;
+        let position = number * (self.images.padded * width);
+        let to = panels.mem.at(home + position + side).shape(self.shape());
+        k.store(to.strides([self.side * width, self.side]), tile);
     }
 }

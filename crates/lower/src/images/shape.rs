@@ -3,7 +3,7 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::conv_panels::ConvPanels;
 use oxyfuel_graph::{Graph, Node, ValueId};
-use oxyfuel_plan::TargetDesc;
+use oxyfuel_plan::{OperandHome, TargetDesc};
 use oxyfuel_schedule::Placements;
 
 use super::divisors;
@@ -24,10 +24,59 @@ pub struct Axis {
     pub step: i64,
 }
 
+/// What multiplies groups of channels: a matrix unit, or vectors that have such an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Positions and output channels of a tile of sums.
+    pub rows: i64,
+    pub cols: i64,
+    /// Channels that lie side by side in panels.
+    pub pack: i64,
+    /// Sums lie in matrix registers, two tiles by two at a time.
+    pub matrix: bool,
+}
+
+/// Channels of a pixel are filled up to whole steps of the matrix unit.
+const STEP: i64 = 32;
+
+/// The unit of a machine for convolutions of a type.
+pub fn unit(dtype: DType, target: &TargetDesc) -> Option<Unit> {
+    let unit = match dtype {
+        DType::BF16 if !target.is_simt() => target.matrix_unit(dtype, dtype, DType::F32)?,
+        _ => return None,
+    };
+    Some(Unit {
+        rows: i64::from(unit.m),
+        cols: i64::from(unit.n),
+        pack: i64::from(unit.b_pack),
+        matrix: unit.operands == OperandHome::Memory,
+    })
+}
+
+/// Columns of panels for so many output channels.
+pub fn width(n: i64, dtype: DType, target: &TargetDesc) -> i64 {
+    match unit(dtype, target) {
+        Some(unit) if unit.matrix && n > unit.cols => 2 * unit.cols,
+        Some(unit) => unit.cols,
+        None => columns(n, i64::from(target.lanes(dtype.size() as u32))),
+    }
+}
+
+/// Rows of a panel, or elements of a pixel, for so many channels.
+pub fn padded(channels: i64, unit: Option<Unit>) -> i64 {
+    match unit {
+        Some(_) => ceil_div(channels, STEP).saturating_mul(STEP),
+        None => channels,
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Images {
     pub images: i64,
     pub channels: i64,
+    /// With those that fill the last step of the unit.
+    pub padded: i64,
+    pub unit: Option<Unit>,
     /// Output channels, in panels of so many columns.
     pub n: i64,
     pub width: i64,
@@ -58,8 +107,8 @@ pub fn part(panels: i64, bytes: i64, images: i64) -> i64 {
 }
 
 /// Bytes of a panel.
-pub fn panel_bytes(how: &ConvPanels, channels: i64, width: i64, dtype: DType) -> i64 {
-    let deep = channels.saturating_mul(how.positions());
+pub fn panel_bytes(how: &ConvPanels, padded: i64, width: i64, dtype: DType) -> i64 {
+    let deep = padded.saturating_mul(how.positions());
     deep.saturating_mul(width * dtype.size() as i64)
 }
 
@@ -90,10 +139,12 @@ impl Images {
         let dtype = graph.ty(node.inputs[0]).dtype;
         let whole: Option<[i64; 4]> = steps.try_into().ok();
         let width = match whole {
-            Some(_) => columns(how.n, i64::from(target.lanes(dtype.size() as u32))),
+            Some(_) => width(how.n, dtype, target),
             None => shape(node.inputs[1])?[2],
         };
-        let bytes = panel_bytes(&how, of_x[3], width, dtype);
+        let unit = unit(dtype, target);
+        let padded = padded(of_x[3], unit);
+        let bytes = panel_bytes(&how, padded, width, dtype);
         let part = match whole {
             Some(_) => part(ceil_div(how.n, width), bytes, of_x[0]),
             None => ceil_div(how.n, width),
@@ -110,6 +161,8 @@ impl Images {
         Ok(Self {
             images: of_x[0],
             channels: of_x[3],
+            padded,
+            unit,
             n: how.n,
             width,
             lines: axis(0),
@@ -129,7 +182,11 @@ impl Images {
 
     /// Elements of other work that take as long as one element of the result.
     pub fn work(&self) -> i64 {
-        (self.channels * self.lines.kernel * self.cols.kernel / 16).max(1)
+        let together = match self.unit {
+            Some(unit) if unit.matrix => 128,
+            _ => 16,
+        };
+        (self.channels * self.lines.kernel * self.cols.kernel / together).max(1)
     }
 
     pub fn panels(&self) -> i64 {
@@ -163,7 +220,7 @@ impl Images {
             true => super::winograd::POINTS * super::winograd::POINTS,
             false => self.lines.kernel * self.cols.kernel,
         };
-        self.channels * positions
+        self.padded * positions
     }
 
     /// Bytes of so many elements.

@@ -1,7 +1,8 @@
 //! Matrix products on the matrix unit (AMX): bf16 and 8-bit integers.
 //!
 //! The accumulator is two by two tiles of 16 rows by 16 columns in tmm0 to tmm3; tmm4 and tmm5 hold rows of `a`, tmm6 and tmm7 columns of
-//! `b`. `a` is row-major; `b` stands with 4 bytes of depth side by side: `[k/2, n, 2]` for bf16, `[k/4, n, 4]` for bytes.
+//! `b`. `a` is row-major; `b` stands with 4 bytes of depth side by side: `[k/2, n, 2]` for bf16, `[k/4, n, 4]` for bytes. Rows are split between the upper and the lower tiles after sixteen, or, where they
+//! stand in two places (`[2, rows, k]`: positions of two lines of an image), between these.
 //! One tile configuration serves a function: it is loaded at entry and released at exit.
 
 use oxyfuel_base::{DType, Result, ensure, err};
@@ -16,18 +17,20 @@ use crate::mir::{A, Cond, Item, Mem, Op as X, Reg};
 pub struct Matrix {
     pub rows: i64,
     pub cols: i64,
+    /// Rows of the upper tiles; the lower ones have the rest.
+    pub upper: i64,
     pub dtype: DType,
 }
 
 impl Matrix {
     /// Rows of the upper and the lower tiles.
     fn heights(&self) -> [i64; 2] {
-        [self.rows.min(16), (self.rows - 16).max(0)]
+        [self.upper, self.rows - self.upper]
     }
 
     fn tiles(&self) -> impl Iterator<Item = (u8, i64, i64)> {
         let across = self.cols / 16;
-        let down = if self.rows > 16 { 2 } else { 1 };
+        let down = if self.rows > self.upper { 2 } else { 1 };
         (0..down).flat_map(move |i| (0..across).map(move |j| ((2 * i + j) as u8, i, j)))
     }
 }
@@ -36,41 +39,58 @@ impl Matrix {
 const GROUP: i64 = 4;
 
 impl<'p> Select<'p, '_> {
-    /// Whether all products into `v` in a block are ones the matrix unit does.
-    pub fn suits_amx(&self, block: &Block, v: Val) -> bool {
+    /// The accumulator in matrix registers that `v` may be: all products into it in a block are ones that the unit does, and split its rows alike.
+    pub fn suits_amx(&self, block: &Block, v: Val) -> Option<Matrix> {
+        let mut uppers = Vec::new();
+        self.uppers(block, v, &mut uppers).then_some(())?;
+        let (&upper, rest) = uppers.split_first()?;
+        let matrix = self.amx_matrix(v, upper)?;
+        rest.iter().all(|&u| u == upper).then_some(matrix)
+    }
+
+    /// The accumulator of one product.
+    pub fn amx_matrix(&self, v: Val, upper: i64) -> Option<Matrix> {
+        let ty = self.tile_of(v).ok()?;
+        let &[rows, cols] = &ty.shape[..] else {
+            return None;
+        };
+        let matrix = Matrix {
+            rows,
+            cols,
+            upper,
+            dtype: ty.dtype,
+        };
+        let fits = matrix.heights()[1] <= 16 && (cols == 16 || cols == 32);
+        let free = self.matrix.as_ref().is_none_or(|have| *have == matrix);
+        (fits && free).then_some(matrix)
+    }
+
+    /// Whether all products into `v` are the unit's; after how many rows each splits them.
+    fn uppers(&self, block: &Block, v: Val, uppers: &mut Vec<i64>) -> bool {
         let Ok(ty) = self.tile_of(v) else {
             return false;
         };
-        let [rows, cols] = ty.shape[..] else {
-            return false;
-        };
-        if !(1..=32).contains(&rows) || !(cols == 16 || cols == 32) {
-            return false;
-        }
-        let fits = |m: &Matrix| self.matrix.as_ref().is_none_or(|have| have == m);
-        if !fits(&Matrix {
-            rows,
-            cols,
-            dtype: ty.dtype,
-        }) {
-            return false;
-        }
         block.insts.iter().all(|inst| match &inst.op {
-            Op::Mma { a, b, acc, .. } if *acc == v => self.amx_operands(a, b, ty.dtype),
+            Op::Mma { a, b, acc, .. } if *acc == v => {
+                let upper = self.amx_operands(a, b, ty.dtype);
+                uppers.extend(upper);
+                upper.is_some()
+            }
             Op::For {
                 inits,
                 carried,
                 body,
                 ..
             } => match inits.iter().position(|i| *i == v) {
-                Some(i) => self.suits_amx(body, carried[i]),
+                Some(i) => self.uppers(body, carried[i], uppers),
                 None => true,
             },
             _ => true,
         })
     }
 
-    pub fn amx_operands(&self, a: &MmaOperand, b: &MmaOperand, acc: DType) -> bool {
+    /// After how many rows a product of the unit splits them; `None` where it is not one.
+    pub fn amx_operands(&self, a: &MmaOperand, b: &MmaOperand, acc: DType) -> Option<i64> {
         let (
             MmaOperand::Mem {
                 access: a,
@@ -82,10 +102,10 @@ impl<'p> Select<'p, '_> {
             },
         ) = (a, b)
         else {
-            return false;
+            return None;
         };
         let (Ok(ta), Ok(tb)) = (self.p.mem(a.mem), self.p.mem(b.mem)) else {
-            return false;
+            return None;
         };
         let level = self.e.level;
         let bytes = |d: DType| matches!(d, DType::I8 | DType::U8);
@@ -96,37 +116,32 @@ impl<'p> Select<'p, '_> {
         };
         // Beyond these, elements may be larger than a group.
         if !types {
-            return false;
+            return None;
         }
         let group = GROUP / ta.dtype.size() as i64;
         let plain = |x: &Access| x.valid.iter().all(Option::is_none);
         // Rows of one step's depth, either far apart or in blocks of their own.
         let last = a.shape.len().saturating_sub(1);
-        let steps = match da[..] {
-            [MmaDim::Side, MmaDim::K] => a.shape[1] % (16 * group) == 0,
-            [MmaDim::K, MmaDim::Side, MmaDim::K] => a.shape[2] == 16 * group,
-            _ => false,
+        let (steps, upper) = match da[..] {
+            [MmaDim::Side, MmaDim::K] => (a.shape[1] % (16 * group) == 0, a.shape[0].min(16)),
+            [MmaDim::Side, MmaDim::Side, MmaDim::K] => (
+                a.shape[2] % (16 * group) == 0 && a.shape[0] == 2,
+                a.shape[1],
+            ),
+            [MmaDim::K, MmaDim::Side, MmaDim::K] => (a.shape[2] == 16 * group, a.shape[1].min(16)),
+            _ => return None,
         };
-        let row_major = steps && a.strides[last] == Index::Const(1);
+        let row_major = steps && (1..=16).contains(&upper) && a.strides[last] == Index::Const(1);
         let paired = db[..] == [MmaDim::K, MmaDim::Side, MmaDim::K]
             && b.shape[2] == group
             && b.shape[0] % 16 == 0
             && b.strides[2] == Index::Const(1)
             && b.strides[1] == Index::Const(group);
-        plain(a) && plain(b) && row_major && paired
+        (plain(a) && plain(b) && row_major && paired).then_some(upper)
     }
 
     /// Takes the matrix registers for an accumulator that starts at zero or in scratch.
-    pub fn amx_open(&mut self, v: Val, init: Val) -> Result<Matrix> {
-        let ty = self.tile_of(v)?;
-        let [rows, cols] = ty.shape[..] else {
-            return Err(err!(NoLowering, "x86 has no code for a batch of products"));
-        };
-        let m = Matrix {
-            rows,
-            cols,
-            dtype: ty.dtype,
-        };
+    pub fn amx_open(&mut self, m: Matrix, init: Val) -> Result<Matrix> {
         self.amx_configure(&m)?;
         self.amx_leave(&[])?;
         if self.is_zero(init) {
@@ -147,7 +162,7 @@ impl<'p> Select<'p, '_> {
             "x86 has no code for an accumulator that lies across its tiles"
         );
         let (offset, pitch) = (i64::from(*offset), strides[0] * 4);
-        self.amx_move(&m, offset, pitch, true);
+        self.amx_move(&m, self.scratch, offset, pitch, true);
         Ok(m)
     }
 
@@ -175,15 +190,12 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
-    fn amx_move(&mut self, m: &Matrix, offset: i64, pitch: i64, load: bool) {
+    /// Between the tiles and byte `offset` of what `base` points to, rows `pitch` bytes apart.
+    pub fn amx_move(&mut self, m: &Matrix, base: Reg, offset: i64, pitch: i64, load: bool) {
         let stride = self.e.imm(pitch);
         for (t, i, j) in m.tiles() {
-            let mem = Mem::indexed(
-                self.scratch,
-                stride,
-                1,
-                (offset + i * 16 * pitch + j * 64) as i32,
-            );
+            let at = offset + i * m.upper * pitch + j * 64;
+            let mem = Mem::indexed(base, stride, 1, at as i32);
             if load {
                 self.e.g(X::TileLoadD, &[A::T(t), mem.into()]);
             } else {
@@ -205,7 +217,7 @@ impl<'p> Select<'p, '_> {
     /// Leaves the matrix registers for scratch, row-major; the answer is the place and the row's length.
     pub fn amx_store(&mut self, m: &Matrix) -> Result<(u32, i64)> {
         let offset = self.take_scratch((m.rows * m.cols * 4) as u32)?;
-        self.amx_move(m, i64::from(offset), m.cols * 4, false);
+        self.amx_move(m, self.scratch, i64::from(offset), m.cols * 4, false);
         Ok((offset, m.cols))
     }
 
@@ -227,7 +239,7 @@ impl<'p> Select<'p, '_> {
             NoLowering,
             "a depth of {depth} on the matrix unit"
         );
-        let row = self.distance(a.side.first().map_or(Stride::Bytes(64), |s| s.1));
+        let row = self.distance(a.side.last().map_or(Stride::Bytes(64), |s| s.1));
         let Some(&(_, pair)) = b.depth.first() else {
             return Err(err!(
                 NoLowering,
@@ -242,8 +254,13 @@ impl<'p> Select<'p, '_> {
         let [_, lower] = m.heights();
         let pa = self.e.copy_gpr(a.pointer);
         let pa2 = (lower > 0).then(|| {
-            let r = self.e.copy_gpr(row);
-            self.e.g(X::ShlI, &[r.into(), A::I(4)]);
+            let r = match a.side[..] {
+                [(_, apart), _] => {
+                    let apart = self.distance(apart);
+                    self.e.copy_gpr(apart)
+                }
+                _ => self.e.gpr(X::ImulI, &[row.into(), A::I(m.upper)]),
+            };
             self.e.g(X::Add, &[r.into(), pa.into()]);
             r
         });

@@ -269,8 +269,11 @@ impl<'p> Select<'p, '_> {
         let free = !taken
             .iter()
             .any(|h| matches!(h, Home::Rows(_) | Home::Matrix(_)));
-        if free && self.e.level.amx() && self.suits_amx(body, v) {
-            return Ok(Some(Home::Matrix(self.amx_open(v, init)?)));
+        if free
+            && self.e.level.amx()
+            && let Some(matrix) = self.suits_amx(body, v)
+        {
+            return Ok(Some(Home::Matrix(self.amx_open(matrix, init)?)));
         }
         if !free || !self.fits_registers(v) {
             return Ok(None);

@@ -7,6 +7,7 @@
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
 use oxyfuel_kernel::ir::{Access, BinaryOp, Block, Index, Inst, MmaDim, MmaOperand, Op, Val};
 
+use super::amx::Matrix;
 use super::groups::{Dot, Grouped};
 use super::panels::{Asked, Next};
 use super::values::operands;
@@ -48,12 +49,10 @@ pub struct Operand {
 }
 
 impl<'p> Select<'p, '_> {
-    fn suits_amx_alone(&self, a: &MmaOperand, b: &MmaOperand, acc: Val) -> bool {
-        let Ok(ty) = self.tile_of(acc) else {
-            return false;
-        };
-        let empty = Block::default();
-        self.suits_amx(&empty, acc) && self.amx_operands(a, b, ty.dtype)
+    fn suits_amx_alone(&self, a: &MmaOperand, b: &MmaOperand, acc: Val) -> Option<Matrix> {
+        let ty = self.tile_of(acc).ok()?;
+        let upper = self.amx_operands(a, b, ty.dtype)?;
+        self.amx_matrix(acc, upper)
     }
 
     /// Rows and vectors of accumulators that the register file holds beside what feeds them.
@@ -130,8 +129,11 @@ impl<'p> Select<'p, '_> {
         if single && self.rows_wait() {
             self.flush(&[])?;
         }
-        if single && self.e.level.amx() && self.suits_amx_alone(a, b, *acc) {
-            let m = self.amx_open(*acc, *acc)?;
+        if single
+            && self.e.level.amx()
+            && let Some(m) = self.suits_amx_alone(a, b, *acc)
+        {
+            let m = self.amx_open(m, *acc)?;
             self.defs.insert(*acc, Def::Matrix(m));
         }
         let next = match b {
@@ -347,8 +349,11 @@ impl<'p> Select<'p, '_> {
 
     /// Writes accumulators where they belong, straight from the registers. False: they have to take the way of all tiles.
     pub fn store_rows(&mut self, access: &Access, value: Val) -> Result<bool> {
-        let Some(Def::Rows(rows)) = self.defs.get(&value) else {
-            return Ok(false);
+        let value = self.laid_out(value);
+        let dtype = match self.defs.get(&value) {
+            Some(Def::Rows(rows)) => rows.dtype,
+            Some(Def::Matrix(matrix)) => matrix.dtype,
+            _ => return Ok(false),
         };
         let here = |mem: Val| mem == access.mem;
         let waits = |sink: &Inst| self.waits_for(&operands(&sink.op), &here);
@@ -358,13 +363,28 @@ impl<'p> Select<'p, '_> {
         let Some(stride) = self.rows_apart(access) else {
             return Ok(false);
         };
-        if self.p.mem(access.mem)?.dtype != rows.dtype {
+        if self.p.mem(access.mem)?.dtype != dtype {
             return Ok(false);
         }
-        let rows = rows.clone();
+        let def = self.defs.get(&value).cloned();
         let to = self.address(access.mem, &access.base)?;
-        self.move_rows(&rows, to, 0, stride, false)?;
+        match def {
+            Some(Def::Rows(rows)) => self.move_rows(&rows, to, 0, stride, false)?,
+            Some(Def::Matrix(matrix)) => self.amx_move(&matrix, to, 0, stride * 4, false),
+            _ => return Ok(false),
+        }
         Ok(true)
+    }
+
+    /// A value under whatever layout it was given.
+    fn laid_out(&self, value: Val) -> Val {
+        match self.defs.get(&value) {
+            Some(Def::Lazy(Inst {
+                op: Op::ConvertLayout { value },
+                ..
+            })) => self.laid_out(*value),
+            _ => value,
+        }
     }
 
     /// The accumulator in scratch, visited in blocks.
