@@ -296,6 +296,42 @@ class BoxedCode(OutputCode):
         """There is none."""
 
 
+# What AOTAutograd's generated wrapper of a graph takes: the compiled graph, what makes the context of a call, whom to tell before it, the arguments.
+_GENERATED = ("_compiled_fn_", "_first_ctx_", "_on_before_call_", "args")
+
+
+def generated_wrapper(forward: Any) -> tuple[Callable[..., Any], BoxedCode] | None:
+    """What is inside of AOTAutograd's callable of an inference graph: the code that torch generated for the graph's aliases, mutations, autocast and the like, which takes
+    what [_GENERATED] says, and the compiled graph. None where the callable is made of other parts than those known.
+    """
+    try:
+        outer = _around(getattr(forward, "_torchdynamo_orig_callable", forward))
+        inner = _around(_unpacked(outer["compiled_fn"]))
+        generated, compiled = inner["_codegen_runtime_wrapper"], _unpacked(inner["_inner_compiled_fn"])
+        taken = generated.__code__.co_varnames[: generated.__code__.co_argcount]
+        known = taken == _GENERATED and not outer["params_buffers_flat"] and isinstance(compiled, BoxedCode)
+    except (AttributeError, KeyError, ValueError):
+        return None
+    return (generated, compiled) if known else None
+
+
+def same_attributes(callable: Any, forward: Any) -> Any:
+    """The callable with what others look up on AOTAutograd's, but for what makes that one not traced: whoever asked for it sees to that."""
+    vars(callable).update({name: value for name, value in vars(forward).items() if not name.startswith("_torchdynamo")})
+    return callable
+
+
+def _around(function: Any) -> dict[str, Any]:
+    """What a function uses of the function around it, by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells}
+
+
+def _unpacked(function: Any) -> Any:
+    """A function that AOTAutograd's cache has packed up, or any other."""
+    return getattr(function, "compiled_fn", function)
+
+
 def bytes_of(value: torch.Tensor) -> bytes:
     """The elements of a dense tensor as they lie. Nothing of it is traced."""
     if value.device.type != "cpu":

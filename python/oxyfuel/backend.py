@@ -19,6 +19,7 @@ import torch
 
 from . import _native, _torch, config, decompositions, errors
 from .compiled import OutputCode, SegmentedCode, compile_graph
+from .detours import without_detours
 from .errors import OxyfuelError, OxyfuelWarning
 from .explain import report
 from .options import Options, resolve
@@ -46,7 +47,7 @@ def backend(
         # Dynamo guards it: a change of the setting compiles again.
         chosen = dataclasses.replace(chosen, deterministic=True)
     with _torch.cached_as(_key(chosen, _devices(example_inputs))):
-        return _aot(chosen)(gm, example_inputs)
+        return without_detours(_aot(chosen)(gm, example_inputs))
 
 
 def _devices(inputs: Sequence[Any]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class OutputCode(_torch.BoxedCode):
 
     def __call__(self, inputs: list[Any]) -> Any:
         run = self.run if self.recorder is None else self.recorder
-        seen = profiles.current()
+        seen = profiles.current
         if seen is not None:
             # Whoever profiles wants to see the steps.
             run = functools.partial(seen.call, self.run)

@@ -19,13 +19,9 @@ from typing import Any
 from . import _native, _torch, errors
 from .errors import OxyfuelError
 
-# The profile that is under way, of all threads.
-_current: Profile | None = None
+# The profile that is under way, of all threads. Every call of a compiled graph looks here.
+current: Profile | None = None
 _lock = threading.Lock()
-
-
-def current() -> Profile | None:
-    return _current
 
 
 class Profile:
@@ -37,21 +33,21 @@ class Profile:
         self.total_seconds = self.compile_seconds = self.wall_seconds = self.device_seconds = 0.0
 
     def __enter__(self) -> Profile:
-        global _current
+        global current
         with _lock:
-            if _current is not None:
+            if current is not None:
                 raise OxyfuelError(errors.INVALID_ARGUMENT, "a profile is under way, and there can be one at a time", "leave its block first")
             if self._seen is not None:
                 raise OxyfuelError(errors.INVALID_ARGUMENT, "this profile has been taken", "make another one by oxyfuel.profile()")
             self._seen = _native.Profiling()
-            _current = self
+            current = self
         self._stack.enter_context(_torch.while_compiling(self._seen.compile_begins, lambda: self._seen.compile_ends("torch.compile")))
         return self
 
     def __exit__(self, *_: Any) -> None:
-        global _current
+        global current
         with _lock:
-            _current = None
+            current = None
         self._stack.close()
         self._seen.finish()
         self.total_seconds, self.compile_seconds, self.wall_seconds, self.device_seconds = self._seen.seconds()

@@ -13,6 +13,7 @@
 //! | `host.rs` | Python as the host of a plan: memory and operators |
 //! | `graph.rs` | the callable |
 //! | `explain.rs` | what became of a graph |
+//! | `nothing.rs` | a context that does nothing |
 //! | `profile.rs` | where the time of calls went |
 //!
 //! No logic lives here: a graph comes as text, `engine` compiles it, `runtime` runs it, and this crate carries tensors in and out.
@@ -26,6 +27,7 @@ mod frozen;
 mod graph;
 mod host;
 mod lanes;
+mod nothing;
 mod place;
 mod profile;
 mod torch;
@@ -41,6 +43,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::graph::Graph;
+
+    #[pymodule_export]
+    use crate::nothing::Nothing;
 
     #[pymodule_export]
     use crate::profile::Profiling;
