@@ -11,7 +11,7 @@ use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
     attention, borders, concatenations, decompose_but, images, lookups, pack_at_calls, products,
-    puts_in_order, recurrences, reshapes, simplify, simplify_each, views, widen,
+    puts_in_order, recurrences, reshapes, scalars, simplify, simplify_each, views, widen,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -136,6 +136,7 @@ fn scheduled(
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     let graph = record.step("views", || verified(views(graph)?))?;
     let graph = record.step("reshapes", || verified(reshapes(graph)?))?;
+    let graph = record.step("scalars", || verified(scalars(graph)?))?;
     record.reached(Stage::Simplified, || &graph);
 
     let graph = record.step("concatenations", || verified(concatenations(graph)?))?;

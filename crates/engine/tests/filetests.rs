@@ -6,7 +6,7 @@ use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
     attention, borders, concatenations, decompose, freeze, images, lookups, pack_at_calls,
-    puts_in_order, recurrences, reshapes, simplify, views, widen,
+    puts_in_order, recurrences, reshapes, scalars, simplify, views, widen,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -67,6 +67,9 @@ fn command(case: &Case) -> Result<String, String> {
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "reshapes" => reshapes(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "scalars" => scalars(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "views" => views(graph(case)?)

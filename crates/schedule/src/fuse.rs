@@ -350,6 +350,8 @@ impl<'a> Fuser<'a> {
         }
         let shape = self.shape(node.out());
         let mut map: DimMap = vec![None; shape.len()];
+        // Whether all that the group has for the node is single values.
+        let mut single = true;
         for (i, &operand) in node.inputs.iter().enumerate() {
             match self.see(operand, group) {
                 Seen::Blocked => return None,
@@ -364,6 +366,7 @@ impl<'a> Fuser<'a> {
                 Seen::Inside(_) if reads_memory(&node.op, i) => return None,
                 Seen::Inside(dims) => {
                     let rank = dims.len();
+                    single &= dims.iter().all(Option::is_none);
                     for (j, dim) in dims.into_iter().enumerate() {
                         let at = result_dim(&node.op, i, j, shape.len(), rank);
                         match (map[at], dim) {
@@ -403,6 +406,10 @@ impl<'a> Fuser<'a> {
         }
         // The node has every dim of the grown domain: a group that others of unlike shapes share would become their product.
         let covers = used.len() == draft.dims.len();
+        // Work on a tensor of its own would be done again for every row of a larger one.
+        if single && !covers && !used.is_empty() {
+            return None;
+        }
         let recomputable = covers
             && draft.reduced.is_empty()
             && draft.scanned.is_none()

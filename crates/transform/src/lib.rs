@@ -14,6 +14,7 @@
 //! | `products.rs` | products with a sum, as products and sums, where a library computes the products |
 //! | `recurrences.rs` | trees that compute a linear recurrence become one scan |
 //! | `reshapes.rs` | views that join or part dims in front of the elementwise work that they show |
+//! | `scalars.rs` | values of one element where they are used |
 //! | `simplify.rs` | rules that remove work: equal nodes become one, no-ops disappear, constants meet |
 //! | `views.rs` | views of products behind the elementwise work on them |
 //! | `widen.rs` | convolutions of halves in f32 |
@@ -33,6 +34,7 @@ mod pack;
 mod products;
 mod recurrences;
 mod reshapes;
+mod scalars;
 mod simplify;
 mod views;
 mod widen;
@@ -49,6 +51,7 @@ pub use pack::{Reads, pack_at_calls};
 pub use products::products;
 pub use recurrences::recurrences;
 pub use reshapes::reshapes;
+pub use scalars::scalars;
 pub use simplify::{RULES, Rule, same_values, simplify, simplify_each};
 pub use views::views;
 pub use widen::widen;
