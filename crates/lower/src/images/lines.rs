@@ -5,12 +5,15 @@
 //! ```
 
 use oxyfuel_base::DType;
-use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
 use oxyfuel_kernel::ir::{BinaryOp, CompareOp};
 
 use super::shape::Images;
 use crate::map::Spread;
 use crate::packed::lay_out;
+
+/// Columns that are turned together: the lanes of the widest vectors.
+const SQUARE: i64 = 16;
 
 /// The sizes of the copy.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +54,26 @@ impl Lines {
         self.count * self.pitch()
     }
 
+    /// Whether columns lie side by side, and channels apart: the copy is turned, square by square. The last one has columns of the one before, too, where columns are no whole squares.
+    fn is_turned(&self, images: &Images) -> bool {
+        images.cols.step == 1 && images.channel_step != 1 && self.inner >= SQUARE
+    }
+
+    /// Copies some columns of a line.
+    fn copy_columns(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        from: Window,
+        to: Window,
+        columns: i64,
+    ) {
+        let shape = [columns, self.channels];
+        let steps = [images.cols.step, images.channel_step];
+        let tile = k.load(from.shape(shape).strides(steps));
+        k.store(to.shape(shape).strides([self.padded, 1]), &tile);
+    }
+
     /// Whether what is copied of a line is one run of memory.
     fn is_run(images: &Images) -> bool {
         images.channel_step == 1
@@ -66,7 +89,12 @@ impl Lines {
             }
         }
         if !Self::is_run(images) {
-            lay_out(k, spread, &[self.inner, self.channels]);
+            let columns = if self.is_turned(images) {
+                SQUARE
+            } else {
+                self.inner
+            };
+            lay_out(k, spread, &[columns, self.channels]);
         }
         if self.padded > self.channels {
             lay_out(k, spread, &[self.inner, self.padded - self.channels]);
@@ -124,11 +152,21 @@ impl Lines {
                     let run = [self.inner * self.padded];
                     let tile = k.load(source.shape(run));
                     k.store(to.at(&home).shape(run), &tile);
+                } else if self.is_turned(images) {
+                    let column = |k: &KernelBuilder, first: &Tile| {
+                        let from = from.at(&start + &at * images.lines.step + first);
+                        let to = to.at(&home + first * self.padded);
+                        self.copy_columns(k, images, from, to, SQUARE);
+                    };
+                    k.for_range(0, self.inner / SQUARE, 1, [], |k, square, []| {
+                        column(k, &(square * SQUARE));
+                        []
+                    });
+                    if self.inner % SQUARE > 0 {
+                        column(k, &k.constant(DType::I64, self.inner - SQUARE));
+                    }
                 } else {
-                    let shape = [self.inner, self.channels];
-                    let steps = [images.cols.step, images.channel_step];
-                    let tile = k.load(source.shape(shape).strides(steps));
-                    k.store(to.at(&home).shape(shape).strides([self.padded, 1]), &tile);
+                    self.copy_columns(k, images, source, to.at(&home), self.inner);
                 }
             });
             let none = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));

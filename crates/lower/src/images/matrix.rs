@@ -313,12 +313,8 @@ impl Work<'_> {
             let pack = self.unit.pack;
             let b = self.panels.mem.at(&weight + kernel * along * cols);
             let b = b.shape([along / pack, cols, pack]);
-            sum = k.mma(
-                a,
-                b.operand([MmaDim::K, MmaDim::Side, MmaDim::K]),
-                &sum,
-                false,
-            );
+            let b = b.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+            sum = k.mma(a, b, &sum, false);
         }
         sum
     }

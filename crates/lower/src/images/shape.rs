@@ -24,6 +24,21 @@ pub struct Axis {
     pub step: i64,
 }
 
+impl Axis {
+    /// The same where a kernel of one position skips some: those are not copied.
+    fn without_gaps(self) -> Self {
+        if self.kernel > 1 || self.padding > 0 {
+            return self;
+        }
+        Self {
+            size: self.out,
+            stride: 1,
+            step: self.step * self.stride,
+            ..self
+        }
+    }
+}
+
 /// What multiplies groups of channels: a matrix unit, or vectors that have such an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -149,14 +164,21 @@ impl Images {
             Some(_) => part(ceil_div(how.n, width), bytes, of_x[0]),
             None => ceil_div(how.n, width),
         };
-        let axis = |d: usize| Axis {
-            size: of_x[d + 1],
-            out: of_out[d + 1],
-            kernel: how.kernel[d],
-            stride: how.how.stride[d],
-            padding: how.how.padding[d],
-            dilation: how.how.dilation[d],
-            step: strides[d + 1],
+        let axis = |d: usize| {
+            let axis = Axis {
+                size: of_x[d + 1],
+                out: of_out[d + 1],
+                kernel: how.kernel[d],
+                stride: how.how.stride[d],
+                padding: how.how.padding[d],
+                dilation: how.how.dilation[d],
+                step: strides[d + 1],
+            };
+            // Columns that lie side by side are turned together, whoever wants them.
+            match d == 0 || strides[3] == 1 {
+                true => axis.without_gaps(),
+                false => axis,
+            }
         };
         Ok(Self {
             images: of_x[0],

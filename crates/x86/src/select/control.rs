@@ -6,7 +6,7 @@
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Block, BufferMode, Index, Inst, Op, Val};
 
-use super::amx::Matrix;
+use super::amx::{MOST_STEPS, Matrix};
 use super::eval::raw;
 use super::mma::Rows;
 use super::panels::Around;
@@ -317,6 +317,9 @@ impl<'p> Select<'p, '_> {
                 }
             };
             homes.push(home);
+        }
+        if homes.iter().any(|home| matches!(home, Home::Matrix(_))) {
+            self.tile_steps = MOST_STEPS;
         }
         let counter = self.e.f.gpr();
         let first = self.index(lo)?;

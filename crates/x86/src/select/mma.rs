@@ -613,7 +613,11 @@ impl<'p> Select<'p, '_> {
     }
 
     /// Code that runs so many times.
-    fn repeated(&mut self, times: i64, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn repeated(
+        &mut self,
+        times: i64,
+        body: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         if times <= 1 {
             return if times == 1 { body(self) } else { Ok(()) };
         }

@@ -155,6 +155,9 @@ pub(crate) struct Select<'p, 'a> {
     /// The shape of matrix accumulators that this phase is configured for.
     pub matrix: Option<amx::Matrix>,
     pub lane_scratch: Option<u32>,
+    /// Steps on the matrix unit since a tile was stored, as far as they are known here, and where one is stored for nothing.
+    pub tile_steps: i64,
+    pub tile_scratch: Option<u32>,
     pub modes: FxHashMap<Val, BufferMode>,
     pub aligns: FxHashMap<Val, u32>,
     pids: Vec<Reg>,
@@ -203,6 +206,8 @@ impl<'p, 'a> Select<'p, 'a> {
             streamed: false,
             matrix: None,
             lane_scratch: None,
+            tile_steps: 0,
+            tile_scratch: None,
             modes: FxHashMap::default(),
             aligns: FxHashMap::default(),
             pids: Vec::new(),
