@@ -560,6 +560,13 @@ impl Op {
         matches!(self, Op::External { call } if call.ordered)
     }
 
+    /// Which operands a matrix product multiplies.
+    pub fn product_operands(&self) -> Option<(usize, usize)> {
+        let behind_the_bias = usize::from(matches!(self, Self::Addmm { .. }));
+        let is_product = self.category() == Category::Matmul;
+        is_product.then_some((behind_the_bias, behind_the_bias + 1))
+    }
+
     pub fn category(&self) -> Category {
         self.info().category
     }

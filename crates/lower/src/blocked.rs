@@ -117,11 +117,16 @@ pub fn blocked(
         nest,
         params: &params,
         product,
+        each: &product.each(),
         blocking: &blocking,
     };
-    let panels = match product.b.panels {
-        Some(_) => Some(params.mems[product.b.buffer].clone()),
-        None => blocking.shared.then(|| work.share(&k)),
+    let panels: Vec<Mem> = match (product.b.panels, blocking.shared) {
+        (Some(_), _) => {
+            let buffers = work.each.iter().map(|product| product.b.buffer);
+            buffers.map(|buffer| params.mems[buffer].clone()).collect()
+        }
+        (None, true) => work.share(&k),
+        (None, false) => Vec::new(),
     };
     let grid = [
         ceil_div(blocking.row_blocks(product), blocking.band),
@@ -129,7 +134,7 @@ pub fn blocked(
         product.batch,
     ];
     k.phase(grid.map(Expr::constant), |k| {
-        work.instance(k, panels.as_ref())
+        work.instance(k, &panels);
     });
     k.finish()
 }
@@ -311,7 +316,7 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
                     shared,
                     ..blocking.clone()
                 };
-                if !shape.fits(target) {
+                if !shape.fits(product, target) {
                     continue;
                 }
                 let cost = shape.cost(product, target);
@@ -338,12 +343,14 @@ pub fn counts(blocks: i64) -> impl Iterator<Item = i64> {
 
 impl Blocking {
     /// Sums take at most half of the second-level cache, with the panels of `a` three quarters.
-    fn fits(&self, target: &TargetDesc) -> bool {
+    fn fits(&self, product: &Product, target: &TargetDesc) -> bool {
         let size = self.part.size() as i64;
         let l2 = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
         let sums = self.band * self.rows * self.across * self.cols * size;
         let copied = self.band * self.rows * self.pitch() * size;
-        let kept = if self.chunks > 1 { sums } else { 0 };
+        // Those of the first of two products wait for the second.
+        let waiting = product.count() - i64::from(self.chunks == 1);
+        let kept = sums * waiting;
         (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
     }
 
@@ -356,7 +363,11 @@ impl Blocking {
         let f = |n: i64| n as f64;
         let workers = f64::from(target.workers.max(1));
         let depth = f(product.k);
-        let (height, width) = (f(self.band * self.rows), f(self.across * self.cols));
+        let products = f(product.count());
+        let (height, width) = (
+            f(self.band * self.rows),
+            f(self.across * self.cols) * products,
+        );
         let vectors = height * width / lanes;
         let multiply = vectors * depth / 2.0;
         let visits = if self.chunks > 1 { f(self.chunks) } else { 0.0 };
@@ -376,7 +387,7 @@ impl Blocking {
         let turns = (f(instances) / workers).ceil();
         let sharing = if self.shared && product.b.panels.is_none() {
             let elements = f(product.batch) * depth * f(self.col_blocks(product) * self.cols);
-            elements * cost::SHARE / workers + cost::PHASE
+            products * elements * cost::SHARE / workers + cost::PHASE
         } else {
             0.0
         };
@@ -389,6 +400,8 @@ struct Work<'a> {
     nest: &'a Nest,
     params: &'a Params,
     product: &'a Product,
+    /// The products that it is.
+    each: &'a [Product],
     blocking: &'a Blocking,
 }
 
@@ -408,58 +421,65 @@ struct Here<'a> {
     band: Tile,
     across: Tile,
     a: Mem,
-    b: Right<'a>,
-    /// Sums between two chunks, or those of a block between two parts of the only one.
-    sums: Option<Mem>,
+    /// For each product.
+    b: Vec<Right<'a>>,
+    /// For each product: sums between two chunks or for the second product, or those of a block between two parts of the only chunk.
+    sums: Vec<Option<Mem>>,
 }
 
 impl Work<'_> {
-    /// The phase that copies `b` for everyone: `[batch][panels][depth][cols]`.
-    fn share(&self, k: &KernelBuilder) -> Mem {
+    /// The phase that copies `b` for everyone, of each product: `[batch][panels][depth][cols]`.
+    fn share(&self, k: &KernelBuilder) -> Vec<Mem> {
         let (product, blocking) = (self.product, self.blocking);
         let col_blocks = blocking.col_blocks(product);
         let len = product.batch * col_blocks * product.k * blocking.cols;
-        let panels = k
-            .buffer(
-                "panels_b",
-                blocking.part,
-                BufferMode::Workspace,
-                Expr::constant(len),
-            )
-            .aligned(64);
+        let panels = ["panels_b", "panels_c"].into_iter().zip(self.each);
+        let panels = panels.map(|(name, _)| {
+            let len = Expr::constant(len);
+            let panels = k.buffer(name, blocking.part, BufferMode::Workspace, len);
+            panels.aligned(64)
+        });
+        let panels: Vec<Mem> = panels.collect();
         let grid = [col_blocks, blocking.chunks, product.batch].map(Expr::constant);
         k.phase(grid, |k| {
             let (col, chunk) = (k.program_id(0), k.program_id(1));
             let batch = (product.batch > 1).then(|| k.program_id(2));
-            let at = self.shared_panel(&col, &chunk, batch.as_ref());
+            let at = self.shared_panel(product, &col, &chunk, batch.as_ref());
             let rest = blocking.rest(product);
+            let copy = |k: &KernelBuilder, deep: i64| {
+                for (product, panels) in self.each.iter().zip(&panels) {
+                    let batch = batch.as_ref();
+                    self.copy_b(k, product, &col, &chunk, batch, deep, panels, &at);
+                }
+            };
             if rest == blocking.chunk {
-                return self.copy_b(k, &col, &chunk, batch.as_ref(), rest, &panels, &at);
+                return copy(k, rest);
             }
             let last = chunk.compare(CompareOp::Eq, blocking.chunks - 1);
             if blocking.chunks > 1 {
                 let before = chunk.compare(CompareOp::Lt, blocking.chunks - 1);
-                k.when(&before, |k| {
-                    let deep = blocking.chunk;
-                    self.copy_b(k, &col, &chunk, batch.as_ref(), deep, &panels, &at);
-                });
+                k.when(&before, |k| copy(k, blocking.chunk));
             }
-            k.when(&last, |k| {
-                self.copy_b(k, &col, &chunk, batch.as_ref(), rest, &panels, &at);
-            });
+            k.when(&last, |k| copy(k, rest));
         });
         panels
     }
 
     /// Where the shared copy of a chunk of a panel begins.
-    fn shared_panel(&self, col: &Tile, chunk: &Tile, batch: Option<&Tile>) -> Tile {
-        let blocks = self.blocking.col_blocks(self.product);
+    fn shared_panel(
+        &self,
+        product: &Product,
+        col: &Tile,
+        chunk: &Tile,
+        batch: Option<&Tile>,
+    ) -> Tile {
+        let blocks = self.blocking.col_blocks(product);
         let panel = match batch {
             Some(batch) => batch * blocks + col,
             None => col.clone(),
         };
-        let at = (panel * self.product.k + chunk * self.blocking.chunk) * self.blocking.cols;
-        match (self.product.b.panels, self.product.b.base) {
+        let at = (panel * product.k + chunk * self.blocking.chunk) * self.blocking.cols;
+        match (product.b.panels, product.b.base) {
             (Some(_), base) if base != 0 => at + base,
             _ => at,
         }
@@ -473,6 +493,7 @@ impl Work<'_> {
     fn copy_b(
         &self,
         k: &KernelBuilder,
+        product: &Product,
         col: &Tile,
         chunk: &Tile,
         batch: Option<&Tile>,
@@ -480,7 +501,7 @@ impl Work<'_> {
         to: &Mem,
         at: &Tile,
     ) {
-        let (product, cols) = (self.product, self.blocking.cols);
+        let cols = self.blocking.cols;
         let [along, across] = product.b.strides;
         let start =
             origin(&product.b, col, cols, across, batch) + chunk * (self.blocking.chunk * along);
@@ -512,7 +533,7 @@ impl Work<'_> {
         });
     }
 
-    fn instance(&self, k: &KernelBuilder, panels: Option<&Mem>) {
+    fn instance(&self, k: &KernelBuilder, panels: &[Mem]) {
         let (product, blocking) = (self.product, self.blocking);
         let (rows, cols) = (blocking.rows, blocking.cols);
         let (row, col) = (k.program_id(0), k.program_id(1));
@@ -520,6 +541,19 @@ impl Work<'_> {
             left(block, size, blocks).unwrap_or_else(|| k.constant(DType::I64, size))
         };
         let panel = |len: i64| k.alloc(Space::Panel, blocking.part, len, None);
+        let last = self.each.len() - 1;
+        let sums = |number: usize| match blocking.chunks > 1 || number < last {
+            true => Some(panel(blocking.band * rows * blocking.across * cols)),
+            false => (product.k > SUMMED).then(|| panel(rows * cols)),
+        };
+        let b = match panels {
+            [] => {
+                let own = panel(blocking.chunk * cols);
+                let each = self.each.iter();
+                each.map(|_| Right::Own(own.clone())).collect()
+            }
+            panels => panels.iter().map(Right::Shared).collect(),
+        };
         let here = Here {
             band: many(&row, blocking.band, blocking.row_blocks(product)),
             across: many(&col, blocking.across, blocking.col_blocks(product)),
@@ -527,20 +561,16 @@ impl Work<'_> {
             col: col * blocking.across,
             batch: (product.batch > 1).then(|| k.program_id(2)),
             a: panel(blocking.band * rows * blocking.pitch()),
-            b: match panels {
-                Some(panels) => Right::Shared(panels),
-                None => Right::Own(panel(blocking.chunk * cols)),
-            },
-            sums: match blocking.chunks > 1 {
-                true => Some(panel(blocking.band * rows * blocking.across * cols)),
-                false => (product.k > SUMMED).then(|| panel(rows * cols)),
-            },
+            b,
+            sums: (0..self.each.len()).map(sums).collect(),
         };
-        if let Some(sums) = here.sums.as_ref().filter(|_| blocking.chunks > 1) {
+        if blocking.chunks > 1 {
             k.for_range(0, blocking.band * blocking.across, 1, [], |k, block, []| {
-                let zero = k.full(blocking.part, [rows, cols], 0.0);
-                let home = sums.at(&(block * (rows * cols))).shape([rows, cols]);
-                k.store(home, &zero);
+                for sums in here.sums.iter().flatten() {
+                    let zero = k.full(blocking.part, [rows, cols], 0.0);
+                    let home = sums.at(&(&block * (rows * cols))).shape([rows, cols]);
+                    k.store(home, &zero);
+                }
                 []
             });
             k.for_range(0, blocking.chunks - 1, 1, [], |k, chunk, []| {
@@ -555,7 +585,6 @@ impl Work<'_> {
     /// One chunk of the depth: added to the sums, which the last one finishes.
     fn chunk(&self, k: &KernelBuilder, here: &Here, chunk: &Tile, last: bool) {
         let (product, blocking) = (self.product, self.blocking);
-        let (rows, cols) = (blocking.rows, blocking.cols);
         let deep = if last {
             blocking.rest(product)
         } else {
@@ -565,65 +594,97 @@ impl Work<'_> {
             self.copy_a(k, here, chunk, &i, deep);
             []
         });
-        k.for_range(0, &here.across, 1, [], |k, j, []| {
-            let col = &here.col + &j;
-            let (panel, at) = match &here.b {
-                Right::Shared(panels) => {
-                    (*panels, self.shared_panel(&col, chunk, here.batch.as_ref()))
-                }
-                Right::Own(panel) => {
-                    let at = k.constant(DType::I64, 0);
-                    self.copy_b(k, &col, chunk, here.batch.as_ref(), deep, panel, &at);
-                    (panel, at)
-                }
+        for number in 0..self.each.len() {
+            k.for_range(0, &here.across, 1, [], |k, j, []| {
+                self.panel(k, here, number, &j, chunk, deep, last);
+                []
+            });
+        }
+    }
+
+    /// All blocks of the band with panel `j` of a product's `b`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the coordinates of one panel, used once"
+    )]
+    fn panel(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        number: usize,
+        j: &Tile,
+        chunk: &Tile,
+        deep: i64,
+        last: bool,
+    ) {
+        let (product, blocking) = (&self.each[number], self.blocking);
+        let (rows, cols) = (blocking.rows, blocking.cols);
+        let col = &here.col + j;
+        let (panel, at) = match &here.b[number] {
+            Right::Shared(panels) => {
+                let at = self.shared_panel(product, &col, chunk, here.batch.as_ref());
+                (*panels, at)
+            }
+            Right::Own(panel) => {
+                let at = k.constant(DType::I64, 0);
+                let batch = here.batch.as_ref();
+                self.copy_b(k, product, &col, chunk, batch, deep, panel, &at);
+                (panel, at)
+            }
+        };
+        // The first of two products waits for the second one.
+        let waits = number + 1 < self.each.len();
+        k.for_range(0, &here.band, 1, [], |k, i, []| {
+            let cut = blocking.chunks > 1;
+            let home = |number: usize| {
+                let sums = here.sums[number].as_ref()?;
+                let home = match cut || number + 1 < self.each.len() {
+                    true => (j * blocking.band + &i) * (rows * cols),
+                    false => k.constant(DType::I64, 0),
+                };
+                Some(sums.at(&home).shape([rows, cols]))
             };
-            k.for_range(0, &here.band, 1, [], |k, i, []| {
-                let cut = blocking.chunks > 1;
-                let home = here.sums.as_ref().map(|sums| {
-                    let block = &j * blocking.band + &i;
-                    let home = if cut {
-                        block * (rows * cols)
-                    } else {
-                        k.constant(DType::I64, 0)
-                    };
-                    sums.at(&home).shape([rows, cols])
-                });
-                for (first, length) in summed(deep) {
-                    let moved = |at: Tile, by: i64| if by > 0 { at + by } else { at };
-                    let start = &i * (rows * blocking.pitch());
-                    let a = if self.upright() {
-                        let a = here.a.at(moved(start, first * rows));
-                        let a = a.shape([length, rows]);
-                        a.operand([MmaDim::K, MmaDim::Side])
-                    } else {
-                        let a = here.a.at(moved(start, first)).shape([rows, length]);
-                        let a = a.strides([blocking.pitch(), 1]);
-                        a.operand([MmaDim::Side, MmaDim::K])
-                    };
-                    let b = panel.at(moved(at.clone(), first * cols));
-                    let b = b.shape([length, cols]);
-                    let b = b.operand([MmaDim::K, MmaDim::Side]);
-                    let sum = k.mma(a, b, &zeros(k, product.acc, rows, cols), false);
-                    let sum = match &home {
-                        Some(home) if cut || first > 0 => k.load(home.clone()) + sum,
-                        _ => sum,
-                    };
-                    match &home {
-                        Some(home) if !last || first + length < deep => k.store(home.clone(), &sum),
-                        _ => finish(
+            for (first, length) in summed(deep) {
+                let moved = |at: Tile, by: i64| if by > 0 { at + by } else { at };
+                let start = &i * (rows * blocking.pitch());
+                let a = if self.upright() {
+                    let a = here.a.at(moved(start, first * rows));
+                    let a = a.shape([length, rows]);
+                    a.operand([MmaDim::K, MmaDim::Side])
+                } else {
+                    let a = here.a.at(moved(start, first)).shape([rows, length]);
+                    let a = a.strides([blocking.pitch(), 1]);
+                    a.operand([MmaDim::Side, MmaDim::K])
+                };
+                let b = panel.at(moved(at.clone(), first * cols));
+                let b = b.shape([length, cols]);
+                let b = b.operand([MmaDim::K, MmaDim::Side]);
+                let sum = k.mma(a, b, &zeros(k, product.acc, rows, cols), false);
+                let own = home(number);
+                let sum = match &own {
+                    Some(home) if cut || first > 0 => k.load(home.clone()) + sum,
+                    _ => sum,
+                };
+                match own {
+                    Some(home) if waits || !last || first + length < deep => k.store(home, &sum),
+                    _ => {
+                        let before = (0..number).filter_map(home).map(|home| k.load(home));
+                        let sums = before.chain([sum]).collect();
+                        let at = [&(&here.row + &i), &col];
+                        let batch = here.batch.as_ref();
+                        finish(
                             k,
                             self.params,
                             self.nest,
                             product,
                             [rows, cols],
-                            [&(&here.row + &i), &col],
-                            here.batch.as_ref(),
-                            sum,
-                        ),
+                            at,
+                            batch,
+                            sums,
+                        );
                     }
                 }
-                []
-            });
+            }
             []
         });
     }

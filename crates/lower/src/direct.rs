@@ -4,8 +4,8 @@
 //! of both operands, it is the last dim, and each result the sum along a row. It is the fallback where no kernel for products applies, and the way of those too small to be worth a
 //! copy.
 
-use oxyfuel_base::{Code, DType, Error, Expr, Result};
-use oxyfuel_graph::{Graph, Node as GraphNode, Op, ValueId};
+use oxyfuel_base::{Code, DType, Error, Expr, Result, ensure, err};
+use oxyfuel_graph::{Category, Graph, Node as GraphNode, Op, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{Group, Placements};
 
@@ -22,6 +22,8 @@ pub struct Product<N = i64> {
     pub k: N,
     pub a: Operand<N>,
     pub b: Operand<N>,
+    /// Another second operand of the same sizes: the work on the result takes both products.
+    pub pair: Option<Operand<N>>,
     pub acc: DType,
 }
 
@@ -36,6 +38,24 @@ pub struct Operand<N = i64> {
     pub strides: [N; 2],
     /// Columns of each panel that it was cut into ahead of time, row by row; strides are those within a panel then.
     pub panels: Option<N>,
+}
+
+impl Product {
+    /// The products that it is, each with one second operand.
+    pub fn each(&self) -> Vec<Self> {
+        let single = |b: &Operand| Self {
+            b: b.clone(),
+            pair: None,
+            ..self.clone()
+        };
+        let operands = [Some(&self.b), self.pair.as_ref()];
+        operands.into_iter().flatten().map(single).collect()
+    }
+
+    /// How many those are.
+    pub fn count(&self) -> i64 {
+        1 + i64::from(self.pair.is_some())
+    }
 }
 
 impl Product<Expr> {
@@ -58,35 +78,60 @@ impl Product<Expr> {
                 panels: operand.panels.as_ref().map(constant).transpose()?,
             })
         };
+        let b = operand(&self.b)?;
+        let pair = self.pair.as_ref().map(operand).transpose()?;
+        let alike = |other: &Operand| {
+            other.dtype == b.dtype
+                && other.strides == b.strides
+                && other.batch_stride == b.batch_stride
+                && other.panels == b.panels
+        };
+        ensure!(
+            pair.as_ref().is_none_or(alike),
+            NoLowering,
+            "two products whose second operands do not lie alike"
+        );
         Ok(Product {
             batch: constant(&self.batch)?,
             m: constant(&self.m)?,
             n: constant(&self.n)?,
             k: constant(&self.k)?,
             a: operand(&self.a)?,
-            b: operand(&self.b)?,
+            b,
+            pair,
             acc: self.acc,
         })
     }
 }
 
-/// Reads the product that a contraction node stands for. `buffers` are the roots in argument order.
+/// Reads the product that a contraction group stands for, or the two. `buffers` are the roots in argument order.
 pub fn product(
+    graph: &Graph,
+    placements: &Placements,
+    group: &Group,
+    buffers: &[ValueId],
+) -> Result<Product<Expr>> {
+    let nodes = group.nodes.iter().map(|&node| &graph.nodes[node]);
+    let mut products = nodes.filter(|node| node.op.category() == Category::Matmul);
+    let none = || err!(Internal, "a contraction without a product");
+    let node = products.next().ok_or_else(none)?;
+    let mut product = single(graph, placements, node, buffers)?;
+    if let Some(node) = products.next() {
+        product.pair = Some(single(graph, placements, node, buffers)?.b);
+    }
+    Ok(product)
+}
+
+/// Reads the product that a node stands for.
+fn single(
     graph: &Graph,
     placements: &Placements,
     node: &GraphNode,
     buffers: &[ValueId],
 ) -> Result<Product<Expr>> {
-    let (a, b) = match node.op {
-        Op::Mm | Op::Bmm | Op::IntMm | Op::MmPanels { .. } => (node.inputs[0], node.inputs[1]),
-        Op::Addmm { .. } => (node.inputs[1], node.inputs[2]),
-        _ => {
-            return Err(Error::new(
-                Code::Internal,
-                format!("`{}` is no product", node.op.name()),
-            ));
-        }
-    };
+    let operands = node.op.product_operands();
+    let (a, b) = operands.ok_or_else(|| err!(Internal, "`{}` is no product", node.op.name()))?;
+    let (a, b) = (node.inputs[a], node.inputs[b]);
     let packed = matches!(node.op, Op::MmPanels { .. });
     let operand = |value: ValueId| -> Result<Operand<Expr>> {
         let width = || checked(&graph.values[value].ty.shape[2]);
@@ -132,11 +177,12 @@ pub fn product(
         n: checked(&out.shape[out.rank() - 1])?,
         a: operand(a)?,
         b: operand(b)?,
+        pair: None,
         acc: accumulator(out.dtype),
     })
 }
 
-/// Puts the product in place of the nest's given value, which is its first.
+/// Puts the product in place of the nest's given value, which is its first; and the other one in place of the second.
 pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>) -> Result<Nest> {
     if product.b.panels.is_some() {
         return Err(oxyfuel_base::err!(
@@ -185,25 +231,31 @@ pub fn direct(nest: &Nest, group: &Group, out: ValueId, product: &Product<Expr>)
             strides,
         }
     };
-    let (of_a, of_b) = (window(&product.a, rows, 0), window(&product.b, columns, 1));
-    let a = new.push(NestOp::Load(of_a), product.a.dtype)?;
-    let b = new.push(NestOp::Load(of_b), product.b.dtype)?;
-    let (a, b) = (
-        Writer { nest: &mut new }.cast(a, product.acc)?,
-        Writer { nest: &mut new }.cast(b, product.acc)?,
-    );
-    let mut term = new.push(NestOp::Binary(BinaryOp::Mul, a, b), product.acc)?;
-    if product.k.is_const(0) {
-        // Nothing to add up: the sum is 0 whatever the operands are.
-        term = Writer { nest: &mut new }.constant(product.acc, 0)?;
-    }
-    let sum = if product.k.as_const().is_some_and(|k| k <= 1) {
-        term
-    } else {
-        new.push(NestOp::Reduce(ReduceOp::Sum, term), product.acc)?
+    let sum_of = |new: &mut Nest, b: &Operand<Expr>| -> Result<usize> {
+        let (of_a, of_b) = (window(&product.a, rows, 0), window(b, columns, 1));
+        let first = new.push(NestOp::Load(of_a), product.a.dtype)?;
+        let second = new.push(NestOp::Load(of_b), b.dtype)?;
+        let (first, second) = (
+            Writer { nest: new }.cast(first, product.acc)?,
+            Writer { nest: new }.cast(second, product.acc)?,
+        );
+        let mut term = new.push(NestOp::Binary(BinaryOp::Mul, first, second), product.acc)?;
+        if product.k.is_const(0) {
+            // Nothing to add up: the sum is 0 whatever the operands are.
+            term = Writer { nest: new }.constant(product.acc, 0)?;
+        }
+        match product.k.as_const().is_some_and(|k| k <= 1) {
+            true => Ok(term),
+            false => new.push(NestOp::Reduce(ReduceOp::Sum, term), product.acc),
+        }
     };
+    let sum = sum_of(&mut new, &product.b)?;
     let mut map = vec![sum];
     for value in &nest.values[1..] {
+        if let (NestOp::Given, Some(pair)) = (&value.op, &product.pair) {
+            map.push(sum_of(&mut new, pair)?);
+            continue;
+        }
         let op = match &value.op {
             NestOp::Load(window) => NestOp::Load(widen(window)),
             NestOp::LoadAt {

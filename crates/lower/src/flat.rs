@@ -8,18 +8,18 @@
 //! ```
 //!
 //! Nothing is copied. A stripe is a page wide or more, so that `b` is read in long runs: a block that went down the whole depth by itself would touch a page for every few vectors, and
-//! nothing would be fetched ahead.
+//! nothing would be fetched ahead. Two weights of one `a` (a gated layer) are read one after the other, and their sums meet at the end.
 
 use oxyfuel_base::{DType, Expr, Result, ensure, err};
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::builder::{KernelBuilder, Tile, Window};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
 use oxyfuel_kernel::ir::{MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::direct::Product;
 use crate::map::vector;
 use crate::nest::Nest;
-use crate::packed::{finish, lay_out, origin};
+use crate::packed::{finish, held, lay_out, origin};
 use crate::rows::left;
 use crate::size::Params;
 use crate::tile::ceil_div;
@@ -37,6 +37,8 @@ struct Work<'a> {
     nest: &'a Nest,
     params: &'a Params,
     product: &'a Product,
+    /// The products that it is.
+    each: &'a [Product],
     cols: i64,
     /// Blocks of a stripe.
     across: i64,
@@ -72,6 +74,7 @@ pub fn flat(
         nest,
         params: &params_of(&k),
         product,
+        each: &product.each(),
         cols,
         across,
     };
@@ -113,27 +116,42 @@ impl Work<'_> {
         let blocks = left(&stripe, self.across, product.n / cols)
             .unwrap_or_else(|| k.constant(DType::I64, self.across));
         let first = stripe * self.across;
-        let sums = k.alloc(Space::Panel, product.acc, self.across * rows * cols, None);
-        let home = |block: &Tile| sums.at(&(block * (rows * cols))).shape([rows, cols]);
+        let length = self.across * rows * cols;
+        let sums = |_: &Product| k.alloc(Space::Panel, product.acc, length, None);
+        let sums: Vec<Mem> = self.each.iter().map(sums).collect();
+        let homes = |block: &Tile| -> Vec<(&Product, Window)> {
+            let home = |sums: &Mem| sums.at(&(block * (rows * cols))).shape([rows, cols]);
+            self.each.iter().zip(sums.iter().map(home)).collect()
+        };
         k.for_range(0, &blocks, 1, [], |k, block, []| {
-            k.store(home(&block), k.full(product.acc, [rows, cols], 0.0));
+            for (_, home) in homes(&block) {
+                k.store(home, k.full(product.acc, [rows, cols], 0.0));
+            }
             []
         });
         let steps = ceil_div(product.k, DEEP) - 1;
-        k.for_range(0, steps, 1, [], |k, step, []| {
-            k.for_range(0, &blocks, 1, [], |k, block, []| {
-                let col = &first + &block;
-                let sum = self.add(k, &home(&block), &step, &col, DEEP, batch.as_ref());
-                k.store(home(&block), &sum);
+        // One weight after the other: more runs side by side, and nothing would be fetched ahead.
+        for (product, sums) in self.each.iter().zip(&sums) {
+            k.for_range(0, steps, 1, [], |k, step, []| {
+                k.for_range(0, &blocks, 1, [], |k, block, []| {
+                    let col = &first + &block;
+                    let home = sums.at(&(block * (rows * cols))).shape([rows, cols]);
+                    let sum = self.add(k, product, &home, &step, &col, DEEP, batch.as_ref());
+                    k.store(home, &sum);
+                    []
+                });
                 []
             });
-            []
-        });
+        }
         let step = k.constant(DType::I64, steps);
         k.for_range(0, &blocks, 1, [], |k, block, []| {
             let col = &first + &block;
             let deep = product.k - steps * DEEP;
-            let sum = self.add(k, &home(&block), &step, &col, deep, batch.as_ref());
+            let homes = homes(&block);
+            let sums = homes.iter().map(|(product, home)| {
+                self.add(k, product, home, &step, &col, deep, batch.as_ref())
+            });
+            let sums = held(k, [rows, cols], sums);
             let row = k.constant(DType::I64, 0);
             let sizes = [rows, cols];
             let at = [&row, &col];
@@ -145,23 +163,27 @@ impl Work<'_> {
                 sizes,
                 at,
                 batch.as_ref(),
-                sum,
+                sums,
             );
             []
         });
     }
 
     /// The sums of a block and `deep` products more.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the coordinates of one block, used twice"
+    )]
     fn add(
         &self,
         k: &KernelBuilder,
+        product: &Product,
         home: &Window,
         step: &Tile,
         col: &Tile,
         deep: i64,
         batch: Option<&Tile>,
     ) -> Tile {
-        let product = self.product;
         let row = k.constant(DType::I64, 0);
         let [down, along] = product.a.strides;
         let start = origin(&product.a, &row, product.m, down, batch) + step * (DEEP * along);

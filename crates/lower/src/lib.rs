@@ -176,13 +176,13 @@ pub fn lower_group(
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
-            let product = direct::product(graph, &schedule.memory, node, &work.buffers)?;
+            let product = direct::product(graph, &schedule.memory, group, &work.buffers)?;
             if let Ok(fixed) = product.fixed() {
                 gemm = library::gemm(&work.nests[0], &fixed, target);
             }
             if strategy == Strategy::PackedProduct {
                 let product = product.fixed()?;
-                depth = (product.k / MULTIPLY_ADDS).max(1);
+                depth = (product.count() * product.k / MULTIPLY_ADDS).max(1);
                 contraction(&work.nests[0], &product, target)?
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];

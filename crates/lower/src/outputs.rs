@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The unit reads its left operand row by row and its right one in groups of the depth. A weight that is stored by its outputs lies as a left operand does, and every element of it would have to be turned for it to be a
-//! right one; the few rows are turned in no time. So the weight is the left operand, and what comes out is the result turned.
+//! right one; the few rows are turned in no time. So the weight is the left operand, and what comes out is the result turned. Two weights of one `x` (a gated layer) have their outputs side by side in an instance.
 
 use oxyfuel_base::{DType, Expr, Result, ensure};
 use oxyfuel_kernel::Program;
@@ -49,8 +49,9 @@ pub fn outputs(
     target: &TargetDesc,
 ) -> Result<Program> {
     let [along, across] = product.b.strides;
-    let turned = turned(product);
-    let blocking = choose(&turned, target)?;
+    let all: Vec<Product> = product.each().iter().map(turned).collect();
+    let turned = &all[0];
+    let blocking = choose(turned, target)?;
     let (rows, cols) = (blocking.rows, blocking.cols);
     let row_blocks = ceil_div(turned.m, rows);
     let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
@@ -61,7 +62,7 @@ pub fn outputs(
             && along == 1
             && across != 1
             && held(product.m, product.a.dtype) <= room
-            && held(rows, product.b.dtype) <= room
+            && held(rows * product.count(), product.b.dtype) <= room
             && row_blocks.saturating_mul(product.batch) >= enough,
         NoLowering,
         "a product whose second operand is not stored by its columns, or whose first one is too large for a cache"
@@ -81,7 +82,7 @@ pub fn outputs(
     lay_out(&k, &spread, &[cols, rows]);
     let copy = CopyB {
         from: &params.mems[turned.b.buffer],
-        product: &turned,
+        product: turned,
         blocking: &blocking,
         depth,
     };
@@ -91,27 +92,37 @@ pub fn outputs(
     k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
         let output = k.program_id(0);
         let batch = (product.batch > 1).then(|| k.program_id(1));
-        let weight = k.alloc(Space::Panel, blocking.parts[0], rows * depth, None);
-        let sums = k.alloc(Space::Panel, product.acc, rows * cols, None);
-        let from = &params.mems[turned.a.buffer];
         let start = k.constant(DType::I64, 0);
-        let at = (&output, batch.as_ref());
-        copy_rows(k, from, (&weight, &start), &turned, &blocking, at);
+        let weights = all.iter().map(|turned| {
+            let weight = k.alloc(Space::Panel, blocking.parts[0], rows * depth, None);
+            let sums = k.alloc(Space::Panel, product.acc, rows * cols, None);
+            let from = &params.mems[turned.a.buffer];
+            let at = (&output, batch.as_ref());
+            copy_rows(k, from, (&weight, &start), turned, &blocking, at);
+            (weight, sums)
+        });
+        let weights: Vec<_> = weights.collect();
         k.for_range(0, col_blocks, 1, [], |k, row, []| {
             let panel = match &batch {
                 Some(batch) => batch * col_blocks + &row,
                 None => row.clone(),
             } * (cols * depth);
-            let a = weight.at(0).shape([depth_blocks, rows, blocking.depth]);
-            let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-            let b = right(&panels, &panel, &blocking, depth);
-            let acc = zeros(k, product.acc, rows, cols).convert_layout(matrix_layout(rows, cols));
-            let sum = k.mma(a, b, &acc, false);
-            let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
-            k.store(sums.at(0).shape([rows, cols]), &sum);
-            let sum = k.load(sums.at(0).shape([cols, rows]).strides([1, cols]));
+            for (weight, sums) in &weights {
+                let a = weight.at(0).shape([depth_blocks, rows, blocking.depth]);
+                let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+                let b = right(&panels, &panel, &blocking, depth);
+                let acc = zeros(k, product.acc, rows, cols);
+                let acc = acc.convert_layout(matrix_layout(rows, cols));
+                let sum = k.mma(a, b, &acc, false);
+                let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
+                k.store(sums.at(0).shape([rows, cols]), &sum);
+            }
+            let turned = weights
+                .iter()
+                .map(|(_, sums)| k.load(sums.at(0).shape([cols, rows]).strides([1, cols])));
+            let turned = turned.collect();
             let (block, at) = ([cols, rows], [&row, &output]);
-            finish(k, &params, nest, product, block, at, batch.as_ref(), sum);
+            finish(k, &params, nest, product, block, at, batch.as_ref(), turned);
             []
         });
     });

@@ -12,10 +12,12 @@
 //! Vectors multiply unsigned bytes by signed ones. Where both are alike, those of `a` are moved by 128, and what that adds to a column of results, 128 times the sum of a column of `b`, is taken off again;
 //! a product of a row of 128 with the panel is that number.
 //!
+//! Two products of one `a` (a gated layer) have panels of both second operands: an instance multiplies its panel of `a` with one of each, and the work on the result takes both blocks.
+//!
 //! Panels are what the unit reads in order: no cache set is hit by every row, no page is left half used, and edges are filled with zeros, so that
 //! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in the cache.
 
-use oxyfuel_base::{DType, Expr, Result, err};
+use oxyfuel_base::{DType, Expr, Result, ensure, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{
@@ -25,7 +27,7 @@ use oxyfuel_plan::{OperandHome, TargetDesc};
 
 use crate::direct::{Operand, Product};
 use crate::map::{Spread, vector};
-use crate::nest::Nest;
+use crate::nest::{Nest, NestOp};
 use crate::rows::{Frame, left};
 use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
@@ -91,9 +93,19 @@ pub fn packed(
         k.buffer(name, dtype, BufferMode::Workspace, Expr::constant(len))
             .aligned(64)
     };
+    let products = product.each();
     let panels_a = workspace("panels_a", blocking.parts[0], a_len);
-    let panels_b = (!blocking.own).then(|| workspace("panels_b", blocking.parts[1], b_len));
+    let names = ["panels_b", "panels_c"].into_iter().zip(&products);
+    let panels_b: Vec<Mem> = names
+        .filter(|_| !blocking.own)
+        .map(|(name, _)| workspace(name, blocking.parts[1], b_len))
+        .collect();
     let moved = blocking.moved(product);
+    ensure!(
+        !moved || product.pair.is_none(),
+        NoLowering,
+        "two products of bytes that are moved"
+    );
     let columns = product.batch * col_blocks * cols;
     let added = moved.then(|| workspace("added", product.acc, columns));
 
@@ -109,18 +121,21 @@ pub fn packed(
         &blocking,
         depth_blocks,
     );
-    let copy = CopyB {
+    let copies = products.iter().map(|product| CopyB {
         from: &mems[product.b.buffer],
         product,
         blocking: &blocking,
         depth,
-    };
-    copy.lay_out(&k, &spread);
-    if let Some(panels_b) = &panels_b {
+    });
+    let copies: Vec<CopyB> = copies.collect();
+    for copy in &copies {
+        copy.lay_out(&k, &spread);
+    }
+    for (copy, panels_b) in copies.iter().zip(&panels_b) {
         copy.phase(&k, panels_b);
     }
 
-    if let (Some(added), Some(panels_b)) = (&added, &panels_b) {
+    if let (Some(added), Some(panels_b)) = (&added, panels_b.first()) {
         let grid = [col_blocks, product.batch].map(Expr::constant);
         k.phase(grid, |k| {
             let col = k.program_id(0);
@@ -142,7 +157,8 @@ pub fn packed(
         });
     }
 
-    let block = |k: &KernelBuilder, b: MmaOperand, [row, col]: [&Tile; 2], batch: Option<&Tile>| {
+    // The sums of a block, with a panel of `b`.
+    let multiply = |k: &KernelBuilder, b, [row, col]: [&Tile; 2], batch: Option<&Tile>| -> Tile {
         let panel = |block: &Tile, blocks: i64, size: i64| match batch {
             Some(batch) => (batch * blocks + block) * size,
             None => block * size,
@@ -167,25 +183,43 @@ pub fn packed(
                 - k.load(added.at(at).shape([1, cols]))
                     .broadcast_to([rows, cols]);
         }
-        let at = [row, col];
-        finish(k, &params, nest, product, [rows, cols], at, batch, sum);
+        sum
     };
-    let Some(panels_b) = &panels_b else {
+    if blocking.own {
         let grid = [col_blocks, product.batch].map(Expr::constant);
         k.phase(grid, |k| {
             let col = k.program_id(0);
             let batch = (product.batch > 1).then(|| k.program_id(1));
             let panel = k.alloc(Space::Panel, blocking.parts[1], b_panel, None);
+            let length = row_blocks * rows * cols;
+            let waiting =
+                (copies.len() > 1).then(|| k.alloc(Space::Panel, product.acc, length, None));
             let start = k.constant(DType::I64, 0);
-            copy.panel(k, (&panel, &start), &col, batch.as_ref());
-            k.for_range(0, row_blocks, 1, [], |k, row, []| {
-                let b = right(&panel, &start, &blocking, depth);
-                block(k, b, [&row, &col], batch.as_ref());
-                []
-            });
+            for (number, copy) in copies.iter().enumerate() {
+                copy.panel(k, (&panel, &start), &col, batch.as_ref());
+                k.for_range(0, row_blocks, 1, [], |k, row, []| {
+                    let b = right(&panel, &start, &blocking, depth);
+                    let (at, batch) = ([&row, &col], batch.as_ref());
+                    let sum = multiply(k, b, at, batch);
+                    let home = waiting.as_ref().map(|waiting| {
+                        let home = waiting.at(&row * (rows * cols));
+                        home.shape([rows, cols])
+                    });
+                    match home {
+                        // The first of two products waits for the second one.
+                        Some(home) if number == 0 => k.store(home, &sum),
+                        home => {
+                            let before = home.map(|home| k.load(home)).into_iter();
+                            let sums = before.chain([sum]).collect();
+                            finish(k, &params, nest, product, [rows, cols], at, batch, sums);
+                        }
+                    }
+                    []
+                });
+            }
         });
         return k.finish();
-    };
+    }
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
     let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
@@ -199,10 +233,48 @@ pub fn packed(
             Some(batch) => batch * col_blocks + &col,
             None => col.clone(),
         } * b_panel;
-        let b = right(panels_b, &at, &blocking, depth);
-        block(k, b, [&row, &col], batch.as_ref());
+        let (block, batch) = ([&row, &col], batch.as_ref());
+        let sums = panels_b.iter().map(|panels| {
+            let b = right(panels, &at, &blocking, depth);
+            multiply(k, b, block, batch)
+        });
+        // What leaves the matrix registers is in memory.
+        let sums = match blocking.matrix {
+            true => sums.collect(),
+            false => held(k, [rows, cols], sums),
+        };
+        finish(k, &params, nest, product, [rows, cols], block, batch, sums);
     });
     k.finish()
+}
+
+/// Sums of a block, all but the last of which wait in a panel while the next is computed.
+pub fn held(
+    k: &KernelBuilder,
+    block: [i64; 2],
+    sums: impl ExactSizeIterator<Item = Tile>,
+) -> Vec<Tile> {
+    let last = sums.len() - 1;
+    let waits = |(number, sum): (usize, Tile)| {
+        if number == last {
+            return Held::Sum(sum);
+        }
+        let [rows, cols] = block;
+        let home = k.alloc(Space::Panel, sum.dtype(), rows * cols, None);
+        k.store(home.at(0).shape(block), &sum);
+        Held::In(home)
+    };
+    let all: Vec<Held> = sums.enumerate().map(waits).collect();
+    let take = |held: Held| match held {
+        Held::Sum(sum) => sum,
+        Held::In(home) => k.load(home.at(0).shape(block)),
+    };
+    all.into_iter().map(take).collect()
+}
+
+enum Held {
+    Sum(Tile),
+    In(Mem),
 }
 
 pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
@@ -526,7 +598,7 @@ pub fn finish(
     [rows, cols]: [i64; 2],
     [row, col]: [&Tile; 2],
     batch: Option<&Tile>,
-    sum: Tile,
+    sums: Vec<Tile>,
 ) {
     let place = Place {
         block: [rows, cols],
@@ -534,7 +606,7 @@ pub fn finish(
         start: [row * rows, col * cols],
         left: [left(row, rows, product.m), left(col, cols, product.n)],
     };
-    finish_at(k, params, nest, place, batch, sum);
+    finish_at(k, params, nest, place, batch, sums);
 }
 
 /// Where a block of the result stands: along rows and columns.
@@ -554,7 +626,7 @@ pub fn finish_at(
     nest: &Nest,
     place: Place,
     batch: Option<&Tile>,
-    sum: Tile,
+    sums: Vec<Tile>,
 ) {
     let mut block = place.block.to_vec();
     let mut position = place.position.map(Some).to_vec();
@@ -568,7 +640,11 @@ pub fn finish_at(
     }
     let tiling = Tiling::of(block);
     let mut frame = Frame::place(k, params, nest, &tiling, position, start, rest);
-    frame.give(0, sum);
+    let values = nest.values.iter().enumerate();
+    let given = values.filter(|(_, value)| value.op == NestOp::Given);
+    for ((node, _), sum) in given.zip(sums) {
+        frame.give(node, sum);
+    }
     for node in 0..nest.values.len() {
         frame.value(node);
     }

@@ -20,7 +20,7 @@ use oxyfuel_plan::TargetDesc;
 use crate::direct::{Operand, Product};
 use crate::map::{Spread, vector};
 use crate::nest::Nest;
-use crate::packed::{Place, finish_at, lay_out, zeros};
+use crate::packed::{Place, finish_at, held, lay_out, zeros};
 use crate::rows::left;
 use crate::size::Params;
 use crate::tile::ceil_div;
@@ -60,15 +60,23 @@ pub fn thin(
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
-    let [a, b] = sides(product);
-    let [a, b] = [(a, flat), (b, !flat)].map(|(side, few)| {
+    let place = |side: Side, few: bool, name: &str| {
         let mem = &params.mems[side.buffer];
         if few && side.along != 1 {
-            turned(&k, &spread, mem, &side, product)
+            turned(&k, &spread, mem, &side, product, name)
         } else {
             (mem.clone(), side)
         }
+    };
+    let each = product.each();
+    let [a, _] = sides(product);
+    let a = place(a, flat, "turned");
+    let names = ["turned_b", "turned_c"].into_iter().zip(&each);
+    let b = names.map(|(name, product)| {
+        let [_, b] = sides(product);
+        place(b, !flat, name)
     });
+    let b = b.collect();
     let work = Work {
         nest,
         params: &params,
@@ -158,15 +166,11 @@ fn turned(
     from: &Mem,
     side: &Side,
     product: &Product,
+    name: &str,
 ) -> (Mem, Side) {
     let depth = product.k;
     let len = product.batch * side.count * depth;
-    let to = k.buffer(
-        "turned",
-        side.dtype,
-        BufferMode::Workspace,
-        Expr::constant(len),
-    );
+    let to = k.buffer(name, side.dtype, BufferMode::Workspace, Expr::constant(len));
     let to = to.aligned(64);
     let deep = PIECE.min(depth);
     lay_out(k, spread, &[side.count, deep]);
@@ -227,7 +231,8 @@ struct Work<'a> {
     product: &'a Product,
     spread: Spread,
     a: (Mem, Side),
-    b: (Mem, Side),
+    /// One for each product.
+    b: Vec<(Mem, Side)>,
     /// Rows are the few.
     flat: bool,
     heights: Vec<(i64, i64)>,
@@ -243,8 +248,12 @@ impl Work<'_> {
             let batch = (batch > 1).then(|| k.program_id(1));
             self.blocks(k, |k, place| {
                 let from = k.constant(DType::I64, 0);
-                let sum = self.sum(k, &place, &from, self.product.k, batch.as_ref());
-                finish_at(k, self.params, self.nest, place, batch.as_ref(), sum);
+                let sums = self
+                    .b
+                    .iter()
+                    .map(|b| self.sum(k, &place, b, &from, self.product.k, batch.as_ref()));
+                let sums = held(k, place.block, sums);
+                finish_at(k, self.params, self.nest, place, batch.as_ref(), sums);
             });
         });
     }
@@ -263,10 +272,13 @@ impl Work<'_> {
         let deep = ceil_div(ceil_div(depth, parts), 64) * 64;
         let parts = ceil_div(depth, deep);
         let len = Expr::constant(parts * batch * m * n);
-        let partial = k
-            .buffer("partial", acc, BufferMode::Workspace, len)
-            .aligned(64);
-        let home = |part: &Tile, batch: Option<&Tile>, place: &Place| -> Window {
+        let names = ["partial", "partial_c"].into_iter().zip(&self.b);
+        let partial = names.map(|(name, b)| {
+            let buffer = k.buffer(name, acc, BufferMode::Workspace, len.clone());
+            (buffer.aligned(64), b)
+        });
+        let partial: Vec<_> = partial.collect();
+        let home = |partial: &Mem, part: &Tile, batch: Option<&Tile>, place: &Place| -> Window {
             let mut at = part * (self.product.batch * m * n);
             if let Some(batch) = batch {
                 at = at + batch * (m * n);
@@ -280,8 +292,10 @@ impl Work<'_> {
             let from = &part * deep;
             let add = |k: &KernelBuilder, deep: i64| {
                 self.blocks(k, |k, place| {
-                    let sum = self.sum(k, &place, &from, deep, batch.as_ref());
-                    k.store(home(&part, batch.as_ref(), &place), &sum);
+                    for (partial, b) in &partial {
+                        let sum = self.sum(k, &place, b, &from, deep, batch.as_ref());
+                        k.store(home(partial, &part, batch.as_ref(), &place), &sum);
+                    }
                 });
             };
             let last = depth - (parts - 1) * deep;
@@ -294,12 +308,16 @@ impl Work<'_> {
         k.phase([blocks, batch].map(Expr::constant), |k| {
             let batch = (batch > 1).then(|| k.program_id(1));
             self.blocks(k, |k, place| {
-                let first = k.constant(DType::I64, 0);
-                let sum = k.load(home(&first, batch.as_ref(), &place));
-                let [sum] = k.for_range(1, parts, 1, [sum], |k, part, [sum]| {
-                    [sum + k.load(home(&part, batch.as_ref(), &place))]
+                let sums = partial.iter().map(|(partial, _)| {
+                    let first = k.constant(DType::I64, 0);
+                    let sum = k.load(home(partial, &first, batch.as_ref(), &place));
+                    let [sum] = k.for_range(1, parts, 1, [sum], |k, part, [sum]| {
+                        [sum + k.load(home(partial, &part, batch.as_ref(), &place))]
+                    });
+                    sum
                 });
-                finish_at(k, self.params, self.nest, place, batch.as_ref(), sum);
+                let sums = held(k, place.block, sums);
+                finish_at(k, self.params, self.nest, place, batch.as_ref(), sums);
             });
         });
     }
@@ -343,6 +361,7 @@ impl Work<'_> {
         &self,
         k: &KernelBuilder,
         place: &Place,
+        b: &(Mem, Side),
         from: &Tile,
         deep: i64,
         batch: Option<&Tile>,
@@ -357,7 +376,7 @@ impl Work<'_> {
         let [rows, cols] = place.block;
         let (a, apart) = at(&self.a, &place.start[0]);
         let a = a.shape([rows, deep]).strides([apart, 1]);
-        let (b, apart) = at(&self.b, &place.start[1]);
+        let (b, apart) = at(b, &place.start[1]);
         let b = b.shape([deep, cols]).strides([1, apart]);
         let zero = zeros(k, self.product.acc, rows, cols);
         let a = a.operand([MmaDim::Side, MmaDim::K]);

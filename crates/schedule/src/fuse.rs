@@ -113,7 +113,7 @@ pub(crate) struct Draft {
 
 pub(crate) struct Fuser<'a> {
     pub(crate) graph: &'a Graph,
-    target: &'a TargetDesc,
+    pub(crate) target: &'a TargetDesc,
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
     pub(crate) destinations: &'a Destinations,
@@ -482,8 +482,9 @@ impl<'a> Fuser<'a> {
     /// Moves all nodes of `from` into `into`, where `node` already is, if their dims match and no third group stands between.
     pub(crate) fn try_merge(&mut self, node: &Node, from: usize, into: usize) {
         let (a, b) = (&self.drafts[from], &self.drafts[into]);
-        if a.kind != GroupKind::Loops
-            || b.kind != GroupKind::Loops
+        let pair = self.pair(a, b);
+        let loops = a.kind == GroupKind::Loops && b.kind == GroupKind::Loops;
+        if !(loops || pair.is_some())
             || a.overwrites
             || b.overwrites
             || a.nodes.len() + b.nodes.len() > MAX_NODES
@@ -558,12 +559,17 @@ impl<'a> Fuser<'a> {
         if distinct.len() != relabel.len() || !same_extents || !one_reduction || !one_scan {
             return;
         }
+        // Blocks of both products are the same part of the domain.
+        if pair.is_some() && !relabel.iter().copied().eq(0..b.dims.len()) {
+            return;
+        }
         let nodes = a.nodes.clone();
         for &n in &nodes {
             self.group_of[n.index()] = Some(into);
         }
         self.relabel(&nodes, &|dim| relabel[dim]);
         let draft = &mut self.drafts[into];
+        draft.kind = pair.unwrap_or(draft.kind);
         draft.nodes.extend(nodes);
         draft.nodes.sort_unstable();
         draft.reduced.extend(reduced);

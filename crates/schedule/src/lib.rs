@@ -15,6 +15,7 @@
 //! | `scan.rs` | recurrences among them |
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
+//! | `pairs.rs` | two products of one operand |
 //! | `reuse.rs` | results where an operand was |
 //! | `again.rs` | values that are computed again rather than stored |
 //! | `thrift.rs` | groups cut in two where too much lives at once |
@@ -29,6 +30,7 @@ mod destinations;
 mod fuse;
 mod group;
 mod inplace;
+mod pairs;
 mod peak;
 mod reuse;
 mod scan;

@@ -131,6 +131,11 @@ fn random_products_agree_everywhere() {
 }
 
 #[test]
+fn random_pairs_of_products_agree_everywhere() {
+    random_graphs(false, |choices, _| products::pair(choices));
+}
+
+#[test]
 fn random_steps_over_sets_of_tensors_agree_everywhere() {
     random_graphs(false, random::alike);
 }

@@ -1,4 +1,4 @@
-//! Random products of narrow numbers: bytes of every kind and halves, any size beside the lanes of units and vectors, turned, cut out of larger tensors, repeated, with what may stand behind them.
+//! Random products of narrow numbers, and pairs of products: bytes of every kind and halves, any size beside the lanes of units and vectors, turned, cut out of larger tensors, repeated, with what may stand behind them.
 
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
@@ -51,6 +51,58 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
     }
     if is_bytes && choices.below(3) == 1 {
         y = b.cast(y, DType::F32)?;
+    }
+    b.output(y);
+    b.finish()
+}
+
+/// A random program of two products of one operand that meet, as those of a gated layer do: of weights that lie alike, or do not.
+pub fn pair(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("pair");
+    let dtypes = [DType::F32, DType::BF16, DType::F64, DType::F16];
+    let dtype = dtypes[choices.below(dtypes.len())];
+    let [m, n] = [0; 2].map(|_| SIZES[choices.below(SIZES.len())]);
+    let mut k = DEPTHS[choices.below(DEPTHS.len())];
+    let mut batch = 1 + choices.below(3) as i64;
+    if 2 * batch * m * n * k > WORK {
+        batch = 1;
+    }
+    while 2 * m * n * k > WORK {
+        k = (k + 1) / 2;
+    }
+    let has_batch = batch > 1 || choices.below(4) == 1;
+    let a = Side::of(&mut b, choices, "a", dtype, [batch, m, k], has_batch)?;
+    let first = Side::of(&mut b, choices, "b", dtype, [batch, k, n], has_batch)?;
+    let second = match choices.below(4) {
+        1 => Side::of(&mut b, choices, "c", dtype, [batch, k, n], has_batch)?,
+        _ => first.like(&mut b, "c")?,
+    };
+    let bias = match !has_batch && choices.flip() {
+        true => Some(b.input("bias", dtype, vec![Expr::from(n)], Device::Cpu)?),
+        false => None,
+    };
+    let a = a.matrices(&mut b)?;
+    let mut products = Vec::new();
+    for (side, bias) in [(&first, bias), (&second, None)] {
+        let right = side.matrices(&mut b)?;
+        products.push(match (has_batch, bias) {
+            (true, _) => b.bmm(a, right)?,
+            (false, Some(bias)) => b.addmm(bias, a, right, 1, 1)?,
+            (false, None) => b.mm(a, right)?,
+        });
+    }
+    let gate = [Unary::Relu, Unary::Silu, Unary::Sigmoid][choices.below(3)];
+    let [mut y, z] = [products[0], products[1]];
+    if choices.flip() {
+        y = b.unary(gate, y)?;
+    }
+    let y = match choices.below(3) {
+        1 => b.binary(Binary::Add, z, y)?,
+        _ => b.binary(Binary::Mul, y, z)?,
+    };
+    // One of them may be wanted, too.
+    if choices.below(4) == 1 {
+        b.output(z);
     }
     b.output(y);
     b.finish()
@@ -110,6 +162,13 @@ impl Side {
             is_sparse,
             is_repeated,
         })
+    }
+
+    /// Another one that lies in the same way.
+    fn like(&self, b: &mut Builder, name: &str) -> Result<Self> {
+        let ty = b.ty(self.value).clone();
+        let value = b.input(name, ty.dtype, ty.shape, Device::Cpu)?;
+        Ok(Self { value, ..*self })
     }
 
     fn matrices(&self, b: &mut Builder) -> Result<ValueId> {

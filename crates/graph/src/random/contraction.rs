@@ -28,6 +28,8 @@ pub(super) struct Product {
     bias: ValueId,
     /// Another right side, in panels, and how many columns it has.
     panels: Option<(ValueId, usize)>,
+    /// Another right side of the same type: the product with it meets the first one.
+    pair: Option<ValueId>,
     /// Both are bytes, perhaps of two kinds, and the sums wide.
     is_wide: bool,
 }
@@ -167,9 +169,14 @@ fn product(
         }
         _ => None,
     };
+    let pair = match !is_wide && choices.below(3) == 1 {
+        true => Some(input(b, "c", other, right.clone())?),
+        false => None,
+    };
     Ok(Product {
         a: input(b, "a", dtype, left)?,
         b: input(b, "b", other, right)?,
+        pair,
         is_turned,
         bias: input(b, "bias", dtype, [n])?,
         panels,
@@ -439,7 +446,20 @@ impl Product {
             let (beta, alpha) = (choices.pick(&[1, 0, 2]), choices.pick(&[1, 2, -1]));
             return b.addmm(self.bias, left, right, beta, alpha);
         }
-        b.matmul(left, right)
+        let y = b.matmul(left, right)?;
+        let Some(pair) = self.pair else {
+            return Ok(y);
+        };
+        let pair = match self.is_turned[1] {
+            true => b.transpose(pair, -2, -1)?,
+            false => pair,
+        };
+        let gate = b.matmul(left, pair)?;
+        let gate = match accepts(Accepts::Float, b.ty(gate).dtype) {
+            true => b.unary(choices.pick(&ACTIVATIONS), gate)?,
+            false => gate,
+        };
+        b.mul(y, gate)
     }
 }
 

@@ -9,6 +9,7 @@ use oxyfuel_base::{DType, Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, Block, Index, MmaDim, MmaOperand, Op, Val};
 
 use super::mma::{Operand, Stride, side_offset};
+use super::values::operands;
 use super::{Def, Select, slot};
 use crate::mir::{A, Mem, Op as X, Reg};
 
@@ -227,11 +228,22 @@ impl<'p> Select<'p, '_> {
 
     /// Accumulators that are still to be read leave the matrix registers, which are there once, to what comes next, but for some that it goes on with.
     pub fn amx_leave(&mut self, but: &[Val]) -> Result<()> {
-        let waits = |v: &Val| {
-            let held = matches!(self.defs.get(v), Some(Def::Matrix(_)));
-            held && self.uses[slot(*v)] > 0 && !but.contains(v)
-        };
-        let held: Vec<Val> = self.defs.keys().filter(waits).collect();
+        // Those that something else is still to be computed of are behind values, and behind effects that wait.
+        let to_come = self.defs.keys().filter(|v| self.uses[slot(*v)] > 0);
+        let pending = self.pending.iter().flat_map(|inst| operands(&inst.op));
+        let mut stack: Vec<Val> = to_come.chain(pending).collect();
+        let mut seen = self.marks();
+        let mut held = Vec::new();
+        while let Some(v) = stack.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            match self.defs.get(&v) {
+                Some(Def::Lazy(inst)) => stack.extend(operands(&inst.op)),
+                Some(Def::Matrix(_)) if !but.contains(&v) => held.push(v),
+                _ => {}
+            }
+        }
         self.settle_products(&held)
     }
 
