@@ -88,7 +88,9 @@ impl Lines {
                 k.layout_shape(run, spread.layout(&run, &run));
             }
         }
-        if !Self::is_run(images) {
+        if let Some(joined) = &images.joined {
+            joined.lay_out(k, spread, images);
+        } else if !Self::is_run(images) {
             let columns = if self.is_turned(images) {
                 SQUARE
             } else {
@@ -140,6 +142,8 @@ impl Lines {
         [image, first]: [&Tile; 2],
     ) {
         let start = image * images.image_step + images.base;
+        let joined = images.joined.as_ref();
+        let joined = joined.map(|joined| (joined, joined.place(k, images)));
         k.for_range(0, self.count, 1, [], |k, line, []| {
             let at = first + &line;
             let home = home + (&line * self.pitch() + self.before * self.padded);
@@ -147,8 +151,11 @@ impl Lines {
                 .compare(CompareOp::Ge, 0i64)
                 .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
             k.when(&within, |k| {
-                let source = from.at(&start + &at * images.lines.step);
-                if Self::is_run(images) {
+                let first = &start + &at * images.lines.step;
+                let source = from.at(&first);
+                if let Some((joined, place)) = &joined {
+                    joined.copy(k, images, (from, &first), place, (to, &home));
+                } else if Self::is_run(images) {
                     let run = [self.inner * self.padded];
                     let tile = k.load(source.shape(run));
                     k.store(to.at(&home).shape(run), &tile);

@@ -18,10 +18,12 @@
 //! | `lines.rs` | the copy of the lines |
 //! | `pack.rs` | the panels, of a weight that may change |
 //! | `direct.rs` | every window is summed |
+//! | `joined.rs` | few channels on a matrix unit: columns of the kernel count as channels |
 //! | `matrix.rs` | every window is summed by a matrix unit |
 //! | `winograd.rs` | tiles of 2 x 2 results at their points |
 
 mod direct;
+mod joined;
 mod lines;
 mod matrix;
 mod pack;

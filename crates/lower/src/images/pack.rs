@@ -87,6 +87,10 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         part: (rounds > 1).then_some(images.part),
         length,
     };
+    if let Some(joined) = &images.joined {
+        joined.pack(k, images, (weight, steps), &panels);
+        return panels;
+    }
     let grid = [images.padded / pack.block, images.panels()];
     k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
     panels
@@ -122,12 +126,12 @@ impl Pack<'_> {
         self.images.lines.kernel * self.images.cols.kernel
     }
 
-    /// Whether the positions of a channel stand between it and the next, so that what is turned has to be taken apart.
+    /// Whether a run of memory has more than the channels of one position, or pairs of them are wanted apart, so that what is turned has to be taken apart.
     fn is_run(&self) -> bool {
         let wide = self.images.cols.kernel;
         let dense = self.steps[1..] == [self.positions(), wide, 1];
         dense
-            && self.positions() > 1
+            && (self.positions() > 1 || self.side > 1)
             && self.block == TOGETHER
             && matches!(self.images.dtype, DType::F32 | DType::BF16)
     }

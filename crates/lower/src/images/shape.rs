@@ -7,6 +7,7 @@ use oxyfuel_plan::{OperandHome, TargetDesc};
 use oxyfuel_schedule::Placements;
 
 use super::divisors;
+use super::joined::Joined;
 use crate::blocked::columns;
 use crate::build::{checked, constant};
 use crate::tile::ceil_div;
@@ -52,7 +53,7 @@ pub struct Unit {
 }
 
 /// Channels of a pixel are filled up to whole steps of the matrix unit.
-const STEP: i64 = 32;
+pub const STEP: i64 = 32;
 
 /// The unit of a machine for convolutions of a type.
 pub fn unit(dtype: DType, target: &TargetDesc) -> Option<Unit> {
@@ -110,6 +111,8 @@ pub struct Images {
     pub whole: Option<[i64; 4]>,
     /// Panels that there are at once: all, or equal parts of them, one after another.
     pub part: i64,
+    /// The image, where columns of the kernel count as channels here.
+    pub joined: Option<Joined>,
 }
 
 /// Bytes of panels that are made at once for each image: what a program holds grows with its images, and parts of panels are read by more instances than all would be.
@@ -159,11 +162,6 @@ impl Images {
         };
         let unit = unit(dtype, target);
         let padded = padded(of_x[3], unit);
-        let bytes = panel_bytes(&how, padded, width, dtype);
-        let part = match whole {
-            Some(_) => part(ceil_div(how.n, width), bytes, of_x[0]),
-            None => ceil_div(how.n, width),
-        };
         let axis = |d: usize| {
             let axis = Axis {
                 size: of_x[d + 1],
@@ -180,7 +178,7 @@ impl Images {
                 false => axis,
             }
         };
-        Ok(Self {
+        let images = Joined::of(Self {
             images: of_x[0],
             channels: of_x[3],
             padded,
@@ -197,9 +195,16 @@ impl Images {
             channel_step: strides[3],
             weight,
             weight_base,
-            part,
+            part: ceil_div(how.n, width),
             whole,
-        })
+            joined: None,
+        });
+        let bytes = images.bytes(images.deep() * width);
+        let part = match whole {
+            Some(_) => part(images.part, bytes, images.images),
+            None => images.part,
+        };
+        Ok(Self { part, ..images })
     }
 
     /// Elements of other work that take as long as one element of the result.
