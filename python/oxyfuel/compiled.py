@@ -174,7 +174,7 @@ def _has_own_images(gm: torch.fx.GraphModule, options: Options) -> bool:
     if options.contractions != "auto" or _nodes_of(gm, options.external):
         return False
     settings = options.native([], torch.get_num_threads())
-    return are_ours(gm, options.freezing, lambda all_of_them: _native.packs_convolutions(settings, all_of_them, options.freezing))
+    return are_ours(gm, options.freezing, lambda all_of_them, dtype: _native.packs_convolutions(settings, all_of_them, dtype, options.freezing))
 
 
 def _frozen(description: Description, options: Options, role: str) -> list[int]:

@@ -57,8 +57,12 @@ def channels_last(gm: fx.GraphModule, device: str = "cuda") -> int:
 Numbers = tuple[tuple[list[int], list[int]], tuple[list[int], list[int], list[int]], int]
 
 
-def are_ours(gm: fx.GraphModule, frozen: bool, packs: Callable[[list[Numbers]], bool]) -> bool:
-    """Whether the graph has convolutions, and all have kernels of ours that read weights in panels: f32 of a CPU, known sizes, `frozen` weights where those are asked for, and what `packs` says of the numbers."""
+# Types of convolutions that kernels of ours read with channels last, by their names there.
+_OURS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+def are_ours(gm: fx.GraphModule, frozen: bool, packs: Callable[[list[Numbers], str], bool]) -> bool:
+    """Whether the graph has convolutions, and all have kernels of ours that read weights in panels: f32, or bf16, of a CPU, known sizes, `frozen` weights where those are asked for, and what `packs` says of the numbers."""
     convolutions = gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
     parameters = {node for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if i in _torch.static_inputs()}
 
@@ -66,14 +70,17 @@ def are_ours(gm: fx.GraphModule, frozen: bool, packs: Callable[[list[Numbers]], 
         x, weight = (operand.meta["val"] for operand in node.args[:2])
         known = all(type(size) is int for size in (*x.shape, *weight.shape))
         stays = node.args[1] in parameters or not frozen
-        return x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and known and stays and not node.args[6]
+        return x.device.type == "cpu" and x.dtype == weight.dtype and x.dtype in _OURS and known and stays and not node.args[6]
 
     def numbers(node: fx.Node) -> Numbers:
         x, weight = (list(operand.meta["val"].shape) for operand in node.args[:2])
         stride, padding, dilation = (list(numbers) for numbers in node.args[3:6])
         return (x, weight), (stride, padding, dilation), node.args[8]
 
-    return bool(convolutions) and all(map(fits, convolutions)) and packs(list(map(numbers, convolutions)))
+    dtypes = {node.meta["val"].dtype for node in convolutions}
+    if len(dtypes) != 1 or not all(map(fits, convolutions)):
+        return False
+    return packs(list(map(numbers, convolutions)), _OURS[dtypes.pop()])
 
 
 def _gains(node: fx.Node) -> bool:

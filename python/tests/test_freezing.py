@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -196,6 +197,27 @@ def test_a_block_of_convolutions_is_ours(layout):
     (graph,) = said.graphs
     assert graph.external == []
     assert "and 4 convolutions read weights in panels" in graph.frozen
+
+
+@pytest.mark.parametrize("freezing", [True, False])
+def test_a_block_of_convolutions_in_bf16(freezing):
+    torch.manual_seed(0)
+    model = Block().eval()
+    x = torch.randn(8, 3, 96, 96)
+    with torch.no_grad():
+        exact = model(x)
+        model, x = model.to(torch.bfloat16), x.to(torch.bfloat16)
+        eager = model(x)
+        compiled = torch.compile(model, backend="oxyfuel", options={"freezing": freezing})
+        for _ in range(2):
+            error, theirs = ((y.float() - exact).abs().max() for y in (compiled(x), eager))
+            assert error <= 2 * theirs + 0.01
+        said = oxyfuel.explain(model, x, options={"freezing": freezing})
+    external = [call["target"] for graph in said.graphs for call in graph.external]
+    # A matrix unit sums all of them; without one they are torch's.
+    assert external.count("aten.convolution.default") in (0, 4)
+    if "amx_bf16" in Path("/proc/cpuinfo").read_text():
+        assert "aten.convolution.default" not in external
 
 
 def test_a_convolution_in_groups_leaves_all_to_torch():

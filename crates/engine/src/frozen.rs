@@ -56,14 +56,14 @@ impl Frozen {
 }
 
 impl Compiler {
-    /// Whether a graph's convolutions of f32, each with the sizes of images and weight, are computed by kernels that read panels: all have one, and where weights are not frozen, panels are worth making at every call.
-    pub fn packs_convolutions(&self, all: &[Windows], frozen: bool) -> Result<bool> {
+    /// Whether a graph's convolutions of one type, each with the sizes of images and weight, are computed by kernels that read panels: all have one, and where weights are not frozen, or a matrix unit reads them, panels are worth making at every call.
+    pub fn packs_convolutions(&self, all: &[Windows], dtype: DType, frozen: bool) -> Result<bool> {
         let mut b = Builder::new("convolutions");
         let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::constant).collect();
         let mut inputs = Vec::with_capacity(all.len());
         for (x, weight, how) in all {
-            let x = b.input("x", DType::F32, sizes(x), Device::Cpu)?;
-            let weight = b.input("weight", DType::F32, sizes(weight), Device::Cpu)?;
+            let x = b.input("x", dtype, sizes(x), Device::Cpu)?;
+            let weight = b.input("weight", dtype, sizes(weight), Device::Cpu)?;
             inputs.push((x, weight, how));
         }
         for (x, weight, how) in inputs {
@@ -74,7 +74,7 @@ impl Compiler {
         let desc = &self.target().desc;
         let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
         let mut nodes = graph.nodes.values().filter(is_convolution);
-        Ok(match frozen {
+        Ok(match frozen && dtype.size() >= 4 {
             true => nodes.all(|node| image_panels(&graph, node, desc).is_some()),
             false => packs_images(&graph, desc),
         })

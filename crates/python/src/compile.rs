@@ -4,13 +4,14 @@
 //! are given to the host, and the graph is compiled again.
 
 use crate::place::Place;
-use oxyfuel_base::{Code, Error, Result, err};
+use oxyfuel_base::{Code, DType, Error, Result, err};
 use oxyfuel_capture::{
     Description, ImportOptions, Imported, InputKind, OutputKind, Products, Random, Signature,
 };
 use oxyfuel_engine::cache::BUILD;
 use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, Windows, cpu_device};
 use oxyfuel_graph::convolution::Convolution;
+use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::{Device, MemorySummary};
@@ -184,13 +185,15 @@ pub fn windows(([x, weight], [stride, padding, dilation], groups): Numbers) -> W
     (x, weight, how)
 }
 
-/// Whether a graph's convolutions of f32 have kernels that read their weights in panels, frozen or made at every call.
+/// Whether a graph's convolutions of a type (`f32`, `bf16`) have kernels that read their weights in panels, frozen or made at every call.
 pub fn packs_convolutions(
     settings: &Settings,
     convolutions: &[Windows],
+    dtype: &str,
     frozen: bool,
 ) -> Result<bool> {
-    compiler(settings)?.packs_convolutions(convolutions, frozen)
+    let dtype = dtype.parse::<DType>()?;
+    compiler(settings)?.packs_convolutions(convolutions, dtype, frozen)
 }
 
 /// Gives memory that is kept for later calls back to the system; how many bytes that were.
@@ -340,6 +343,13 @@ impl Compiled {
     }
 }
 
+fn has_half_images(graph: &Graph) -> bool {
+    let half = |node: &Node| {
+        matches!(node.op, Op::Convolution { .. }) && graph.ty(node.out()).dtype.size() < 4
+    };
+    graph.nodes.values().any(half)
+}
+
 /// Compiles a description.
 pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
     let description: Description = oxyfuel_capture::read(text)?;
@@ -352,8 +362,9 @@ pub fn compile(text: &str, settings: &Settings) -> Result<Compiled> {
             mut signature,
             externals,
         } = oxyfuel_capture::import(&description, &options)?;
-        // Convolutions that would hold more than the host's are the host's.
-        if options.images && settings.frozen.is_empty() && !compiler.packs_images(&graph)? {
+        // Convolutions that would hold more than the host's are the host's. Panels of halves are made at every call.
+        let at_calls = settings.frozen.is_empty() || has_half_images(&graph);
+        if options.images && at_calls && !compiler.packs_images(&graph)? {
             options.images = false;
             continue;
         }

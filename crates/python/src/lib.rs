@@ -95,16 +95,18 @@ mod _native {
         })
     }
 
-    /// Whether convolutions of f32, all that a graph has, are computed by kernels of ours that read weights in panels. Of each: the shapes of images and weight; stride, padding and dilation; groups.
+    /// Whether convolutions of a type (`f32`, `bf16`), all that a graph has, are computed by kernels of ours that read weights in panels. Of each: the shapes of images and weight; stride, padding and dilation; groups.
     #[pyfunction]
     fn packs_convolutions(
         options: &str,
         convolutions: Vec<crate::compile::Numbers>,
+        dtype: &str,
         frozen: bool,
     ) -> PyResult<bool> {
         let settings = crate::compile::Settings::read(options).map_err(errors::raise)?;
         let convolutions = convolutions.into_iter().map(crate::compile::windows);
-        crate::compile::packs_convolutions(&settings, &convolutions.collect::<Vec<_>>(), frozen)
+        let convolutions = convolutions.collect::<Vec<_>>();
+        crate::compile::packs_convolutions(&settings, &convolutions, dtype, frozen)
             .map_err(errors::raise)
     }
 
