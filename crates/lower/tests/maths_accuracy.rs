@@ -12,6 +12,7 @@ use oxyfuel_kernel::{DType, Scalar, UnaryOp};
 use oxyfuel_lower::maths::gate::{one_plus_erf, one_plus_tanh};
 use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::near::{self, summand};
+use oxyfuel_lower::maths::powers;
 use oxyfuel_lower::maths::roots::rsqrt_of_estimate;
 use oxyfuel_lower::maths::{TABLE, apply, trigonometric};
 
@@ -421,6 +422,38 @@ fn functions_to_be_rounded_are_within_their_bound() {
     }
     let zero = near::tanh(&Native, -0.0);
     assert!(zero == 0.0 && zero.is_sign_negative());
+}
+
+/// f32 functions by powers of the machine's own: the formulas, as far as those are rounded well.
+#[test]
+fn functions_by_powers_are_within_their_bound() {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    // One number in 997 of all; a unit of the last place is 2^-23 of a number at most.
+    for bits in (0..=u32::MAX).step_by(997) {
+        let x = f32::from_bits(bits);
+        if x.is_nan() {
+            assert!(powers::tanh(&Native, x).is_nan() && powers::sigmoid(&Native, x).is_nan());
+            continue;
+        }
+        for (got, true_value, units) in [
+            (powers::tanh(&Native, x), f64::from(x).tanh(), 1.25),
+            (powers::sigmoid(&Native, x), sigmoid(f64::from(x)), 2.25),
+        ] {
+            let error = (f64::from(got) - true_value).abs();
+            let bound = units * 2f64.powi(-23) * true_value.abs();
+            let is_small = true_value.abs() < f64::from(f32::MIN_POSITIVE);
+            assert!(
+                error <= bound || (is_small && error < f64::from(f32::MIN_POSITIVE)),
+                "of {x:e}: {got:e}, not {true_value:e}"
+            );
+        }
+    }
+    let signs = [powers::tanh(&Native, -0.0), powers::tanh(&Native, 0.0)];
+    assert!(signs[0].is_sign_negative() && signs[1].is_sign_positive());
+    assert_eq!(signs, [0.0, 0.0]);
+    let (inf, low) = (f32::INFINITY, f32::NEG_INFINITY);
+    let ends = [inf, low].map(|x| (powers::tanh(&Native, x), powers::sigmoid(&Native, x)));
+    assert_eq!(ends, [(1.0, 1.0), (-1.0, 0.0)]);
 }
 
 /// Terms of a sum of exponentials, as far as the machine's power of two is exact; and roots from estimates that are two units off.

@@ -251,12 +251,9 @@ fn has_budgets(block: &Block) -> bool {
 }
 
 impl Emitter<'_> {
-    /// Lets the next grid be placed as soon as all of this one's blocks are, and waits until the grids before are done and seen: nothing is read or
-    /// written ahead of this. Every thread waits, so that a grid that ended says that all before it did.
+    /// Waits until the grids before are done and seen: nothing is read or written ahead of this. Every thread waits, so that a grid that ended says that all before it did.
     fn wait_for_grids_before(&mut self) {
         if self.target.dependent_launch {
-            self.asm
-                .line(format_args!("griddepcontrol.launch_dependents"));
             self.asm.line(format_args!("griddepcontrol.wait"));
         }
     }

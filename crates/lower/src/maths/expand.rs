@@ -9,7 +9,7 @@ use oxyfuel_kernel::{BinaryOp, DType, Inst, Op, Program, ReduceOp, Scalar, Type,
 use super::emit::Emit;
 use super::rounded::Exact;
 use super::table::{apply, apply_double, has_expansion};
-use super::{double_power, exponential, gate, narrow, near, power, remainder, roots};
+use super::{double_power, exponential, gate, narrow, near, power, powers, remainder, roots};
 
 /// Replaces the ops of one operand for which `needs(op, dtype)` holds by their expansions; what targets have themselves ([`has_expansion`] is false)
 /// always stays. In a mapped program the new tiles take the layout of the argument.
@@ -93,9 +93,9 @@ fn own_function(a: &Emit<'_>, op: UnaryOp, is_rounded: bool, x: Val) -> Option<V
     match op {
         UnaryOp::Exp if is_rounded => Some(near::exp(a, x)),
         UnaryOp::Sigmoid if is_rounded => Some(near::sigmoid(a, x)),
-        UnaryOp::Sigmoid => Some(exponential::sigmoid(a, x)),
+        UnaryOp::Sigmoid => Some(powers::sigmoid(a, x)),
         UnaryOp::Tanh if is_rounded => Some(near::tanh(a, x)),
-        UnaryOp::Tanh => Some(exponential::tanh(a, x)),
+        UnaryOp::Tanh => Some(powers::tanh(a, x)),
         UnaryOp::Rsqrt => Some(roots::rsqrt_of_estimate(a, x)),
         UnaryOp::Neg
         | UnaryOp::Abs

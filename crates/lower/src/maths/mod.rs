@@ -33,6 +33,7 @@ pub mod narrow;
 pub mod native;
 pub mod near;
 pub mod power;
+pub mod powers;
 pub mod remainder;
 pub mod roots;
 mod rounded;
