@@ -8,7 +8,7 @@ use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Device, Graph, Node, Op, ValueId};
 use oxyfuel_lower::{image_panels, image_workspace, packs_images, panel_columns};
 use oxyfuel_runtime::tensor::Tensor;
-use oxyfuel_transform::freeze;
+use oxyfuel_transform::{freeze, operands};
 
 use crate::cost::live_bytes;
 use crate::executable::Executable;
@@ -108,6 +108,12 @@ impl Compiler {
         let desc = &self.target().desc;
         let products = |graph: &Graph, node: &Node| panel_columns(graph, node, desc);
         let convolutions = |graph: &Graph, node: &Node| image_panels(graph, node, desc);
+        // Casts and scales of weights are where products take them, so that those of few rows read bytes.
+        let moved = match desc.is_simt() {
+            true => None,
+            false => Some(operands(graph.clone())?),
+        };
+        let graph = moved.as_ref().unwrap_or(graph);
         let Some(split) = freeze(graph, &products, &convolutions)? else {
             return Ok(None);
         };

@@ -10,8 +10,8 @@ use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_points, lower_group, pa
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose_but, images, lookups, pack_at_calls, products,
-    puts_in_order, recurrences, reshapes, scalars, simplify, simplify_each, views, widen,
+    attention, borders, concatenations, decompose_but, images, lookups, operands, pack_at_calls,
+    products, puts_in_order, recurrences, reshapes, scalars, simplify, simplify_each, views, widen,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -137,6 +137,10 @@ fn scheduled(
     let graph = record.step("views", || verified(views(graph)?))?;
     let graph = record.step("reshapes", || verified(reshapes(graph)?))?;
     let graph = record.step("scalars", || verified(scalars(graph)?))?;
+    let graph = match target.desc.is_simt() {
+        true => graph,
+        false => record.step("operands", || verified(operands(graph)?))?,
+    };
     record.reached(Stage::Simplified, || &graph);
 
     let graph = record.step("concatenations", || verified(concatenations(graph)?))?;

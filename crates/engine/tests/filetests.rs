@@ -5,8 +5,8 @@ use oxyfuel_graph::{Graph, Node, parse};
 use oxyfuel_plan::{BufferHome, Plan};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, freeze, images, lookups, pack_at_calls,
-    puts_in_order, recurrences, reshapes, scalars, simplify, views, widen,
+    attention, borders, concatenations, decompose, freeze, images, lookups, operands,
+    pack_at_calls, puts_in_order, recurrences, reshapes, scalars, simplify, views, widen,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -53,6 +53,9 @@ fn command(case: &Case) -> Result<String, String> {
             .map_err(|e| e.to_string()),
         "widen" => widen(&graph(case)?)
             .map(|g| g.map_or("nothing to widen".to_owned(), |g| g.to_string()))
+            .map_err(|e| e.to_string()),
+        "operands" => operands(graph(case)?)
+            .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "order" => puts_in_order(&graph(case)?)
             .map(|g| g.to_string())

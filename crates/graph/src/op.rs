@@ -567,6 +567,15 @@ impl Op {
         is_product.then_some((behind_the_bias, behind_the_bias + 1))
     }
 
+    /// Whether a matrix product may read an operand of one dtype as if it were cast to another: every number is the same in both.
+    pub fn product_widens(from: DType, to: DType) -> bool {
+        match to {
+            DType::F32 => matches!(from, DType::I8 | DType::U8 | DType::BF16 | DType::F16),
+            DType::BF16 | DType::F16 => matches!(from, DType::I8 | DType::U8),
+            _ => false,
+        }
+    }
+
     pub fn category(&self) -> Category {
         self.info().category
     }

@@ -159,7 +159,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         (
             DType::F32,
             DType::F32 | DType::BF16 | DType::F16,
-            DType::F32 | DType::BF16 | DType::F16,
+            DType::F32 | DType::BF16 | DType::F16 | DType::I8 | DType::U8,
         ) => DType::F32,
         (_, a, b) => {
             return Err(err!(

@@ -146,6 +146,9 @@ impl<'a> Builder<'a> {
         }
         for &id in &self.group.nodes {
             let node = &self.graph.nodes[id];
+            if self.group.is_widened(id, node.out()) {
+                continue;
+            }
             let value = self.node(&mut nest, id, node)?;
             self.values.insert(node.out(), value);
         }

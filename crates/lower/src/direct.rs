@@ -7,7 +7,7 @@
 use oxyfuel_base::{Code, DType, Error, Expr, Result, ensure, err};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, Op, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
-use oxyfuel_schedule::{Group, Placements};
+use oxyfuel_schedule::{Group, Schedule};
 
 use crate::build::{accumulator, checked, constant};
 use crate::nest::{Dims, Nest, NestOp, NestStore, Window};
@@ -107,7 +107,7 @@ impl Product<Expr> {
 /// Reads the product that a contraction group stands for, or the two. `buffers` are the roots in argument order.
 pub fn product(
     graph: &Graph,
-    placements: &Placements,
+    schedule: &Schedule,
     group: &Group,
     buffers: &[ValueId],
 ) -> Result<Product<Expr>> {
@@ -115,17 +115,26 @@ pub fn product(
     let mut products = nodes.filter(|node| node.op.category() == Category::Matmul);
     let none = || err!(Internal, "a contraction without a product");
     let node = products.next().ok_or_else(none)?;
-    let mut product = single(graph, placements, node, buffers)?;
+    let mut product = single(graph, schedule, group, node, buffers)?;
     if let Some(node) = products.next() {
-        product.pair = Some(single(graph, placements, node, buffers)?.b);
+        product.pair = Some(single(graph, schedule, group, node, buffers)?.b);
     }
     Ok(product)
+}
+
+/// What an operand is read from: what it was cast from, where the product makes the cast.
+fn widened(graph: &Graph, schedule: &Schedule, group: &Group, operand: ValueId) -> ValueId {
+    match schedule.producer(operand) {
+        Some(cast) if group.is_widened(cast, operand) => graph.nodes[cast].inputs[0],
+        _ => operand,
+    }
 }
 
 /// Reads the product that a node stands for.
 fn single(
     graph: &Graph,
-    placements: &Placements,
+    schedule: &Schedule,
+    group: &Group,
     node: &GraphNode,
     buffers: &[ValueId],
 ) -> Result<Product<Expr>> {
@@ -136,7 +145,8 @@ fn single(
     let operand = |value: ValueId| -> Result<Operand<Expr>> {
         let width = || checked(&graph.values[value].ty.shape[2]);
         let panels = (packed && value == b).then(width).transpose()?;
-        let place = placements.of(value);
+        let value = widened(graph, schedule, group, value);
+        let place = schedule.memory.of(value);
         let strides = place
             .strides
             .iter()

@@ -176,7 +176,7 @@ pub fn lower_group(
     let (logical, mapped, sizes) = match group.kind {
         GroupKind::Contraction(node) => {
             let node = &graph.nodes[node];
-            let product = direct::product(graph, &schedule.memory, group, &work.buffers)?;
+            let product = direct::product(graph, schedule, group, &work.buffers)?;
             if let Ok(fixed) = product.fixed() {
                 gemm = library::gemm(&work.nests[0], &fixed, target);
             }

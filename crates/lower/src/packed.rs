@@ -58,7 +58,7 @@ pub struct Blocking {
 impl Blocking {
     /// Whether panels of `a` hold its elements moved by 128.
     fn moved(&self, product: &Product) -> bool {
-        self.parts[0] != product.a.dtype
+        self.parts[0] != parts(product)[0]
     }
 }
 
@@ -277,6 +277,16 @@ enum Held {
     In(Mem),
 }
 
+/// What is multiplied: bytes that meet floats are widened as they are copied.
+fn parts(product: &Product) -> [DType; 2] {
+    let [a, b] = [product.a.dtype, product.b.dtype];
+    match [a.is_float(), b.is_float()] {
+        [true, false] => [a, a],
+        [false, true] => [b, b],
+        [true, true] | [false, false] => [a, b],
+    }
+}
+
 pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
@@ -286,7 +296,7 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
             "a product of {m}x{n}x{k} is not worth packing"
         ));
     }
-    let (a, b) = (product.a.dtype, product.b.dtype);
+    let [a, b] = parts(product);
     let unit = target.matrix_unit(a, b, product.acc);
     if let Some(unit) = unit.filter(|unit| unit.operands == OperandHome::Memory) {
         let cols = i64::from(unit.n) * 2;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use oxyfuel_base::{Code, Error, Expr, Id, Result};
 use oxyfuel_graph::overwrite::is_update;
 use oxyfuel_graph::{
-    Category, Graph, Node, NodeId, Op, Overwrites, Placements, ValueId, place_views,
+    Category, Graph, Node, NodeId, Op, Overwrites, Placements, Users, ValueId, place_views,
 };
 use oxyfuel_plan::TargetDesc;
 
@@ -46,11 +46,11 @@ pub(crate) struct Guide<'a> {
 }
 
 impl Guide<'_> {
-    fn copy(&self, value: ValueId) -> Option<usize> {
+    pub(crate) fn copy(&self, value: ValueId) -> Option<usize> {
         self.copies.and_then(|copies| copies.get(&value).copied())
     }
 
-    fn part(&self, node: NodeId) -> u32 {
+    pub(crate) fn part(&self, node: NodeId) -> u32 {
         self.parts.get(node.index()).copied().unwrap_or(0)
     }
 }
@@ -117,9 +117,10 @@ pub(crate) struct Fuser<'a> {
     pub(crate) placements: &'a Placements,
     pub(crate) overwrites: &'a Overwrites,
     pub(crate) destinations: &'a Destinations,
-    guide: Guide<'a>,
+    pub(crate) guide: Guide<'a>,
+    pub(crate) users: Users,
     /// Node that computes a value.
-    producer: Vec<Option<NodeId>>,
+    pub(crate) producer: Vec<Option<NodeId>>,
     /// Group of each node; nodes that are views or repeated sources have none.
     pub(crate) group_of: Vec<Option<usize>>,
     pub(crate) drafts: Vec<Draft>,
@@ -167,6 +168,7 @@ impl<'a> Fuser<'a> {
             overwrites,
             destinations,
             guide,
+            users: graph.users(),
             producer,
             group_of: vec![None; graph.nodes.len()],
             drafts: Vec::new(),
@@ -189,12 +191,16 @@ impl<'a> Fuser<'a> {
                 }
                 Ok(())
             }
+            // A part of the product that reads it.
+            Category::Pointwise if self.is_widened(id) => Ok(()),
             Category::Pointwise | Category::Indexing if !matches!(node.op, Op::Cat { .. }) => {
                 self.visit_pointwise(id, node)
             }
             Category::Reduction => self.visit_reduction(id, node),
             Category::Matmul => {
-                self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))
+                self.start(id, node, GroupKind::Contraction(id), self.shape(node.out()))?;
+                self.take_widened(node);
+                Ok(())
             }
             Category::Convolution => {
                 self.start(id, node, GroupKind::Convolution(id), self.shape(node.out()))
@@ -700,7 +706,9 @@ impl<'a> Fuser<'a> {
                     continue;
                 }
                 let root = self.placements.root(operand);
-                let inside = self.group_behind(root) == Some(user) && !reads_memory(&node.op, i);
+                let widened = self.producer[root.index()].is_some_and(|n| self.is_widened(n));
+                let inside = self.group_behind(root) == Some(user)
+                    && (widened || !reads_memory(&node.op, i));
                 let repeated = self.producer[root.index()].is_some_and(|n| {
                     made_again(&node.op, i, &self.graph.nodes[n].op)
                         && self.group_of[n.index()] != Some(user)

@@ -64,6 +64,15 @@ pub struct Group {
     pub members: Vec<Group>,
 }
 
+impl Group {
+    /// Whether a node that computes `out` is a cast that a product of the group makes as it reads its operand: all others have a place in the domain.
+    pub fn is_widened(&self, node: NodeId, out: ValueId) -> bool {
+        matches!(self.kind, GroupKind::Contraction(_))
+            && self.nodes.contains(&node)
+            && !self.maps.contains_key(&out)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKind {
     /// Elementwise work, reductions and recurrences over one domain.

@@ -10,6 +10,7 @@
 //! | `strategy.rs` | the ways in which a group can run |
 //! | `views.rs` | views of what a group computes |
 //! | `waits.rs` | which group waits for which |
+//! | `widened.rs` | casts that products make themselves |
 //! | `siblings.rs` | groups side by side |
 //! | `beside.rs` | groups that share a launch |
 //! | `scan.rs` | recurrences among them |
@@ -40,6 +41,7 @@ mod text;
 mod thrift;
 mod views;
 mod waits;
+mod widened;
 
 pub use again::schedule_by_bytes;
 pub use beside::{Joinable, Room, beside};

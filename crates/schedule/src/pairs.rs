@@ -48,8 +48,8 @@ impl Fuser<'_> {
         else {
             return false;
         };
-        let [a, b] = [first.inputs[a], first.inputs[b]];
-        let [c, d] = [second.inputs[c], second.inputs[d]];
+        let [a, b] = [first.inputs[a], self.read(first.inputs[b])];
+        let [c, d] = [second.inputs[c], self.read(second.inputs[d])];
         let [from_a, from_b, from_c, from_d] = [a, b, c, d].map(|v| self.placements.of(v));
         let same = from_a.root == from_c.root
             && from_a.offset == from_c.offset
@@ -67,15 +67,15 @@ impl Fuser<'_> {
             && panels(&first.op) == panels(&second.op)
             && !bytes(&first.op)
             && !bytes(&second.op)
-            && !self.crowds(b, &from_b.strides)
+            && !self.crowds(a, b)
     }
 
     /// Whether two weights would push each other out of the cache: one that runs along its columns is copied for the matrix unit a line of each row at a time, and the lines beside them, which come along, wait for the next columns.
-    fn crowds(&self, weight: ValueId, strides: &[Expr]) -> bool {
-        let ty = self.graph.ty(weight);
-        let unit = self.target.matrix_unit(ty.dtype, ty.dtype, DType::F32);
+    fn crowds(&self, rows: ValueId, weight: ValueId) -> bool {
+        let (dtype, ty) = (self.graph.ty(rows).dtype, self.graph.ty(weight));
+        let unit = self.target.matrix_unit(dtype, dtype, DType::F32);
         let copied = unit.is_some_and(|unit| unit.operands == OperandHome::Memory);
-        let [.., along, across] = strides else {
+        let [.., along, across] = &self.placements.of(weight).strides[..] else {
             return false;
         };
         let deep = |size: &Expr| size.as_const().is_some_and(|depth| depth >= DEEP);

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use oxyfuel_base::{Arena, Expr, Id, Result};
+use oxyfuel_base::{Arena, DType, Expr, Id, Result};
 use oxyfuel_graph::{
     Binary, Category, Graph, GraphOutput, Layout, Node, NodeId, Op, Rebuild, Users, Value, ValueId,
 };
@@ -202,7 +202,12 @@ pub(crate) fn sources(graph: &Graph) -> Vec<From> {
 fn kept(graph: &Graph, from: &[From]) -> Vec<ValueId> {
     let definitions = graph.definitions();
     let mut found = Vec::new();
-    let mut see = |mut value: ValueId| {
+    // A weight of bytes that a product widens as it reads it stays what it is.
+    let widened = |node: &Node| {
+        let from = node.inputs.first().map(|&v| graph.ty(v).dtype);
+        matches!(node.op, Op::Cast { .. }) && matches!(from, Some(DType::I8 | DType::U8))
+    };
+    let mut see = |mut value: ValueId, reader: Option<&Node>| {
         if from[value.index()] != From::Frozen {
             return;
         }
@@ -211,6 +216,9 @@ fn kept(graph: &Graph, from: &[From]) -> Vec<ValueId> {
             match node.op.category() {
                 Category::View => value = node.inputs[0],
                 Category::Source => return,
+                Category::Pointwise if widened(node) && reader.is_some_and(multiplies) => {
+                    value = node.inputs[0];
+                }
                 _ => break,
             }
         }
@@ -220,11 +228,19 @@ fn kept(graph: &Graph, from: &[From]) -> Vec<ValueId> {
     };
     for node in graph.nodes.values() {
         if node.outputs.iter().any(|v| from[v.index()] != From::Frozen) || node.outputs.is_empty() {
-            node.inputs.iter().copied().for_each(&mut see);
+            node.inputs.iter().for_each(|&v| see(v, Some(node)));
         }
     }
-    graph.outputs.iter().for_each(|output| see(output.value));
+    graph
+        .outputs
+        .iter()
+        .for_each(|output| see(output.value, None));
     found
+}
+
+/// Whether a node is a product that may widen its second operand.
+fn multiplies(node: &Node) -> bool {
+    matches!(node.op, Op::Mm | Op::Bmm | Op::Addmm { .. })
 }
 
 /// The part of a graph that computes these outputs from its inputs and some values that are given; and the inputs that it has, those that nobody reads only where they stay.

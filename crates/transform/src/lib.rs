@@ -9,6 +9,7 @@
 //! | `freeze.rs` | what follows from frozen inputs alone becomes a graph of its own |
 //! | `images.rs` | images with channels last, from one convolution in panels to the next |
 //! | `lookups.rs` | a few elements of elementwise work are computed alone |
+//! | `operands.rs` | casts of weights right before the products that widen them, and their scales behind those |
 //! | `order.rs` | slices that an index puts, in the order of the index |
 //! | `pack.rs` | weights in the order in which kernels read them |
 //! | `products.rs` | products with a sum, as products and sums, where a library computes the products |
@@ -29,6 +30,7 @@ mod decompose;
 mod freeze;
 mod images;
 mod lookups;
+mod operands;
 mod order;
 mod pack;
 mod products;
@@ -46,6 +48,7 @@ pub use decompose::{decompose, decompose_but};
 pub use freeze::{Split, freeze};
 pub use images::images;
 pub use lookups::lookups;
+pub use operands::operands;
 pub use order::puts_in_order;
 pub use pack::{Reads, pack_at_calls};
 pub use products::products;

@@ -131,6 +131,11 @@ fn random_products_agree_everywhere() {
 }
 
 #[test]
+fn random_products_of_cast_weights_agree_everywhere() {
+    random_graphs(false, |choices, _| products::widened(choices));
+}
+
+#[test]
 fn random_pairs_of_products_agree_everywhere() {
     random_graphs(false, |choices, _| products::pair(choices));
 }

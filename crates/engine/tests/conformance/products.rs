@@ -1,4 +1,4 @@
-//! Random products of narrow numbers, and pairs of products: bytes of every kind and halves, any size beside the lanes of units and vectors, turned, cut out of larger tensors, repeated, with what may stand behind them.
+//! Random products of narrow numbers, of weights that are cast, and pairs of products: bytes of every kind and halves, any size beside the lanes of units and vectors, turned, cut out of larger tensors, repeated, with what may stand behind them.
 
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
@@ -52,6 +52,69 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
     if is_bytes && choices.below(3) == 1 {
         y = b.cast(y, DType::F32)?;
     }
+    b.output(y);
+    b.finish()
+}
+
+/// A random program of a product with a weight of bytes or halves, which is cast for it, and perhaps scaled and turned.
+pub fn widened(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("widened");
+    let to = [DType::F32, DType::BF16, DType::F16][choices.below(3)];
+    let bytes = [DType::I8, DType::U8][choices.below(2)];
+    let from = match to {
+        DType::F32 => [bytes, DType::BF16, DType::F16][choices.below(3)],
+        _ => bytes,
+    };
+    let [m, n] = [0; 2].map(|_| SIZES[choices.below(SIZES.len())]);
+    let mut k = DEPTHS[choices.below(DEPTHS.len())];
+    while 2 * m * n * k > WORK {
+        k = (k + 1) / 2;
+    }
+    let batch = 1 + choices.below(2) as i64;
+    let has_batch = batch > 1;
+    let is_pair = choices.below(3) == 1;
+    let x = Side::of(&mut b, choices, "x", to, [batch, m, k], has_batch)?;
+    let first = Side::of(&mut b, choices, "w", from, [batch, k, n], has_batch)?;
+    let second = match is_pair {
+        true => Some(first.like(&mut b, "v")?),
+        false => None,
+    };
+    let scale = match choices.below(3) {
+        1 if !has_batch => Some(b.input("scale", to, vec![Expr::from(n)], Device::Cpu)?),
+        _ => None,
+    };
+    let bias = match !has_batch && choices.flip() {
+        true => Some(b.input("bias", to, vec![Expr::from(n)], Device::Cpu)?),
+        false => None,
+    };
+    let x = x.matrices(&mut b)?;
+    let is_late = choices.flip();
+    let mut products = Vec::new();
+    for side in [Some(&first), second.as_ref()].into_iter().flatten() {
+        // The cast stands before the views of the weight, or behind them.
+        let mut weight = match is_late {
+            true => side.matrices(&mut b)?,
+            false => {
+                let value = b.cast(side.value, to)?;
+                Side { value, ..*side }.matrices(&mut b)?
+            }
+        };
+        if is_late {
+            weight = b.cast(weight, to)?;
+        }
+        if let Some(scale) = scale {
+            weight = b.mul(weight, scale)?;
+        }
+        products.push(match (has_batch, bias) {
+            (true, _) => b.bmm(x, weight)?,
+            (false, Some(bias)) => b.addmm(bias, x, weight, 1, 1)?,
+            (false, None) => b.mm(x, weight)?,
+        });
+    }
+    let y = match products[..] {
+        [y, z] => b.binary(Binary::Add, y, z)?,
+        _ => products[0],
+    };
     b.output(y);
     b.finish()
 }

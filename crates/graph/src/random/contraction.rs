@@ -30,6 +30,8 @@ pub(super) struct Product {
     panels: Option<(ValueId, usize)>,
     /// Another right side of the same type: the product with it meets the first one.
     pair: Option<ValueId>,
+    /// Another right side, of bytes that are cast.
+    bytes: Option<ValueId>,
     /// Both are bytes, perhaps of two kinds, and the sums wide.
     is_wide: bool,
 }
@@ -173,7 +175,13 @@ fn product(
         true => Some(input(b, "c", other, right.clone())?),
         false => None,
     };
+    let cast = bytes.iter().filter(|_| accepts(Accepts::Float, dtype));
+    let bytes = match cast.copied().next() {
+        Some(byte) if choices.below(3) == 1 => Some(input(b, "bytes", byte, right.clone())?),
+        _ => None,
+    };
     Ok(Product {
+        bytes,
         a: input(b, "a", dtype, left)?,
         b: input(b, "b", other, right)?,
         pair,
@@ -427,6 +435,12 @@ impl Product {
         pool: &[ValueId],
     ) -> Result<ValueId> {
         let mut sides = [self.a, self.b].map(|side| alike(b, choices, pool, side));
+        if let Some(bytes) = self.bytes
+            && choices.flip()
+        {
+            let dtype = b.ty(self.b).dtype;
+            sides[1] = b.cast(bytes, dtype)?;
+        }
         for (side, is_turned) in sides.iter_mut().zip(self.is_turned) {
             if is_turned {
                 *side = b.transpose(*side, -2, -1)?;
