@@ -41,10 +41,16 @@ fn both(text: &str, rng: &mut Rng) -> Vec<(String, usize, usize)> {
 }
 
 fn both_of(graph: &Graph, rng: &mut Rng) -> Vec<(String, usize, Frozen)> {
+    both_at(graph, rng, None)
+}
+
+/// The same of a graph whose symbols have this size.
+fn both_at(graph: &Graph, rng: &mut Rng, size: Option<i64>) -> Vec<(String, usize, Frozen)> {
     let inputs: Vec<HostTensor> = (graph.inputs.iter())
         .map(|&value| {
             let ty = graph.ty(value);
-            let shape: Vec<i64> = ty.shape.iter().map(|n| n.as_const().unwrap()).collect();
+            let sizes = ty.shape.iter().map(|n| n.eval(&|_| size).unwrap());
+            let shape: Vec<i64> = sizes.collect();
             let count = shape.iter().product::<i64>();
             let values: Vec<f64> = (0..count).map(|_| rng.uniform(-1.0, 1.0)).collect();
             HostTensor::from_f64(ty.dtype, &shape, &values).unwrap()
@@ -105,6 +111,28 @@ fn panels_give_what_the_operand_gives() {
             );
             for found in on_vectors(&both(&text, &mut rng)) {
                 assert_eq!(found, (1, 1), "{text}");
+            }
+        }
+    }
+}
+
+/// How many rows a call brings says nothing about a weight's panels; a first operand that is turned has steps that only the call knows.
+#[test]
+fn panels_serve_any_number_of_rows() {
+    let text = "sym s0: 1.. hint 40
+graph @f(%x: f32[s0, 200] cpu, %z: f32[200, s0] cpu, %w: f32[200, 70] cpu frozen) {
+  %t: f32[s0, 200] = permute %z, dims=[1, 0]
+  %a: f32[s0, 70] = mm %x, %w
+  %b: f32[s0, 70] = mm %t, %w
+  %y: f32[s0, 70] = sub %a, %b
+  return %y
+}";
+    let graph = parse("test", text).unwrap();
+    let mut rng = Rng::new(13);
+    for size in [1, 17, 40, 131] {
+        for (name, kept, frozen) in both_at(&graph, &mut rng, Some(size)) {
+            if name.starts_with("avx") {
+                assert_eq!((kept, frozen.packed), (1, 2), "{name}, {size} rows");
             }
         }
     }

@@ -22,18 +22,20 @@ use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::build::accumulator;
-use crate::direct::Product;
+use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
 use crate::nest::Nest;
 use crate::packed::{finish, lay_out, origin, zeros};
 use crate::rows::left;
-use crate::size::Params;
+use crate::size::{Known, Params};
 use crate::tile::ceil_div;
 
 /// Below so many multiply-adds the copies cost more than they save.
 const WORTH_COPYING: i64 = 1 << 15;
 /// Products of so few rows have kernels that read `b` where it lies.
 const FEW: i64 = 16;
+/// Rows that a product has at least when blocks are chosen for any number of them.
+const ANY: i64 = 64;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
 
@@ -118,6 +120,7 @@ pub fn blocked(
         params: &params,
         product,
         each: &product.each(),
+        exact: &product.exact(),
         blocking: &blocking,
     };
     let panels: Vec<Mem> = match (product.b.panels, blocking.shared) {
@@ -129,11 +132,11 @@ pub fn blocked(
         (None, false) => Vec::new(),
     };
     let grid = [
-        ceil_div(blocking.row_blocks(product), blocking.band),
-        ceil_div(blocking.col_blocks(product), blocking.across),
-        product.batch,
+        work.row_blocks().ceildiv(blocking.band),
+        ceil_div(blocking.col_blocks(product), blocking.across).into(),
+        work.exact.batch.clone(),
     ];
-    k.phase(grid.map(Expr::constant), |k| {
+    k.phase(grid, |k| {
         work.instance(k, &panels);
     });
     k.finish()
@@ -187,7 +190,9 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         ));
     }
     let cols = widest(n, lanes, target);
-    let rows = height(m, cols / lanes, target);
+    // A number of rows that is not known takes the tallest blocks.
+    let likely = if product.late.is_some() { m.max(ANY) } else { m };
+    let rows = height(likely, cols / lanes, target);
     // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third vector of columns does not make it shallower.
     let wide = cols.min(2 * lanes);
     let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (wide * size);
@@ -265,9 +270,8 @@ pub fn panel_columns(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<
         _ => return None,
     };
     let (left, right) = (graph.ty(a), graph.ty(b));
-    let sizes = [&left.shape[0], &left.shape[1], &right.shape[1]];
-    let [m, k, n] = sizes.map(Expr::as_const);
-    let (m, k, n) = (m?, k?, n?);
+    let m = Known::of(graph).guess(&left.shape[0]);
+    let (k, n) = (left.shape[1].as_const()?, right.shape[1].as_const()?);
     let part = accumulator(left.dtype);
     let float = matches!(left.dtype, DType::F32 | DType::F64);
     // Few rows read the operand where it lies.
@@ -288,8 +292,9 @@ pub fn reads_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     if !dense || !graph.inputs.contains(panels) {
         return false;
     }
-    let sizes = [&left.shape[0], &left.shape[1], &right.shape[2]];
-    let [Some(m), Some(k), Some(width)] = sizes.map(Expr::as_const) else {
+    let m = Known::of(graph).guess(&left.shape[0]);
+    let sizes = [&left.shape[1], &right.shape[2]];
+    let [Some(k), Some(width)] = sizes.map(Expr::as_const) else {
         return false;
     };
     let n = i64::try_from(*n).unwrap_or(i64::MAX);
@@ -303,6 +308,7 @@ pub fn reads_panels(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
 /// The shape of an instance that the workers are done with first.
 fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Blocking {
     let (row_blocks, col_blocks) = (blocking.row_blocks(product), blocking.col_blocks(product));
+    let sizes = sizes(product);
     let mut best = (f64::INFINITY, blocking.clone());
     for bands in counts(row_blocks) {
         for parts in counts(col_blocks) {
@@ -319,7 +325,7 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
                 if !shape.fits(product, target) {
                     continue;
                 }
-                let cost = shape.cost(product, target);
+                let cost = sizes.iter().map(|(product, weight)| shape.cost(product, target) * weight).sum();
                 if cost < best.0 {
                     best = (cost, shape);
                 }
@@ -327,6 +333,28 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
         }
     }
     best.1
+}
+
+/// The sizes that an instance is chosen for, and how much each counts: a number of rows that is not known may be a few times smaller or larger than the guess, and counts for what a row costs.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an estimate of sizes far below 2^53"
+)]
+fn sizes(product: &Product) -> Vec<(Product, f64)> {
+    let of_rows = |m: i64| {
+        let product = Product {
+            m,
+            ..product.clone()
+        };
+        (product, 1.0 / m as f64)
+    };
+    match &product.late {
+        Some(late) if late.m.as_const().is_none() => {
+            let m = product.m;
+            [(m / 4).max(1), m, m.saturating_mul(4)].map(of_rows).into()
+        }
+        _ => vec![(product.clone(), 1.0)],
+    }
 }
 
 /// Into how many parts so many blocks may be cut.
@@ -364,8 +392,10 @@ impl Blocking {
         let workers = f64::from(target.workers.max(1));
         let depth = f(product.k);
         let products = f(product.count());
+        // Where there are fewer rows than were guessed, an instance has those that there are.
+        let band = self.band.min(self.row_blocks(product));
         let (height, width) = (
-            f(self.band * self.rows),
+            f(band * self.rows),
             f(self.across * self.cols) * products,
         );
         let vectors = height * width / lanes;
@@ -402,6 +432,8 @@ struct Work<'a> {
     product: &'a Product,
     /// The products that it is.
     each: &'a [Product],
+    /// The sizes that a call has.
+    exact: &'a Late,
     blocking: &'a Blocking,
 }
 
@@ -428,22 +460,27 @@ struct Here<'a> {
 }
 
 impl Work<'_> {
+    /// Panels of rows, of each product.
+    fn row_blocks(&self) -> Expr {
+        self.exact.m.ceildiv(self.blocking.rows)
+    }
+
     /// The phase that copies `b` for everyone, of each product: `[batch][panels][depth][cols]`.
     fn share(&self, k: &KernelBuilder) -> Vec<Mem> {
         let (product, blocking) = (self.product, self.blocking);
         let col_blocks = blocking.col_blocks(product);
-        let len = product.batch * col_blocks * product.k * blocking.cols;
+        let batches = &self.exact.batch;
+        let len = batches * (col_blocks * product.k * blocking.cols);
         let panels = ["panels_b", "panels_c"].into_iter().zip(self.each);
         let panels = panels.map(|(name, _)| {
-            let len = Expr::constant(len);
-            let panels = k.buffer(name, blocking.part, BufferMode::Workspace, len);
+            let panels = k.buffer(name, blocking.part, BufferMode::Workspace, len.clone());
             panels.aligned(64)
         });
         let panels: Vec<Mem> = panels.collect();
-        let grid = [col_blocks, blocking.chunks, product.batch].map(Expr::constant);
-        k.phase(grid, |k| {
+        let grid = [col_blocks.into(), blocking.chunks.into(), batches.clone()];
+        k.phase(grid, |k: &KernelBuilder| {
             let (col, chunk) = (k.program_id(0), k.program_id(1));
-            let batch = (product.batch > 1).then(|| k.program_id(2));
+            let batch = self.exact.batch_of(k, 2);
             let at = self.shared_panel(product, &col, &chunk, batch.as_ref());
             let rest = blocking.rest(product);
             let copy = |k: &KernelBuilder, deep: i64| {
@@ -554,12 +591,17 @@ impl Work<'_> {
             }
             panels => panels.iter().map(Right::Shared).collect(),
         };
+        let row_blocks = self.row_blocks();
+        let band = match row_blocks.as_const() {
+            Some(blocks) => many(&row, blocking.band, blocks),
+            None => remaining(&self.params.sizes, &row, blocking.band, &row_blocks),
+        };
         let here = Here {
-            band: many(&row, blocking.band, blocking.row_blocks(product)),
+            band,
             across: many(&col, blocking.across, blocking.col_blocks(product)),
             row: row * blocking.band,
             col: col * blocking.across,
-            batch: (product.batch > 1).then(|| k.program_id(2)),
+            batch: self.exact.batch_of(k, 2),
             a: panel(blocking.band * rows * blocking.pitch()),
             b,
             sums: (0..self.each.len()).map(sums).collect(),
@@ -691,28 +733,31 @@ impl Work<'_> {
 
     /// Whether memory runs along the rows of `a`: panels do so too, then.
     fn upright(&self) -> bool {
-        self.product.a.strides[0] == 1 && self.product.a.strides[1] != 1
+        let [down, along] = &self.exact.a.strides;
+        down.is_const(1) && !along.is_const(1)
     }
 
     /// Copies `deep` elements of the depth, for panel `i` of the band.
     fn copy_a(&self, k: &KernelBuilder, here: &Here, chunk: &Tile, i: &Tile, deep: i64) {
-        let (product, blocking) = (self.product, self.blocking);
+        let (blocking, sizes) = (self.blocking, &self.params.sizes);
         let rows = blocking.rows;
-        let [down, along] = product.a.strides;
+        let a = &self.exact.a;
+        let [down, along] = &a.strides;
         let row = &here.row + i;
-        let start = origin(&product.a, &row, rows, down, here.batch.as_ref())
-            + chunk * (blocking.chunk * along);
+        let start = self.exact.start(sizes, &row, rows, here.batch.as_ref())
+            + sizes.times(chunk, &(along * blocking.chunk));
+        let [down, along] = [down, along].map(|stride| sizes.index(stride));
         let upright = self.upright();
         let (shape, strides, side) = if upright {
             ([deep, rows], [along, down], 1)
         } else {
             ([rows, deep], [down, along], 0)
         };
-        let mut window = self.params.mems[product.a.buffer]
+        let mut window = self.params.mems[a.buffer]
             .at(&start)
             .shape(shape)
             .strides(strides);
-        if let Some(rows_left) = left(&row, rows, product.m) {
+        if let Some(rows_left) = self.exact.rows_left(sizes, &row, rows) {
             window = window.valid(side, &rows_left);
         }
         let tile = k.load(window).cast(blocking.part);

@@ -6,12 +6,15 @@
 
 use oxyfuel_base::{Code, DType, Error, Expr, Result, ensure, err};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, Op, ValueId};
+use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
 use oxyfuel_schedule::{Group, Schedule};
 
 use crate::build::{accumulator, checked, constant};
 use crate::nest::{Dims, Nest, NestOp, NestStore, Window};
 use crate::pointwise::Writer;
+use crate::rows::left;
+use crate::size::{Known, Sizes};
 
 /// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`, with element strides in this order of dims.
 #[derive(Clone, Debug)]
@@ -25,6 +28,16 @@ pub struct Product<N = i64> {
     /// Another second operand of the same sizes: the work on the result takes both products.
     pub pair: Option<Operand<N>>,
     pub acc: DType,
+    /// What only a call knows, where the numbers beside it are guesses.
+    pub late: Option<Late>,
+}
+
+/// Sizes of a product as they are when it runs: how many rows it has, and how many products there are. All that depends on them is where the first operand lies.
+#[derive(Clone, Debug)]
+pub struct Late {
+    pub batch: Expr,
+    pub m: Expr,
+    pub a: Operand<Expr>,
 }
 
 /// Where an operand lies.
@@ -56,6 +69,72 @@ impl Product {
     pub fn count(&self) -> i64 {
         1 + i64::from(self.pair.is_some())
     }
+
+    /// Its sizes as they are when it runs.
+    pub fn exact(&self) -> Late {
+        let known = || {
+            let Operand {
+                buffer,
+                dtype,
+                base,
+                batch_stride,
+                strides,
+                panels,
+            } = self.a;
+            let a = Operand {
+                buffer,
+                dtype,
+                base: base.into(),
+                batch_stride: batch_stride.into(),
+                strides: strides.map(Expr::constant),
+                panels: panels.map(Expr::constant),
+            };
+            Late {
+                batch: self.batch.into(),
+                m: self.m.into(),
+                a,
+            }
+        };
+        self.late.clone().unwrap_or_else(known)
+    }
+}
+
+impl Late {
+    /// The number of the product that an instance belongs to, where there may be several.
+    pub fn batch_of(&self, k: &KernelBuilder, axis: u8) -> Option<Tile> {
+        let single = self.batch.is_const(1);
+        (!single).then(|| k.program_id(axis))
+    }
+
+    /// The first element of a block of `rows` rows of the first operand.
+    pub fn start(&self, sizes: &Sizes, block: &Tile, rows: i64, batch: Option<&Tile>) -> Tile {
+        let Operand {
+            base,
+            batch_stride,
+            strides: [down, _],
+            ..
+        } = &self.a;
+        let mut start = sizes.times(block, &(down * rows));
+        if let Some(batch) = batch {
+            start = start + sizes.times(batch, batch_stride);
+        }
+        sizes.plus(&start, base)
+    }
+
+    /// How many of `size` rows exist in a block, where it may be cut short.
+    pub fn rows_left(&self, sizes: &Sizes, block: &Tile, size: i64) -> Option<Tile> {
+        match self.m.as_const() {
+            Some(m) => left(block, size, m),
+            None => Some(remaining(sizes, block, size, &self.m)),
+        }
+    }
+}
+
+/// How many of `size` things there are in a block of an extent.
+pub fn remaining(sizes: &Sizes, block: &Tile, size: i64, extent: &Expr) -> Tile {
+    sizes
+        .plus(&(block * -size), extent)
+        .binary(BinaryOp::Min, size)
 }
 
 impl Product<Expr> {
@@ -67,17 +146,38 @@ impl Product<Expr> {
 
     /// The product in numbers, for kernels that are made for one size.
     pub fn fixed(&self) -> Result<Product> {
-        let operand = |operand: &Operand<Expr>| -> Result<Operand> {
+        self.numbers(&constant)
+    }
+
+    /// The product with a guess for what only a call knows, for kernels that take any number of rows.
+    pub fn likely(&self, known: &Known) -> Result<Product> {
+        let product = self.numbers(&|size| Ok(known.guess(&checked(size)?)))?;
+        let late = Late {
+            batch: self.batch.clone(),
+            m: self.m.clone(),
+            a: self.a.clone(),
+        };
+        Ok(Product {
+            late: Some(late),
+            ..product
+        })
+    }
+
+    /// The product in numbers: `any` gives those of sizes that a kernel may do without.
+    fn numbers(&self, any: &dyn Fn(&Expr) -> Result<i64>) -> Result<Product> {
+        let operand = |operand: &Operand<Expr>, any: &dyn Fn(&Expr) -> Result<i64>| {
             let [first, second] = &operand.strides;
             Ok(Operand {
                 buffer: operand.buffer,
                 dtype: operand.dtype,
-                base: constant(&operand.base)?,
-                batch_stride: constant(&operand.batch_stride)?,
-                strides: [constant(first)?, constant(second)?],
-                panels: operand.panels.as_ref().map(constant).transpose()?,
+                base: any(&operand.base)?,
+                batch_stride: any(&operand.batch_stride)?,
+                strides: [any(first)?, any(second)?],
+                panels: operand.panels.as_ref().map(any).transpose()?,
             })
         };
+        let a = operand(&self.a, any)?;
+        let operand = |b: &Operand<Expr>| -> Result<Operand> { operand(b, &constant) };
         let b = operand(&self.b)?;
         let pair = self.pair.as_ref().map(operand).transpose()?;
         let alike = |other: &Operand| {
@@ -92,14 +192,15 @@ impl Product<Expr> {
             "two products whose second operands do not lie alike"
         );
         Ok(Product {
-            batch: constant(&self.batch)?,
-            m: constant(&self.m)?,
+            batch: any(&self.batch)?,
+            m: any(&self.m)?,
             n: constant(&self.n)?,
             k: constant(&self.k)?,
-            a: operand(&self.a)?,
+            a,
             b,
             pair,
             acc: self.acc,
+            late: None,
         })
     }
 }
@@ -189,6 +290,7 @@ fn single(
         b: operand(b)?,
         pair: None,
         acc: accumulator(out.dtype),
+        late: None,
     })
 }
 

@@ -72,6 +72,8 @@ mod walk;
 mod warps;
 mod wide;
 
+use std::cell::RefCell;
+
 use oxyfuel_base::{Expr, Result};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
@@ -181,7 +183,10 @@ pub fn lower_group(
                 gemm = library::gemm(&work.nests[0], &fixed, target);
             }
             if strategy == Strategy::PackedProduct {
-                let product = product.fixed()?;
+                let product = match product.fixed() {
+                    Err(_) if !target.is_simt() => product.likely(&known)?,
+                    fixed => fixed?,
+                };
                 depth = (product.count() * product.k / MULTIPLY_ADDS).max(1);
                 contraction(&work.nests[0], &product, target)?
             } else {
@@ -270,9 +275,18 @@ fn contraction(
     product: &direct::Product,
     target: &TargetDesc,
 ) -> Result<(Program, Program, Vec<Expr>)> {
-    let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
+    // Those of the kernel that was built are the last ones.
+    let sizes = RefCell::new(None);
+    let params = |k: &KernelBuilder| {
+        let params = parameters(k, std::slice::from_ref(nest));
+        sizes.replace(Some(params.sizes.clone()));
+        params
+    };
     let program = if product.b.panels.is_some() {
         blocked::blocked(nest, params, product, target)?
+    } else if product.late.is_some() {
+        packed::packed(nest, params, product, target)
+            .or_else(|_| blocked::blocked(nest, params, product, target))?
     } else if target.is_simt() {
         thin_warps::thin(nest, params, product, target)
             .or_else(|_| warps::warps(nest, params, product, target))?
@@ -284,7 +298,9 @@ fn contraction(
             .or_else(|_| blocked::blocked(nest, params, product, target))?
     };
     let mapped = expanded(program.clone(), target)?;
-    Ok((program, mapped, Vec::new()))
+    let sizes = sizes.take();
+    let sizes = sizes.map_or_else(Vec::new, |sizes| sizes.of_parameters(&mapped));
+    Ok((program, mapped, sizes))
 }
 
 /// Transcendental functions, and on CPUs storage floats, as arithmetic that every target has.

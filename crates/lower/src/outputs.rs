@@ -96,9 +96,8 @@ pub fn outputs(
         let weights = all.iter().map(|turned| {
             let weight = k.alloc(Space::Panel, blocking.parts[0], rows * depth, None);
             let sums = k.alloc(Space::Panel, product.acc, rows * cols, None);
-            let from = &params.mems[turned.a.buffer];
             let at = (&output, batch.as_ref());
-            copy_rows(k, from, (&weight, &start), turned, &blocking, at);
+            copy_rows(k, &params, (&weight, &start), turned, &blocking, at);
             (weight, sums)
         });
         let weights: Vec<_> = weights.collect();

@@ -79,26 +79,27 @@ pub fn packed(
     let (geometry, spread) = vector(lanes);
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
-    let mems = &params.mems;
+    let (mems, sizes) = (&params.mems, &params.sizes);
+    let exact = product.exact();
     let (rows, cols) = (blocking.rows, blocking.cols);
-    let (row_blocks, col_blocks) = (ceil_div(product.m, rows), ceil_div(product.n, cols));
+    let (row_blocks, col_blocks) = (exact.m.ceildiv(rows), ceil_div(product.n, cols));
     let depth_blocks = ceil_div(product.k, blocking.depth);
     let depth = depth_blocks * blocking.depth;
     let (a_panel, b_panel) = (rows * depth, cols * depth);
     let (a_len, b_len) = (
-        product.batch * row_blocks * a_panel,
-        product.batch * col_blocks * b_panel,
+        &exact.batch * &row_blocks * a_panel,
+        &exact.batch * (col_blocks * b_panel),
     );
-    let workspace = |name: &str, dtype: DType, len: i64| {
-        k.buffer(name, dtype, BufferMode::Workspace, Expr::constant(len))
+    let workspace = |name: &str, dtype: DType, len: &Expr| {
+        k.buffer(name, dtype, BufferMode::Workspace, len.clone())
             .aligned(64)
     };
     let products = product.each();
-    let panels_a = workspace("panels_a", blocking.parts[0], a_len);
+    let panels_a = workspace("panels_a", blocking.parts[0], &a_len);
     let names = ["panels_b", "panels_c"].into_iter().zip(&products);
     let panels_b: Vec<Mem> = names
         .filter(|_| !blocking.own)
-        .map(|(name, _)| workspace(name, blocking.parts[1], b_len))
+        .map(|(name, _)| workspace(name, blocking.parts[1], &b_len))
         .collect();
     let moved = blocking.moved(product);
     ensure!(
@@ -106,21 +107,14 @@ pub fn packed(
         NoLowering,
         "two products of bytes that are moved"
     );
-    let columns = product.batch * col_blocks * cols;
-    let added = moved.then(|| workspace("added", product.acc, columns));
+    let columns = &exact.batch * (col_blocks * cols);
+    let added = moved.then(|| workspace("added", product.acc, &columns));
 
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
     lay_out(&k, &spread, &[1, blocking.depth]);
 
-    pack_a(
-        &k,
-        &mems[product.a.buffer],
-        &panels_a,
-        product,
-        &blocking,
-        depth_blocks,
-    );
+    pack_a(&k, &params, &panels_a, product, &blocking, depth_blocks);
     let copies = products.iter().map(|product| CopyB {
         from: &mems[product.b.buffer],
         product,
@@ -136,12 +130,12 @@ pub fn packed(
     }
 
     if let (Some(added), Some(panels_b)) = (&added, panels_b.first()) {
-        let grid = [col_blocks, product.batch].map(Expr::constant);
-        k.phase(grid, |k| {
+        let grid = [col_blocks.into(), exact.batch.clone()];
+        k.phase(grid, |k: &KernelBuilder| {
             let col = k.program_id(0);
-            let col = match product.batch {
-                1 => col,
-                _ => k.program_id(1) * col_blocks + col,
+            let col = match exact.batch_of(k, 1) {
+                None => col,
+                Some(batch) => batch * col_blocks + col,
             };
             let [part, _] = blocking.parts;
             let row = k.alloc(Space::Panel, part, blocking.depth, None);
@@ -159,11 +153,11 @@ pub fn packed(
 
     // The sums of a block, with a panel of `b`.
     let multiply = |k: &KernelBuilder, b, [row, col]: [&Tile; 2], batch: Option<&Tile>| -> Tile {
-        let panel = |block: &Tile, blocks: i64, size: i64| match batch {
-            Some(batch) => (batch * blocks + block) * size,
+        let panel = |block: &Tile, blocks: &Expr, size: i64| match batch {
+            Some(batch) => (sizes.times(batch, blocks) + block) * size,
             None => block * size,
         };
-        let a = panels_a.at(panel(row, row_blocks, a_panel)).shape([
+        let a = panels_a.at(panel(row, &row_blocks, a_panel)).shape([
             depth_blocks,
             rows,
             blocking.depth,
@@ -178,7 +172,7 @@ pub fn packed(
             sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
         }
         if let Some(added) = &added {
-            let at = panel(col, col_blocks, cols);
+            let at = panel(col, &col_blocks.into(), cols);
             sum = sum
                 - k.load(added.at(at).shape([1, cols]))
                     .broadcast_to([rows, cols]);
@@ -186,18 +180,18 @@ pub fn packed(
         sum
     };
     if blocking.own {
-        let grid = [col_blocks, product.batch].map(Expr::constant);
-        k.phase(grid, |k| {
+        let grid = [col_blocks.into(), exact.batch.clone()];
+        k.phase(grid, |k: &KernelBuilder| {
             let col = k.program_id(0);
-            let batch = (product.batch > 1).then(|| k.program_id(1));
+            let batch = exact.batch_of(k, 1);
             let panel = k.alloc(Space::Panel, blocking.parts[1], b_panel, None);
-            let length = row_blocks * rows * cols;
+            let length = ceil_div(product.m, rows) * rows * cols;
             let waiting =
                 (copies.len() > 1).then(|| k.alloc(Space::Panel, product.acc, length, None));
             let start = k.constant(DType::I64, 0);
             for (number, copy) in copies.iter().enumerate() {
                 copy.panel(k, (&panel, &start), &col, batch.as_ref());
-                k.for_range(0, row_blocks, 1, [], |k, row, []| {
+                k.for_range(0, sizes.index(&row_blocks), 1, [], |k, row, []| {
                     let b = right(&panel, &start, &blocking, depth);
                     let (at, batch) = ([&row, &col], batch.as_ref());
                     let sum = multiply(k, b, at, batch);
@@ -221,14 +215,14 @@ pub fn packed(
         return k.finish();
     }
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
-    let grid = [row_blocks, col_blocks, product.batch].map(Expr::constant);
     let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
-    let band =
-        (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, u64::try_from(row_blocks).unwrap_or(1));
+    let most = u64::try_from(ceil_div(product.m, rows)).unwrap_or(1);
+    let band = (target.l2_bytes / 2 / a_bytes.max(1)).clamp(1, most.max(1));
+    let grid = [row_blocks.clone(), col_blocks.into(), exact.batch.clone()];
     let group = u32::try_from(band).unwrap_or(1);
-    k.phase_ordered(grid, Order::Grouped { group }, |k| {
+    k.phase_ordered(grid, Order::Grouped { group }, |k: &KernelBuilder| {
         let (row, col) = (k.program_id(0), k.program_id(1));
-        let batch = (product.batch > 1).then(|| k.program_id(2));
+        let batch = exact.batch_of(k, 2);
         let at = match &batch {
             Some(batch) => batch * col_blocks + &col,
             None => col.clone(),
@@ -310,7 +304,9 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
             pack: i64::from(unit.b_pack),
             parts: [a, b],
             matrix: true,
-            own: held(m, a) <= room
+            // Sums of the first of two products wait for the second in a memory of known size.
+            own: (product.late.is_none() || product.pair.is_none())
+                && held(m, a) <= room
                 && held(cols, b) <= room
                 && ceil_div(n, cols).saturating_mul(batch) >= enough,
         });
@@ -402,43 +398,48 @@ pub fn origin(
 
 fn pack_a(
     k: &KernelBuilder,
-    from: &Mem,
+    params: &Params,
     panels: &Mem,
     product: &Product,
     blocking: &Blocking,
     depth_blocks: i64,
 ) {
     let (rows, depth) = (blocking.rows, blocking.depth);
-    let row_blocks = ceil_div(product.m, rows);
-    k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
+    let exact = product.exact();
+    let row_blocks = exact.m.ceildiv(rows);
+    let grid = [row_blocks.clone(), exact.batch.clone()];
+    k.phase(grid, |k| {
         let row = k.program_id(0);
-        let batch = (product.batch > 1).then(|| k.program_id(1));
+        let batch = exact.batch_of(k, 1);
         let panel = match &batch {
-            Some(batch) => batch * row_blocks + &row,
+            Some(batch) => params.sizes.times(batch, &row_blocks) + &row,
             None => row.clone(),
         } * (rows * depth * depth_blocks);
         let at = (&row, batch.as_ref());
-        copy_rows(k, from, (panels, &panel), product, blocking, at);
+        copy_rows(k, params, (panels, &panel), product, blocking, at);
     });
 }
 
 /// Copies a panel of `a`, of the block of rows and the batch with these numbers.
 pub fn copy_rows(
     k: &KernelBuilder,
-    from: &Mem,
+    params: &Params,
     (panels, panel): (&Mem, &Tile),
     product: &Product,
     blocking: &Blocking,
     (row, batch): (&Tile, Option<&Tile>),
 ) {
     let (rows, depth) = (blocking.rows, blocking.depth);
-    let start = origin(&product.a, row, rows, product.a.strides[0], batch);
-    let rows_left = left(row, rows, product.m);
+    let (exact, sizes) = (product.exact(), &params.sizes);
+    let [_, along] = &exact.a.strides;
+    let start = exact.start(sizes, row, rows, batch);
+    let rows_left = exact.rows_left(sizes, row, rows);
+    let strides = exact.a.strides.each_ref().map(|stride| sizes.index(stride));
     k.for_range(0, ceil_div(product.k, depth), 1, [], |k, block, []| {
-        let mut window = from
-            .at(&(&start + &block * (depth * product.a.strides[1])))
+        let mut window = params.mems[exact.a.buffer]
+            .at(&(&start + sizes.times(&block, &(along * depth))))
             .shape([rows, depth])
-            .strides(product.a.strides);
+            .strides(strides);
         if let Some(rows_left) = &rows_left {
             window = window.valid(0, rows_left);
         }
@@ -511,9 +512,11 @@ impl CopyB<'_> {
     pub fn phase(&self, k: &KernelBuilder, panels: &Mem) {
         let (product, cols) = (self.product, self.blocking.cols);
         let col_blocks = ceil_div(product.n, cols);
-        k.phase([col_blocks, product.batch].map(Expr::constant), |k| {
+        let exact = product.exact();
+        let grid = [col_blocks.into(), exact.batch.clone()];
+        k.phase(grid, |k: &KernelBuilder| {
             let col = k.program_id(0);
-            let batch = (product.batch > 1).then(|| k.program_id(1));
+            let batch = exact.batch_of(k, 1);
             let at = match &batch {
                 Some(batch) => batch * col_blocks + &col,
                 None => col.clone(),
@@ -614,7 +617,10 @@ pub fn finish(
         block: [rows, cols],
         position: [row.clone(), col.clone()],
         start: [row * rows, col * cols],
-        left: [left(row, rows, product.m), left(col, cols, product.n)],
+        left: [
+            product.exact().rows_left(&params.sizes, row, rows),
+            left(col, cols, product.n),
+        ],
     };
     finish_at(k, params, nest, place, batch, sums);
 }
