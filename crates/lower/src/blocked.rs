@@ -191,7 +191,11 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     }
     let cols = widest(n, lanes, target);
     // A number of rows that is not known takes the tallest blocks.
-    let likely = if product.late.is_some() { m.max(ANY) } else { m };
+    let likely = if product.late.is_some() {
+        m.max(ANY)
+    } else {
+        m
+    };
     let rows = height(likely, cols / lanes, target);
     // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third vector of columns does not make it shallower.
     let wide = cols.min(2 * lanes);
@@ -325,7 +329,10 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
                 if !shape.fits(product, target) {
                     continue;
                 }
-                let cost = sizes.iter().map(|(product, weight)| shape.cost(product, target) * weight).sum();
+                let cost = sizes
+                    .iter()
+                    .map(|(product, weight)| shape.cost(product, target) * weight)
+                    .sum();
                 if cost < best.0 {
                     best = (cost, shape);
                 }
@@ -394,10 +401,7 @@ impl Blocking {
         let products = f(product.count());
         // Where there are fewer rows than were guessed, an instance has those that there are.
         let band = self.band.min(self.row_blocks(product));
-        let (height, width) = (
-            f(band * self.rows),
-            f(self.across * self.cols) * products,
-        );
+        let (height, width) = (f(band * self.rows), f(self.across * self.cols) * products);
         let vectors = height * width / lanes;
         let multiply = vectors * depth / 2.0;
         let visits = if self.chunks > 1 { f(self.chunks) } else { 0.0 };
