@@ -7,6 +7,8 @@ use crate::group::{Group, GroupKind, Strategy};
 
 /// Elements of a part of a cut reduction where tiles live in registers: four tiles, so that a block of threads is worth its start.
 const REGISTER_PART: i64 = 4 * 8192;
+/// Rows of a part of a cut sum of columns where tiles live in registers: a warp reads a row after another, and has to read some of them to be worth its start.
+const COLUMN_PART: i64 = 256;
 
 /// Ways to run a group on a machine, best first.
 pub(crate) fn strategies(
@@ -39,10 +41,15 @@ pub(crate) fn strategies(
             if units >= 2 * workers || depth.saturating_mul(rows) < 1 << 16 {
                 return vec![Strategy::Tiles];
             }
-            let mut parts = (4 * workers).min(depth / 1024).max(2);
+            let mut parts = (4 * workers).min(depth / 1024);
             if !target.tiles_spill {
+                if inner_kept {
+                    // Columns side by side are blocks already: four for each worker, with the parts of each column.
+                    parts = (4 * workers / units.max(1)).min(depth / COLUMN_PART);
+                }
                 parts = parts.max(depth / REGISTER_PART);
             }
+            let parts = parts.max(2);
             vec![
                 Strategy::SplitReduction {
                     parts: u32::try_from(parts).unwrap_or(2),
