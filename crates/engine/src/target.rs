@@ -327,6 +327,7 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         vector_bytes,
         warp_lanes: 1,
         max_warps: 1,
+        max_cluster: 1,
         registers,
         workers: cores.workers,
         l1_bytes: cores.l1_bytes,

@@ -6,12 +6,12 @@
 
 use oxyfuel_base::{Arena, Result, err};
 use oxyfuel_kernel::ir::{
-    Block, Form, Geometry, Inst, Mode, Op, Program, TileLayout, Type, Val, ValueData,
+    Block, Form, Geometry, Inst, Mode, Op, Order, Program, TileLayout, Type, Val, ValueData,
 };
 use oxyfuel_plan::TargetDesc;
 
 use crate::aligned::{neighbours, odd_stores};
-use crate::tile::ceil_div;
+use crate::tile::{SIMT_MOST, ceil_div};
 
 /// Places a logical program on a machine. Programs with `Dot` have mappings of their own and are refused.
 pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
@@ -45,7 +45,10 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
         let vector = (16 / narrowest_access.max(1)).clamp(1, 8);
         let vector = neighbours(&program, &largest, vector);
         let rows = rows_of_warps(&program, &largest, target, vector);
-        let (mut geometry, spread) = simt(&largest, target, vector, rows);
+        let (mut geometry, spread) = match blocks_of(&program, &largest, target) {
+            1 => simt(&largest, target, vector, rows),
+            blocks => cluster(&largest, target, vector, blocks),
+        };
         geometry.registers = register_bound(&program, &largest, geometry);
         (geometry, spread)
     } else {
@@ -69,7 +72,8 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
             data.layout = Some(layout);
         }
     }
-    if target.is_simt() && spread.vector > 1 {
+    // What lies with another block cannot be fetched from there.
+    if target.is_simt() && spread.vector > 1 && spread.blocks == 1 {
         in_order_of_lanes(&mut program, &largest, &spread);
     }
     Ok(program)
@@ -130,6 +134,8 @@ fn convert(
 pub struct Spread {
     lanes: u32,
     warps: u32,
+    /// Blocks of threads that hold a tile together.
+    blocks: u32,
     /// Neighbouring elements that one thread holds.
     vector: u32,
     /// Whether warps have whole rows.
@@ -148,6 +154,7 @@ pub fn vector(lanes: u32) -> (Geometry, Spread) {
         Spread {
             lanes,
             warps: 1,
+            blocks: 1,
             vector: 1,
             has_rows: false,
         },
@@ -218,8 +225,13 @@ fn register_bound(program: &Program, largest: &[i64], geometry: Geometry) -> u32
             stored.extend(tile(value));
         }
     });
-    let threads = i64::from(geometry.lanes * geometry.warps);
+    let blocks: u32 = geometry.cluster.iter().product();
+    let threads = i64::from(geometry.lanes * geometry.warps * blocks);
     let elements = ceil_div(largest.iter().product(), threads);
+    if blocks > 1 {
+        // Two blocks find room beside each other, so that one reads while the other waits or writes.
+        return if loads == 1 && widest <= 4 { 64 } else { 0 };
+    }
     let waiting = stored.iter().sum::<i64>() - stored.iter().max().copied().unwrap_or(0);
     let tiles = elements + elements * waiting / 4;
     // What is only reduced holds no tile while others are read, and wide elements take two registers each.
@@ -266,8 +278,83 @@ fn simt(
         Spread {
             lanes,
             warps,
+            blocks: 1,
             vector,
             has_rows: rows.is_some(),
+        },
+    )
+}
+
+/// Elements of a row that one block of a cluster holds, if there are blocks enough.
+const CLUSTER_PART: i64 = 16 * 1024;
+
+/// The least power of two that is at least `n`.
+fn power_of_two(n: i64) -> u32 {
+    u32::try_from(n).unwrap_or(1 << 31).next_power_of_two()
+}
+
+/// How many blocks of threads hold the largest tile together: several where it is too large for one, and where all that they tell each other are reductions.
+fn blocks_of(program: &Program, largest: &[i64], target: &TargetDesc) -> u32 {
+    let elements: i64 = largest.iter().product();
+    if elements <= SIMT_MOST {
+        return 1;
+    }
+    let (mut apart, mut reduces) = (true, false);
+    let single = |v: &Val| matches!(&program.value(*v).ty, Type::Tile(tile) if tile.len() == 1);
+    program.walk(|inst| {
+        apart &= match &inst.op {
+            Op::ProgramId { .. }
+            | Op::NumPrograms { .. }
+            | Op::Const { .. }
+            | Op::Iota { .. }
+            | Op::Splat { .. }
+            | Op::Broadcast { .. }
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Compare { .. }
+            | Op::Select { .. }
+            | Op::Fma { .. }
+            | Op::Cast { .. }
+            | Op::Bitcast { .. }
+            | Op::Load { .. }
+            | Op::Store { .. }
+            | Op::Reduce { .. } => true,
+            Op::Reshape { .. } => inst.results.iter().all(single),
+            _ => false,
+        };
+        reduces |= matches!(inst.op, Op::Reduce { .. });
+    });
+    let plain = program.phases.iter().all(|p| p.order == Order::Plain);
+    match apart && reduces && plain {
+        true => power_of_two(ceil_div(elements, CLUSTER_PART)).min(target.max_cluster),
+        false => 1,
+    }
+}
+
+/// Several blocks of threads for a row that one block cannot hold.
+fn cluster(
+    largest: &[i64],
+    target: &TargetDesc,
+    vector: u32,
+    blocks: u32,
+) -> (Geometry, Spread) {
+    let lanes = target.warp_lanes;
+    let part = ceil_div(largest.iter().product(), i64::from(blocks));
+    let warps = ceil_div(part, i64::from(lanes) * MOST_OF_A_ROW);
+    let warps = power_of_two(warps).min(target.max_warps);
+    (
+        Geometry {
+            lanes,
+            warps,
+            cluster: [blocks, 1, 1],
+            registers: 0,
+        },
+        Spread {
+            lanes,
+            warps,
+            blocks,
+            vector,
+            has_rows: false,
         },
     )
 }
@@ -361,6 +448,14 @@ impl Spread {
             false,
             self.has_rows,
         );
+        take(
+            &mut layout.cluster,
+            &mut rest,
+            &mut step,
+            i64::from(self.blocks),
+            false,
+            false,
+        );
         layout
             .reg
             .extend(vector.into_iter().filter(|mode| mode.stride != 0));
@@ -414,6 +509,7 @@ mod tests {
         let spread = Spread {
             lanes: 32,
             warps: 4,
+            blocks: 1,
             vector: 4,
             has_rows: false,
         };

@@ -5,7 +5,7 @@
 
 use oxyfuel_plan::TargetDesc;
 
-use crate::nest::{Dims, Nest, NestOp, NestValue};
+use crate::nest::{Dims, Nest, NestOp, NestStore, NestValue};
 use crate::split;
 
 /// The block of each dim, at most its extent and at least 1.
@@ -70,7 +70,10 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     let last = rank - 1;
     if nest.has_reduction() && !nest.reduced.contains(last) {
         // Columns: enough neighbours for full cache lines and several independent accumulators.
-        let lanes = i64::from(target.lanes(4)) * if target.is_simt() { 1 } else { 4 };
+        let lanes = i64::from(target.lanes(4));
+        // Threads that are lanes read several neighbours each where there are columns enough for all.
+        let enough = extent[last] >= lanes * 4 * 2 * i64::from(target.workers.max(1));
+        let lanes = lanes * if target.is_simt() && !enough { 1 } else { 4 };
         block[last] = block_of(nest, last, lanes);
         return Tiling::of(block);
     }
@@ -194,8 +197,8 @@ fn bound(nest: &Nest, dim: usize) -> i64 {
     i64::try_from(most.next_power_of_two()).unwrap_or(i64::MAX)
 }
 
-/// The most elements of one tile where tiles live in registers.
-const SIMT_MOST: i64 = 32 * 1024;
+/// The most elements of one tile where tiles live in registers, of one block of threads.
+pub const SIMT_MOST: i64 = 32 * 1024;
 /// Elements of a chunk of a row that does not fit.
 const SIMT_CHUNK: i64 = 8192;
 /// The most elements of one tile of loops whose values wait for a reduction: a worker's scratch holds some of them.
@@ -208,6 +211,7 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
     let elements: i64 = tiling.block.iter().product();
     let (most, chunk) = match target.tiles_spill {
         true => (LOOP_MOST, LOOP_CHUNK),
+        false if is_held(nest) => (SIMT_MOST * i64::from(target.max_cluster), SIMT_CHUNK),
         false => (SIMT_MOST, SIMT_CHUNK),
     };
     if elements <= most || (target.tiles_spill && split::applies(nest)) {
@@ -222,6 +226,28 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
     let mut tiling = tiling.clone();
     tiling.block[along] = (chunk / rest.max(1)).clamp(1, nest.guess(along));
     Some((tiling, along))
+}
+
+/// Whether several blocks of threads had better hold a row of known length together than one walk over it: it is wanted again after it has been reduced.
+fn is_held(nest: &Nest) -> bool {
+    let last = nest.rank() - 1;
+    let row = nest.reduced.iter().filter(|&d| d < nest.rank()).eq([last]);
+    let again = |store: &NestStore| !nest.is_small_store(store);
+    let plain = |value: &NestValue| {
+        let looked_up = matches!(
+            value.op,
+            NestOp::LoadAt { .. }
+                | NestOp::Given
+                | NestOp::Scan(..)
+                | NestOp::Recurrence { .. }
+                | NestOp::Order { .. }
+        );
+        let wide = value.dtype.size() > 4 && value.support.contains(last);
+        !looked_up && !wide
+    };
+    row && nest.dims[last].as_const().is_some()
+        && nest.values.iter().all(plain)
+        && nest.stores.iter().any(again)
 }
 
 /// The chunks in which a part of a cut reduction is walked that registers do not hold.

@@ -19,6 +19,8 @@ pub struct TargetDesc {
     pub warp_lanes: u32,
     /// Warps of the largest block; 1 on a CPU.
     pub max_warps: u32,
+    /// Blocks that can carry one instance together, because each writes the shared memory of the others; 1 where none can.
+    pub max_cluster: u32,
     /// Vector registers of a core, or 32-bit registers of a thread.
     pub registers: u32,
     /// Cores or multiprocessors.

@@ -339,6 +339,7 @@ impl Emitter<'_> {
             self.team = Team {
                 tid,
                 warps: role.warps,
+                blocks: 1,
                 barrier: i as u32 + 1,
                 single,
             };

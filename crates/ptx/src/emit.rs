@@ -48,6 +48,8 @@ pub(crate) struct Team {
     /// Number of the thread within the team.
     pub(crate) tid: Reg,
     pub(crate) warps: u32,
+    /// Blocks that these warps belong to.
+    pub(crate) blocks: u32,
     /// The hardware barrier it meets at.
     pub(crate) barrier: u32,
     /// Only its first thread is here.
@@ -75,6 +77,8 @@ pub(crate) struct Emitter<'p> {
     /// The registers that elementwise ops work on now; `None`: all of them.
     slice: Option<Slice>,
     places: RefCell<Places>,
+    /// Whether all blocks of the cluster are known to have begun; `None` where they never meet.
+    pub(crate) blocks_begun: Option<bool>,
     /// In the role at hand shared memory is read by asynchronous products alone, which answer for their own warps.
     pub(crate) reads_by_products: bool,
 }
@@ -140,6 +144,7 @@ pub(crate) fn emit_phase(
         team: Team {
             tid,
             warps: geometry.warps,
+            blocks: 1,
             barrier: 0,
             single: false,
         },
@@ -150,8 +155,12 @@ pub(crate) fn emit_phase(
         copies: Copies::of(&phase.body),
         slice: None,
         places: RefCell::default(),
+        blocks_begun: None,
         reads_by_products: false,
     };
+    if geometry.cluster != [1; 3] {
+        emitter.begin_cluster()?;
+    }
     emitter.parameters()?;
     emitter.wait_for_grids_before();
     let persistent = emitter.instances()?;
@@ -179,12 +188,6 @@ pub(crate) fn emit_phase(
     ));
     let cluster = geometry.cluster;
     if cluster != [1; 3] {
-        ensure!(
-            target.tensor_copies,
-            NoLowering,
-            "{} has no clusters",
-            target.name
-        );
         text.push_str(&format!(
             ".explicitcluster\n.reqnctapercluster {},{},{}\n",
             cluster[0], cluster[1], cluster[2]
@@ -436,7 +439,11 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn hardware_id(&mut self, axis: usize) -> Int {
-        let reg = self.special(["%ctaid.x", "%ctaid.y", "%ctaid.z"][axis]);
+        let ids = match self.team.blocks {
+            1 => ["%ctaid.x", "%ctaid.y", "%ctaid.z"],
+            _ => ["%clusterid.x", "%clusterid.y", "%clusterid.z"],
+        };
+        let reg = self.special(ids[axis]);
         let limit = if axis == 0 {
             i64::from(i32::MAX)
         } else {
@@ -458,7 +465,11 @@ impl Emitter<'_> {
             None => Int::constant(1),
             Some(Some(extent)) => Int::constant(extent),
             Some(None) => {
-                let reg = self.special(["%nctaid.x", "%nctaid.y", "%nctaid.z"][axis]);
+                let extents = match self.team.blocks {
+                    1 => ["%nctaid.x", "%nctaid.y", "%nctaid.z"],
+                    _ => ["%nclusterid.x", "%nclusterid.y", "%nclusterid.z"],
+                };
+                let reg = self.special(extents[axis]);
                 Int {
                     opd: reg.into(),
                     fact: Fact::range(
@@ -650,7 +661,7 @@ impl Emitter<'_> {
                 ));
             }
         };
-        let key = (layout, ty.shape.clone());
+        let key = (self.of_team(layout)?, ty.shape.clone());
         if let Some(place) = self.places.borrow().get(&key) {
             return Ok(place.clone());
         }
@@ -833,7 +844,9 @@ impl Emitter<'_> {
         if self.team.single {
             return;
         }
-        if self.team.warps == 1 {
+        if self.team.blocks > 1 {
+            self.meet_in_cluster();
+        } else if self.team.warps == 1 {
             self.asm.line("bar.warp.sync -1");
         } else {
             let (id, threads) = (self.team.barrier, 32 * self.team.warps);

@@ -22,6 +22,7 @@ mod access;
 mod asm;
 mod asynchronous;
 mod cast;
+mod cluster;
 mod control;
 mod emit;
 pub mod examples;

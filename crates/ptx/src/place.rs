@@ -46,8 +46,8 @@ impl Place {
         );
         ensure!(
             extent(&layout.cluster) <= 1,
-            NoLowering,
-            "tiles spread over a cluster cannot be emitted yet"
+            Internal,
+            "the blocks of a cluster are no warps of a team yet"
         );
         let registers = extent(&layout.reg);
         ensure!(

@@ -1,4 +1,4 @@
-//! Reductions: within a thread, across lanes by shuffles, across warps through shared memory; and tiles that change their layout.
+//! Reductions: within a thread, across lanes by shuffles, across warps through shared memory, which those of a cluster write in each of its blocks; and tiles that change their layout.
 
 use std::rc::Rc;
 
@@ -375,11 +375,16 @@ impl Emitter<'_> {
             "mad.lo.s32",
             &[warp.into(), Opd::Int(row), scratch.into()],
         );
+        let blocks = i64::from(self.team.blocks);
+        self.await_blocks();
         let p = if uniform {
-            Some(
-                self.asm
-                    .pure(Class::Pred, "setp.eq.s32", &[lane.into(), Opd::Int(0)]),
-            )
+            // One lane for each block that wants to know.
+            let (op, bound) = match blocks {
+                1 => ("setp.eq.s32", 0),
+                _ => ("setp.lt.s32", blocks),
+            };
+            let operands = [lane.into(), Opd::Int(bound)];
+            Some(self.asm.pure(Class::Pred, op, &operands))
         } else {
             own = self.asm.pure(
                 Class::B32,
@@ -388,12 +393,26 @@ impl Emitter<'_> {
             );
             None
         };
-        for (k, reg) in partial.iter().enumerate() {
-            let at = k as i64 * warps * row;
-            self.asm.line(format_args!(
-                "{}st.shared.{ty} [{own}+{at}], {reg}",
-                crate::emit::guard(p)
-            ));
+        let (space, homes) = match blocks {
+            1 => ("shared", vec![own]),
+            _ if uniform => {
+                let last = Opd::Int(blocks - 1);
+                let rank = self.asm.pure(Class::B32, "min.s32", &[lane.into(), last]);
+                ("shared::cluster", vec![self.in_block(own, rank.into())])
+            }
+            _ => {
+                let everywhere = (0..blocks).map(|block| self.in_block(own, Opd::Int(block)));
+                ("shared::cluster", everywhere.collect())
+            }
+        };
+        for home in homes {
+            for (k, reg) in partial.iter().enumerate() {
+                let at = k as i64 * warps * row;
+                self.asm.line(format_args!(
+                    "{}st.{space}.{ty} [{home}+{at}], {reg}",
+                    crate::emit::guard(p)
+                ));
+            }
         }
         Meeting {
             across,
@@ -438,6 +457,9 @@ impl Emitter<'_> {
                 .collect();
         }
         others.sort_unstable();
+        if uniform && others.len() as i64 == warps && warps > 32 && warps % 32 == 0 {
+            return self.gathered_by_lanes(op, dtype, partial.len(), met.scratch);
+        }
         if others.len() as i64 != warps {
             let mut along = Int::constant(0);
             let number = Int {
@@ -474,6 +496,48 @@ impl Emitter<'_> {
             }
             let one = self.tree(op, dtype, items)?;
             out.push(self.in_register(class, one));
+        }
+        Ok(out)
+    }
+
+    /// Combines the parts of more warps than a warp has lanes: each lane those of some warps, then all lanes.
+    fn gathered_by_lanes(
+        &mut self,
+        op: BinaryOp,
+        dtype: DType,
+        values: usize,
+        scratch: Reg,
+    ) -> Result<Vec<Reg>> {
+        let class = class_of(dtype, range_of(dtype));
+        let (_, size, ty) = Self::scratch_row(class, true);
+        let warps = i64::from(self.team.warps);
+        let tid = self.team.tid;
+        let lane = self
+            .asm
+            .pure(Class::B32, "and.b32", &[tid.into(), Opd::Int(31)]);
+        let column = self.asm.pure(
+            Class::B32,
+            "mad.lo.s32",
+            &[lane.into(), Opd::Int(size), scratch.into()],
+        );
+        let mut out = Vec::with_capacity(values);
+        for k in 0..values as i64 {
+            let mut items = Vec::new();
+            for first in (0..warps).step_by(32) {
+                let reg = self.asm.reg(class);
+                let at = size * (k * warps + first);
+                self.asm
+                    .line(format_args!("ld.shared.{ty} {reg}, [{column}+{at}]"));
+                items.push(Opd::from(reg));
+            }
+            let one = self.tree(op, dtype, items)?;
+            let mut one = self.in_register(class, one);
+            for distance in [16, 8, 4, 2, 1] {
+                let other = self.shuffle(one, distance);
+                let both = self.combine(op, dtype, one.into(), other.into())?;
+                one = self.in_register(class, both);
+            }
+            out.push(one);
         }
         Ok(out)
     }
@@ -517,6 +581,11 @@ impl Emitter<'_> {
             !self.team.single,
             NoLowering,
             "a single thread cannot exchange a tile"
+        );
+        ensure!(
+            self.team.blocks == 1,
+            NoLowering,
+            "the blocks of a cluster cannot exchange a tile"
         );
         let reach = |p: &Place, strides: &[i64]| -> i64 {
             1 + (0..p.rank())

@@ -97,6 +97,7 @@ impl Target {
             vector_bytes: 0,
             warp_lanes: 32,
             max_warps: 32,
+            max_cluster: if self.tensor_copies { 8 } else { 1 },
             registers: 255,
             workers,
             l1_bytes: u64::from(self.shared_bytes),

@@ -205,6 +205,7 @@ mod tests {
             vector_bytes: 64,
             warp_lanes: 1,
             max_warps: 1,
+            max_cluster: 1,
             registers: 32,
             workers: 2,
             l1_bytes: 32 << 10,

@@ -38,6 +38,8 @@ pub(super) struct State {
     pub launched: Vec<Work>,
     /// The attributes of each launch, by their numbers.
     pub attributes: Vec<Vec<c_int>>,
+    /// The blocks of each launch.
+    pub grids: Vec<[c_uint; 3]>,
     pub linked: usize,
     next: usize,
     /// Size and bytes of each block, by its address.
@@ -60,6 +62,7 @@ impl State {
         alive: BTreeMap::new(),
         launched: Vec::new(),
         attributes: Vec::new(),
+        grids: Vec::new(),
         linked: 0,
         next: 0x1000,
         blocks: BTreeMap::new(),
@@ -345,10 +348,11 @@ fakes! {
     cuModuleGetFunction(function: *mut CuFunction, module: CuModule, _name: *const c_char) |_s| put(function, CuFunction(module.0));
     cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, _extra: *mut *mut c_void) |s| {
         // SAFETY: whoever launches says where, and has as many attributes as counted.
-        let (stream, attributes) = unsafe {
+        let (grid, stream, attributes) = unsafe {
             let config = &*config;
-            (config.stream, std::slice::from_raw_parts(config.attributes, config.attribute_count as usize))
+            (config.grid, config.stream, std::slice::from_raw_parts(config.attributes, config.attribute_count as usize))
         };
+        s.grids.push(grid);
         s.attributes.push(attributes.iter().map(|attribute| attribute.id).collect());
         s.ask(stream, Work { function: function.0 as usize, word: first_word(params) });
         answer::SUCCESS

@@ -317,6 +317,11 @@ impl CudaKernel {
             return Ok([*blocks, 1, 1]);
         }
         const LARGEST: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
+        // A cluster carries one instance.
+        let mut extents = extents;
+        for (extent, blocks) in extents.iter_mut().zip(self.cluster) {
+            *extent = extent.saturating_mul(u64::from(blocks));
+        }
         ensure!(
             extents
                 .iter()

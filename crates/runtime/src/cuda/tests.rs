@@ -70,6 +70,9 @@ fn only_code_that_waits_is_launched_early() {
     let (early, cluster) = (6, 4);
     let expected = [vec![], vec![early], vec![cluster], vec![early, cluster]];
     assert_eq!(fake.state().attributes, expected);
+    // Two blocks carry an instance of a cluster of two.
+    let grids = [1, 1, 2, 2].map(|blocks| [blocks, 1, 1]);
+    assert_eq!(fake.state().grids, grids);
 }
 
 #[test]
