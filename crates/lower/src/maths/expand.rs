@@ -50,7 +50,7 @@ pub fn expand_on(
             return Ok(Some(vec![made]));
         }
         bounds.note(k, inst);
-        expand_inst(k, inst, needs, &bounds)
+        expand_inst(k, inst, needs, &bounds, own_functions)
     })
 }
 
@@ -279,6 +279,7 @@ fn expand_inst(
     inst: &Inst,
     needs: &dyn Fn(UnaryOp, DType) -> bool,
     bounds: &Bounds,
+    own_functions: bool,
 ) -> Result<Option<Vec<Val>>> {
     let result = match inst.op {
         Op::Unary {
@@ -289,8 +290,12 @@ fn expand_inst(
             && k.tile(value).dtype() == DType::F32 =>
         {
             let argument = k.tile(value);
-            let emit = emit_like(k, &argument);
-            Some(k.tile(exponential::exp_at_most_zero(&emit, value)))
+            let emit = emit_like(k, &argument).with_own_functions(own_functions);
+            let power = match own_functions {
+                true => near::summand(&emit, value),
+                false => exponential::exp_at_most_zero(&emit, value),
+            };
+            Some(k.tile(power))
         }
         Op::Unary {
             op: UnaryOp::Exp2,
