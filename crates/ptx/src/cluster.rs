@@ -1,27 +1,38 @@
 //! Blocks of a cluster that carry one instance together.
 //!
-//! They count as further warps of one team: a thread's number goes on from block to block, and so do the places of a tile. What differs is where they meet, and where they leave what the others want.
+//! They count as further warps of one team: a thread's number goes on from block to block, and so do the places of a tile. What differs is where they leave what the others want, and how they know that it is there.
 //!
 //! ```text
-//!   block 0   w0 w1 w2 w3 ─┐  every warp leaves its part of a reduction with every block,
-//!   block 1   w4 w5 w6 w7 ─┤  all meet, and each block reads the parts of all warps from its own memory
+//!   block 0   w0 w1 w2 w3 ─┐  every warp sends its part of a reduction to every block;
+//!   block 1   w4 w5 w6 w7 ─┤  a block waits until the parts of all warps have come, and reads them from its own memory
 //! ```
 //!
-//! Nothing is read from another block, so that none has to wait for the others before it ends.
+//! Bytes are counted by a barrier in the memory that they come to. Nothing is read from another block, and a block that has all parts has nothing more to come: none has to wait for the others before it ends. Only before the first part is sent all must be there.
 
-use oxyfuel_base::{Result, ensure};
+use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Op, Order, TileLayout};
 
 use crate::asm::{Class, Opd, Reg};
-use crate::emit::Emitter;
+use crate::emit::{Emitter, guard};
 use crate::place::extent;
+
+/// The barriers at which parts of reductions are waited for, one a meeting.
+pub(crate) struct Meetings {
+    /// True in the first thread of the block.
+    first: Reg,
+    barriers: Reg,
+    /// How many there were.
+    held: u32,
+    /// All blocks are known to be there.
+    begun: bool,
+}
 
 impl Emitter<'_> {
     /// Gives threads their numbers within the cluster, and says to the other blocks that this one is there.
     pub(crate) fn begin_cluster(&mut self) -> Result<()> {
         let geometry = self.program.geometry;
         let [blocks, 1, 1] = geometry.cluster else {
-            return Err(oxyfuel_base::err!(
+            return Err(err!(
                 NoLowering,
                 "a cluster of {:?} is not a row of blocks",
                 geometry.cluster
@@ -54,22 +65,38 @@ impl Emitter<'_> {
             "the blocks of a cluster meet outside of loops, branches and roles only"
         );
         let threads = geometry.lanes * geometry.warps;
-        let rank = self.special("%cluster_ctarank");
+        let (own, rank) = (self.team.tid, self.special("%cluster_ctarank"));
         self.team.tid = self.asm.pure(
             Class::B32,
             "mad.lo.s32",
-            &[
-                rank.into(),
-                Opd::Int(i64::from(threads)),
-                self.team.tid.into(),
-            ],
+            &[rank.into(), Opd::Int(i64::from(threads)), own.into()],
         );
         self.team.blocks = blocks;
         self.team.warps = geometry.warps * blocks;
-        if body.iter().any(|inst| matches!(inst.op, Op::Reduce { .. })) {
-            self.asm.line("barrier.cluster.arrive.relaxed.aligned");
-            self.blocks_begun = Some(false);
+        let reductions = body.iter().filter(|inst| matches!(inst.op, Op::Reduce { .. }));
+        let meetings = reductions.count() as u64;
+        if meetings == 0 {
+            return Ok(());
         }
+        let first = self
+            .asm
+            .pure(Class::Pred, "setp.eq.s32", &[own.into(), Opd::Int(0)]);
+        let barriers = self.shared_alloc(8 * meetings, 8);
+        for meeting in 0..meetings {
+            self.asm.line(format_args!(
+                "@{first} mbarrier.init.shared::cta.b64 [{barriers}+{}], 1",
+                8 * meeting
+            ));
+        }
+        self.asm
+            .line(format_args!("@{first} fence.mbarrier_init.release.cluster"));
+        self.asm.line("barrier.cluster.arrive.relaxed.aligned");
+        self.meetings = Some(Meetings {
+            first,
+            barriers,
+            held: 0,
+            begun: false,
+        });
         Ok(())
     }
 
@@ -86,23 +113,63 @@ impl Emitter<'_> {
         Ok(layout)
     }
 
-    /// All blocks are there: their memory may be written.
-    pub(crate) fn await_blocks(&mut self) {
-        if self.blocks_begun == Some(false) {
+    fn meetings(&mut self) -> Result<&mut Meetings> {
+        let meetings = self.meetings.as_mut();
+        meetings.ok_or_else(|| err!(Internal, "the blocks of this cluster never meet"))
+    }
+
+    /// Sends `parts` to `place` and the bytes behind it, `apart` from each other, in block `rank`.
+    pub(crate) fn send(
+        &mut self,
+        when: Option<Reg>,
+        parts: &[Reg],
+        (place, apart, ty): (Reg, i64, &str),
+        rank: Opd,
+    ) -> Result<()> {
+        let &mut Meetings {
+            barriers,
+            held,
+            begun,
+            ..
+        } = self.meetings()?;
+        if !begun {
             self.asm.line("barrier.cluster.wait.aligned");
-            self.blocks_begun = Some(true);
+            self.meetings()?.begun = true;
         }
+        let there = |emitter: &mut Self, here: Reg| {
+            let operands = [here.into(), rank];
+            let mapa = "mapa.shared::cluster.u32";
+            emitter.asm.pure(Class::B32, mapa, &operands)
+        };
+        let (place, barrier) = (there(self, place), there(self, barriers));
+        for (k, part) in parts.iter().enumerate() {
+            self.asm.line(format_args!(
+                "{}st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{ty} [{place}+{}], {part}, [{barrier}+{}]",
+                guard(when),
+                k as i64 * apart,
+                8 * held
+            ));
+        }
+        Ok(())
     }
 
-    /// All blocks meet; what was left before is seen.
-    pub(crate) fn meet_in_cluster(&mut self) {
-        self.asm.line("barrier.cluster.arrive.release.aligned");
-        self.asm.line("barrier.cluster.wait.acquire.aligned");
-    }
-
-    /// The same place of shared memory in block `rank`.
-    pub(crate) fn in_block(&mut self, place: Reg, rank: Opd) -> Reg {
-        self.asm
-            .pure(Class::B32, "mapa.shared::cluster.u32", &[place.into(), rank])
+    /// Waits until `bytes` have come from all blocks.
+    pub(crate) fn receive(&mut self, bytes: i64) -> Result<()> {
+        let meetings = self.meetings()?;
+        let (first, barriers, at) = (meetings.first, meetings.barriers, 8 * meetings.held);
+        meetings.held += 1;
+        self.asm.line(format_args!(
+            "@{first} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barriers}+{at}], {bytes}"
+        ));
+        let (again, done) = (self.asm.label(), self.asm.label());
+        let p = self.asm.reg(Class::Pred);
+        self.asm.place(&again);
+        self.asm.line(format_args!(
+            "mbarrier.try_wait.parity.shared::cta.b64 {p}, [{barriers}+{at}], 0"
+        ));
+        self.asm.line(format_args!("@{p} bra {done}"));
+        self.asm.line(format_args!("bra {again}"));
+        self.asm.place(&done);
+        Ok(())
     }
 }

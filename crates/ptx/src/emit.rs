@@ -15,6 +15,7 @@ use oxyfuel_kernel::ir::{
 use rustc_hash::FxHashMap;
 
 use crate::asm::{Asm, Class, Opd, Reg};
+use crate::cluster::Meetings;
 use crate::fact::Fact;
 use crate::place::Place;
 use crate::shared::SharedPlan;
@@ -77,8 +78,8 @@ pub(crate) struct Emitter<'p> {
     /// The registers that elementwise ops work on now; `None`: all of them.
     slice: Option<Slice>,
     places: RefCell<Places>,
-    /// Whether all blocks of the cluster are known to have begun; `None` where they never meet.
-    pub(crate) blocks_begun: Option<bool>,
+    /// Where the blocks of a cluster meet, if they do.
+    pub(crate) meetings: Option<Meetings>,
     /// In the role at hand shared memory is read by asynchronous products alone, which answer for their own warps.
     pub(crate) reads_by_products: bool,
 }
@@ -155,7 +156,7 @@ pub(crate) fn emit_phase(
         copies: Copies::of(&phase.body),
         slice: None,
         places: RefCell::default(),
-        blocks_begun: None,
+        meetings: None,
         reads_by_products: false,
     };
     if geometry.cluster != [1; 3] {
@@ -844,12 +845,11 @@ impl Emitter<'_> {
         if self.team.single {
             return;
         }
-        if self.team.blocks > 1 {
-            self.meet_in_cluster();
-        } else if self.team.warps == 1 {
+        if self.team.warps == 1 {
             self.asm.line("bar.warp.sync -1");
         } else {
-            let (id, threads) = (self.team.barrier, 32 * self.team.warps);
+            let threads = 32 * self.team.warps / self.team.blocks;
+            let id = self.team.barrier;
             self.asm.line(format_args!("bar.sync {id}, {threads}"));
         }
     }

@@ -53,13 +53,20 @@ pub fn emit(program: &Program, desc: &TargetDesc) -> Result<PtxModule> {
     })
 }
 
+/// The version that lets a block send to another one.
+const CLUSTERS: (u32, u32) = (8, 1);
+
 fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<PtxModule> {
     ensure!(
         program.form == Form::Mapped,
         InvalidKernel,
         "only mapped programs can be emitted"
     );
-    let (major, minor) = target.ptx;
+    let mut version = target.ptx;
+    if program.geometry.cluster != [1; 3] {
+        version = version.max(CLUSTERS);
+    }
+    let (major, minor) = version;
     let mut module = PtxModule {
         text: format!(
             ".version {major}.{minor}\n.target {}\n.address_size 64\n",

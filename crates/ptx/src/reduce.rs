@@ -1,4 +1,4 @@
-//! Reductions: within a thread, across lanes by shuffles, across warps through shared memory, which those of a cluster write in each of its blocks; and tiles that change their layout.
+//! Reductions: within a thread, across lanes by shuffles, across warps through shared memory, which those of a cluster write in each of its blocks ([`crate::cluster`]); and tiles that change their layout.
 
 use std::rc::Rc;
 
@@ -80,6 +80,7 @@ struct Meeting {
     /// All lanes of a warp hold the same.
     uniform: bool,
     scratch: Reg,
+    bytes: i64,
 }
 
 impl Emitter<'_> {
@@ -94,7 +95,11 @@ impl Emitter<'_> {
             let first = all.iter().all(|one: &Reducing| one.met.is_none());
             all.push(self.reduce(result, *op, *value, axes, first)?);
         }
-        if all.iter().any(|one| one.met.is_some()) {
+        let met = all.iter().filter_map(|one| one.met.as_ref());
+        let bytes: i64 = met.map(|met| met.bytes).sum();
+        if bytes > 0 && self.team.blocks > 1 {
+            self.receive(bytes)?;
+        } else if bytes > 0 {
             self.sync();
         }
         all.into_iter().try_for_each(|one| self.reduced(one))
@@ -217,7 +222,7 @@ impl Emitter<'_> {
                 .lane
                 .iter()
                 .all(|mode| mode.stride == 0 || mode.extent == 1 || axes.contains(&mode.dim));
-            Some(self.leave_for_others(&partial, across, uniform, first))
+            Some(self.leave_for_others(&partial, across, uniform, first)?)
         };
         Ok(Reducing {
             result,
@@ -353,7 +358,7 @@ impl Emitter<'_> {
         across: Vec<(u32, Mode)>,
         uniform: bool,
         first: bool,
-    ) -> Meeting {
+    ) -> Result<Meeting> {
         let class = partial.first().map_or(Class::B32, |reg| reg.class);
         let (lanes, size, ty) = Self::scratch_row(class, uniform);
         let warps = i64::from(self.team.warps);
@@ -376,7 +381,6 @@ impl Emitter<'_> {
             &[warp.into(), Opd::Int(row), scratch.into()],
         );
         let blocks = i64::from(self.team.blocks);
-        self.await_blocks();
         let p = if uniform {
             // One lane for each block that wants to know.
             let (op, bound) = match blocks {
@@ -393,32 +397,29 @@ impl Emitter<'_> {
             );
             None
         };
-        let (space, homes) = match blocks {
-            1 => ("shared", vec![own]),
-            _ if uniform => {
-                let last = Opd::Int(blocks - 1);
-                let rank = self.asm.pure(Class::B32, "min.s32", &[lane.into(), last]);
-                ("shared::cluster", vec![self.in_block(own, rank.into())])
-            }
-            _ => {
-                let everywhere = (0..blocks).map(|block| self.in_block(own, Opd::Int(block)));
-                ("shared::cluster", everywhere.collect())
-            }
-        };
-        for home in homes {
+        if blocks == 1 {
             for (k, reg) in partial.iter().enumerate() {
                 let at = k as i64 * warps * row;
                 self.asm.line(format_args!(
-                    "{}st.{space}.{ty} [{home}+{at}], {reg}",
+                    "{}st.shared.{ty} [{own}+{at}], {reg}",
                     crate::emit::guard(p)
                 ));
             }
+        } else if uniform {
+            let last = Opd::Int(blocks - 1);
+            let rank = self.asm.pure(Class::B32, "min.s32", &[lane.into(), last]);
+            self.send(p, partial, (own, warps * row, ty), rank.into())?;
+        } else {
+            for block in 0..blocks {
+                self.send(p, partial, (own, warps * row, ty), Opd::Int(block))?;
+            }
         }
-        Meeting {
+        Ok(Meeting {
             across,
             uniform,
             scratch,
-        }
+            bytes,
+        })
     }
 
     /// Combines the partial results of warps that differ along the axes; every thread gets the whole.
