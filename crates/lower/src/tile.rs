@@ -230,7 +230,9 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
 
 /// Whether several blocks of threads had better hold a row of known length together than one walk over it: it is wanted again after it has been reduced.
 fn is_held(nest: &Nest) -> bool {
-    let last = nest.rank() - 1;
+    let Some(last) = nest.rank().checked_sub(1) else {
+        return false;
+    };
     let row = nest.reduced.iter().filter(|&d| d < nest.rank()).eq([last]);
     let again = |store: &NestStore| !nest.is_small_store(store);
     let plain = |value: &NestValue| {
