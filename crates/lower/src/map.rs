@@ -332,12 +332,7 @@ fn blocks_of(program: &Program, largest: &[i64], target: &TargetDesc) -> u32 {
 }
 
 /// Several blocks of threads for a row that one block cannot hold.
-fn cluster(
-    largest: &[i64],
-    target: &TargetDesc,
-    vector: u32,
-    blocks: u32,
-) -> (Geometry, Spread) {
+fn cluster(largest: &[i64], target: &TargetDesc, vector: u32, blocks: u32) -> (Geometry, Spread) {
     let lanes = target.warp_lanes;
     let part = ceil_div(largest.iter().product(), i64::from(blocks));
     let warps = ceil_div(part, i64::from(lanes) * MOST_OF_A_ROW);

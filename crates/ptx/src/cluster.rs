@@ -73,7 +73,9 @@ impl Emitter<'_> {
         );
         self.team.blocks = blocks;
         self.team.warps = geometry.warps * blocks;
-        let reductions = body.iter().filter(|inst| matches!(inst.op, Op::Reduce { .. }));
+        let reductions = body
+            .iter()
+            .filter(|inst| matches!(inst.op, Op::Reduce { .. }));
         let meetings = reductions.count() as u64;
         if meetings == 0 {
             return Ok(());
