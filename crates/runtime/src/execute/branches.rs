@@ -143,13 +143,14 @@ fn touch(
         }
         needed.extend(one.writer);
         match written {
-            true => needed.append(&mut one.readers),
+            // Whoever writes the rest of the bytes later has to wait for the same readers.
+            true => needed.extend(&one.readers),
             false => one.readers.push(step),
         }
         known |= one.bytes == bytes;
     }
     if written {
-        // What lies within the bytes has a new writer; what reaches beyond them keeps its own, and all of it was needed.
+        // What lies within the bytes has a new writer; what reaches beyond them keeps its writer and its readers.
         let inside = |one: &Touched| {
             one.space == space && bytes.start <= one.bytes.start && one.bytes.end <= bytes.end
         };

@@ -518,3 +518,22 @@ fn what_needs_nothing_waits_for_nothing_but_the_oldest_lane() {
     assert_eq!(lanes, [0, 1, 2, 0, 0]);
     assert!(order.places.iter().all(|place| place.after.is_empty()));
 }
+
+#[test]
+fn bytes_that_are_written_in_parts_wait_for_their_readers_each_time() {
+    let mut memory = vec![];
+    let mut needs = |bytes: Range<usize>, written: bool, step: usize| {
+        let mut needed = vec![];
+        touch(&mut memory, Space::Arena, bytes, written, step, &mut needed);
+        needed.sort_unstable();
+        needed.dedup();
+        needed
+    };
+    assert_eq!(needs(0..100, true, 0), []);
+    assert_eq!(needs(0..100, false, 1), [0]);
+    assert_eq!(needs(20..30, false, 2), [0]);
+    assert_eq!(needs(0..50, true, 3), [0, 1, 2]);
+    // The other half has the same readers: that one of them read a part is not remembered.
+    assert_eq!(needs(50..100, true, 4), [0, 1, 2]);
+    assert_eq!(needs(40..60, false, 5), [0, 3, 4]);
+}
