@@ -207,6 +207,22 @@ def convolution_depthwise_halved(x, w, b):
     return F.relu(F.conv2d(x, w, b, stride=2, padding=w.shape[-1] // 2, groups=x.shape[1]))
 
 
+def convolution_groups(x, w, b):
+    return F.relu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=32))
+
+
+def convolution_line(x, w, b):
+    return F.relu(F.conv1d(x, w, b, padding=w.shape[-1] // 2))
+
+
+def convolution_line_halved(x, w, b):
+    return F.relu(F.conv1d(x, w, b, stride=2, padding=w.shape[-1] // 2))
+
+
+def convolution_volume(x, w, b):
+    return F.relu(F.conv3d(x, w, b, padding=w.shape[-1] // 2))
+
+
 def group_gemm(*ab):
     g = len(ab) // 2
     return [ab[i] @ ab[g + i].t() for i in range(g)]

@@ -255,8 +255,9 @@ impl Workload {
                     let window: u64 = weight[1..].iter().cloned().map(number).product();
                     2 * number(self.graph.ty(node.out()).numel()) * window
                 }
-                Op::ConvPanels { kernel, .. } => {
-                    let depth = number(self.graph.ty(node.inputs[0]).shape[3].clone());
+                Op::ConvPanels { kernel, groups, .. } => {
+                    let channels = number(self.graph.ty(node.inputs[0]).shape[3].clone());
+                    let depth = channels / (*groups as u64).max(1);
                     let reach: u64 = kernel.iter().map(|&n| n as u64).product();
                     2 * number(self.graph.ty(node.out()).numel()) * depth * reach
                 }

@@ -57,7 +57,13 @@ impl Frozen {
 
 impl Compiler {
     /// Whether a graph's convolutions of one type, each with the sizes of images and weight, are computed by kernels that read panels: all have one, and where weights are not frozen, or a matrix unit reads them, panels are worth making at every call.
+    ///
+    /// Those in groups, or with a dilation along columns, were not measured in whole models against a host's library: there they are the host's.
     pub fn packs_convolutions(&self, all: &[Windows], dtype: DType, frozen: bool) -> Result<bool> {
+        let is_plain = |how: &Convolution| how.groups == 1 && how.dilation.last() == Some(&1);
+        if !all.iter().all(|(_, _, how)| is_plain(how)) {
+            return Ok(false);
+        }
         let mut b = Builder::new("convolutions");
         let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::constant).collect();
         let mut inputs = Vec::with_capacity(all.len());

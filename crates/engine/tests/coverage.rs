@@ -124,6 +124,7 @@ fn cases() -> Vec<Case> {
             stride: vec![2, 1],
             padding: vec![0, 0],
             dilation: vec![1, 1],
+            groups: 1,
             n: 37,
             winograd: false,
         };

@@ -5,7 +5,7 @@
 //!                            or G w Gᵀ of it, [4, 4, c, n] ───┘
 //! ```
 //!
-//! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call.
+//! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call. In several groups it is always the weight.
 //!
 //! With `winograd` the sixteen positions are the points of F(2x2, 3x3), four along each dim: four results of a kernel of 3 x 3 from sixteen products instead of thirty-six.
 //!
@@ -24,7 +24,7 @@ use oxyfuel_base::{DType, Expr, Result, ensure};
 /// The numbers of [`Op::ConvPanels`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvPanels {
-    /// In one group.
+    /// In one group, or with a weight as it is.
     pub how: Convolution,
     pub kernel: [i64; 2],
     /// Output channels.
@@ -43,6 +43,7 @@ impl ConvPanels {
             stride,
             padding,
             dilation,
+            groups,
             n,
             winograd,
         } = op
@@ -56,7 +57,7 @@ impl ConvPanels {
                 stride: numbers(stride),
                 padding: numbers(padding),
                 dilation: numbers(dilation),
-                groups: 1,
+                groups: number(groups),
             },
             kernel: numbers(kernel).try_into().ok()?,
             n: number(n),
@@ -72,6 +73,7 @@ impl ConvPanels {
             stride: numbers(&self.how.stride),
             padding: numbers(&self.how.padding),
             dilation: numbers(&self.how.dilation),
+            groups: number(&self.how.groups),
             n: number(&self.n),
             winograd: self.winograd,
         }
@@ -88,7 +90,10 @@ impl ConvPanels {
 
     /// Whether F(2x2, 3x3) computes it.
     pub fn can_be_winograd(&self) -> bool {
-        self.kernel == [3, 3] && self.how.stride == [1, 1] && self.how.dilation == [1, 1]
+        self.kernel == [3, 3]
+            && self.how.stride == [1, 1]
+            && self.how.dilation == [1, 1]
+            && self.how.groups == 1
     }
 
     /// The type of the result.
@@ -103,7 +108,13 @@ impl ConvPanels {
         ensure!(
             !self.winograd || self.can_be_winograd(),
             InvalidArgument,
-            "conv_panels: winograd is for kernels of 3 x 3 that move by one"
+            "conv_panels: winograd is for kernels of 3 x 3 that move by one, in one group"
+        );
+        let groups = self.how.groups;
+        ensure!(
+            groups == 1 || (groups > 1 && panels.rank() == 4),
+            InvalidArgument,
+            "conv_panels: {groups} groups with panels, which are of one group"
         );
         let largest = self.n.max(self.positions());
         ensure!(
@@ -114,9 +125,13 @@ impl ConvPanels {
             self.n
         );
         let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.shape[d].clone());
+        let of_group = match groups {
+            1 => c.clone(),
+            _ => panels.shape[1].clone(),
+        };
         let weight = [
             Expr::constant(self.n),
-            c.clone(),
+            of_group,
             self.kernel[0].into(),
             self.kernel[1].into(),
         ];
@@ -218,6 +233,11 @@ impl Builder {
         panels: ValueId,
         how: &ConvPanels,
     ) -> Result<ValueId> {
+        if how.how.groups > 1 {
+            let images = self.permute(x, &[0, 3, 1, 2])?;
+            let out = self.composed_convolution(images, panels, &how.how)?;
+            return self.permute(out, &[0, 2, 3, 1]);
+        }
         if self.ty(panels).rank() == 4 {
             return self.composed_with_weight(x, panels, how);
         }

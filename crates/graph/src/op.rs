@@ -499,8 +499,8 @@ ops! {
     Convolution "convolution" { stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize } Convolution ["x", "weight"] -> ["out"] Float Rule Pure
         "Sums over windows of x [n, c, size..] weighted by weight [o, c/groups, kernel..], rounded once: kernel position k at output position p reads p stride + k dilation - padding, zero outside of x. \
          Output channels in `groups` groups read a group of input channels each. One to three numbers for stride, padding and dilation: one a dimension.";
-    ConvPanels "conv_panels" { kernel: Vec<usize>, stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, n: usize, winograd: bool } Convolution ["x", "panels"] -> ["out"] Float Rule Pure
-        "The convolution of images with channels last, x [b, h, w, c] to [b, oh, ow, n], in one group, rounded once; its weight [kernel.., c, n] cut into panels [n/w rounded up, kernel positions * c, w] of w columns each, or given as it is, [n, c, kernel..]. \
+    ConvPanels "conv_panels" { kernel: Vec<usize>, stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize, n: usize, winograd: bool } Convolution ["x", "panels"] -> ["out"] Float Rule Pure
+        "The convolution of images with channels last, x [b, h, w, c] to [b, oh, ow, n], rounded once; its weight [kernel.., c, n] cut into panels [n/w rounded up, kernel positions * c, w] of w columns each, or given as it is, [n, c / groups, kernel..], as it always is where there are several groups. \
          With `winograd` (3 x 3, stride and dilation 1) the positions are the 16 points of F(2x2, 3x3): the weight is G weight G^T, and each tile of 2 x 2 results A^T (weight * B^T pixels B, summed over channels) A.";
     Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure
         "Position (i64) of the first largest element along a dimension; of the first NaN if there is one. Nothing to reduce is an error.";

@@ -54,10 +54,16 @@ pub(crate) fn pack(
                 let width = product(graph, node);
                 width.map(|width| pack.product(a, b, Some(bias), width))
             }
-            (Op::Convolution { .. }, _) if images => image(node).map(|(width, winograd)| {
-                let panels = pack.panels(node.inputs[1], width, winograd)?;
-                pack.convolution(node, panels, winograd)
-            }),
+            (Op::Convolution { groups, .. }, _) if images => {
+                image(node).map(|(width, winograd)| {
+                    // In groups a kernel reads the weight as it is.
+                    let weight = match groups {
+                        1 => pack.panels(node.inputs[1], width, winograd)?,
+                        _ => pack.rebuild.get(node.inputs[1])?,
+                    };
+                    pack.convolution(node, weight, winograd)
+                })
+            }
             _ => None,
         };
         pack.put(id, node, out)?;

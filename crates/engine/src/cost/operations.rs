@@ -178,10 +178,11 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
             return graph.values[node.out()].ty.numel() * window(graph, node) * 2;
         }
         // What is computed, not the fewer products that compute it.
-        Op::ConvPanels { kernel, .. } => {
+        Op::ConvPanels { kernel, groups, .. } => {
             let reach = kernel.iter().fold(2_usize, |all, &n| all.saturating_mul(n));
-            let reach = i64::try_from(reach).unwrap_or(i64::MAX);
-            let depth = graph.values[node.inputs[0]].ty.shape[3].clone() * reach;
+            let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+            let channels = graph.values[node.inputs[0]].ty.shape[3].clone();
+            let depth = channels.floordiv(number(*groups).max(1)) * number(reach);
             return graph.values[node.out()].ty.numel() * depth;
         }
         Op::Mm | Op::Bmm | Op::IntMm | Op::MmPanels { .. } => node.inputs[0],

@@ -54,7 +54,7 @@ pub(super) fn convolution(
     Tensor::floats(x.dtype, shape, out.into_iter())
 }
 
-/// Images with channels last, and a weight [positions * c, n]; `shape` is that of the result.
+/// Images with channels last, and a weight [positions * c / groups, n]; `shape` is that of the result.
 pub(super) fn conv_panels(
     x: &Tensor,
     weight: &Tensor,
@@ -71,6 +71,7 @@ pub(super) fn conv_panels(
         return winograd(x, weight, how, shape);
     }
     let [high, wide] = [numbers(&how.kernel, 0), numbers(&how.kernel, 1)];
+    let c = c / numbers(&[how.how.groups], 0).max(1);
     let kernel = |o: usize, channel: usize, y: usize, x: usize| {
         weight.float_at(((y * wide + x) * c + channel) * n + o)
     };

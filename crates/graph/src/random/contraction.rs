@@ -211,6 +211,10 @@ fn window(
     // As many channels that a kernel has several blocks of them.
     let channels = if limits.large { 20 } else { 2 };
     let [c, o] = [0; 2].map(|_| groups * (1 + choices.below(channels) as i64));
+    let (groups, o) = match choices.below(6) {
+        5 => (c, c),
+        _ => (groups, o),
+    };
     let is_transposed = choices.below(5) == 4;
     let mut how = Convolution {
         stride: vec![],
@@ -218,8 +222,8 @@ fn window(
         dilation: vec![],
         groups,
     };
-    let is_packed = dims == 2 && groups == 1 && !is_transposed && choices.flip();
-    let winograd = is_packed && choices.flip();
+    let is_packed = dims == 2 && !is_transposed && choices.flip();
+    let winograd = is_packed && groups == 1 && choices.flip();
     let mut x = vec![size(choices, 2, symbols), Expr::from(c)];
     let mut weight = match is_transposed {
         true => vec![Expr::from(c), Expr::from(o / groups)],
@@ -268,7 +272,7 @@ fn panels(
     let number = |d: usize| weight[d].as_const().unwrap_or(1);
     let (n, c, kernel) = (number(0), number(1), [number(2), number(3)]);
     let width = choices.pick(&[8, 16, 32, 3]);
-    let is_whole = choices.flip();
+    let is_whole = choices.flip() || how.groups > 1;
     let shape = match winograd || is_whole {
         true => weight.to_vec(),
         false => [(n + width - 1) / width, kernel[0] * kernel[1] * c, width]

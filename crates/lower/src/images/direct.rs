@@ -121,24 +121,38 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
 /// A run of a panel's rows, and of the lines that it is multiplied with: along one line of the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Run {
+    /// Line of the kernel, and elements of the copied line before the run.
     kernel: i64,
     first: i64,
+    /// Rows of the panel before it.
+    row: i64,
     length: i64,
+}
+
+/// Runs of a line of the kernel: columns and channels in one, or, where channels of other groups or columns that are skipped lie between them, column by column.
+fn runs(images: &Images, kernel: i64) -> Vec<Run> {
+    let (cols, span) = (&images.cols, images.span());
+    let apart = images.groups > 1 || cols.dilation > 1;
+    let (columns, length) = match apart {
+        true => (cols.kernel, span),
+        false => (1, cols.kernel * span),
+    };
+    let along = |column: i64| {
+        summed(length).map(move |(first, length)| Run {
+            kernel,
+            first: column * cols.dilation * images.channels + first,
+            row: (kernel * columns + column) * (cols.kernel / columns * span) + first,
+            length,
+        })
+    };
+    (0..columns).flat_map(along).collect()
 }
 
 /// What is summed from zero, piece by piece: runs of [`SUMMED`] rows together at most.
 fn pieces(images: &Images) -> Vec<Vec<Run>> {
-    let along = images.cols.kernel * images.channels;
-    let of_line = |kernel: i64| {
-        summed(along).map(move |(first, length)| Run {
-            kernel,
-            first,
-            length,
-        })
-    };
     let mut pieces: Vec<Vec<Run>> = Vec::new();
     let mut terms = SUMMED;
-    for run in (0..images.lines.kernel).flat_map(of_line) {
+    for run in (0..images.lines.kernel).flat_map(|line| runs(images, line)) {
         match pieces.last_mut() {
             Some(piece) if terms + run.length <= SUMMED => piece.push(run),
             _ => {
@@ -168,8 +182,9 @@ pub fn direct(
     target: &TargetDesc,
 ) -> Result<Program> {
     let mut nest = nest.clone();
-    let lines = nest.rank() - 3;
-    let merged = nest.merged(lines);
+    // Of lines or columns that are one, the others are all there is.
+    let single = images.lines.out == 1 || images.cols.out == 1;
+    let merged = single || nest.merged(nest.rank() - 3);
     let blocking = choose(images, merged, target);
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -270,19 +285,23 @@ impl Work<'_> {
     ) -> Tile {
         let (images, blocking) = (self.images, self.blocking);
         let (rows, cols) = (blocking.rows * blocking.together, images.width);
-        let along = images.cols.kernel * images.channels;
         let pixel = images.cols.stride * images.channels;
         let line = images.lines.stride * copied.pitch();
         let weight = self.panels.home(panel);
+        let window = match images.first_channel(panel) {
+            Some(channel) => window + channel,
+            None => window.clone(),
+        };
         let mut sum = zeros(k, images.dtype, rows, cols);
         for &Run {
             kernel,
             first,
+            row,
             length,
         } in piece
         {
             let from = kernel * images.lines.dilation * copied.pitch() + first;
-            let a = lines.at(window + from);
+            let a = lines.at(&window + from);
             let a = match blocking.together {
                 1 => a
                     .shape([rows, length])
@@ -293,10 +312,7 @@ impl Work<'_> {
                     .strides([line, pixel, 1])
                     .operand([MmaDim::Side, MmaDim::Side, MmaDim::K]),
             };
-            let b = self
-                .panels
-                .mem
-                .at(&weight + (kernel * along + first) * cols);
+            let b = self.panels.mem.at(&weight + row * cols);
             let b = b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]);
             sum = k.mma(a, b, &sum, false);
         }

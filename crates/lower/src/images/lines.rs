@@ -142,6 +142,18 @@ impl Lines {
         [image, first]: [&Tile; 2],
     ) {
         let start = image * images.image_step + images.base;
+        self.copy_from(k, images, (from, &start), (to, home), first);
+    }
+
+    /// The same of an image that begins there, perhaps with one of its channels.
+    pub fn copy_from(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        (from, start): (&Mem, &Tile),
+        (to, home): (&Mem, &Tile),
+        first: &Tile,
+    ) {
         let joined = images.joined.as_ref();
         let joined = joined.map(|joined| (joined, joined.place(k, images)));
         k.for_range(0, self.count, 1, [], |k, line, []| {
@@ -151,7 +163,7 @@ impl Lines {
                 .compare(CompareOp::Ge, 0i64)
                 .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
             k.when(&within, |k| {
-                let first = &start + &at * images.lines.step;
+                let first = start + &at * images.lines.step;
                 let source = from.at(&first);
                 if let Some((joined, place)) = &joined {
                     joined.copy(k, images, (from, &first), place, (to, &home));
@@ -161,7 +173,7 @@ impl Lines {
                     k.store(to.at(&home).shape(run), &tile);
                 } else if self.is_turned(images) {
                     let column = |k: &KernelBuilder, first: &Tile| {
-                        let from = from.at(&start + &at * images.lines.step + first);
+                        let from = from.at(start + &at * images.lines.step + first);
                         let to = to.at(&home + first * self.padded);
                         self.copy_columns(k, images, from, to, SQUARE);
                     };

@@ -17,11 +17,13 @@
 //! | `shape.rs` | what is computed, in numbers, and where it lies |
 //! | `lines.rs` | the copy of the lines |
 //! | `pack.rs` | the panels, of a weight that may change |
+//! | `depthwise.rs` | every channel has a kernel of its own |
 //! | `direct.rs` | every window is summed |
 //! | `joined.rs` | few channels on a matrix unit: columns of the kernel count as channels |
 //! | `matrix.rs` | every window is summed by a matrix unit |
 //! | `winograd.rs` | tiles of 2 x 2 results at their points |
 
+mod depthwise;
 mod direct;
 mod joined;
 mod lines;
@@ -63,23 +65,39 @@ fn sizes(graph: &Graph, value: ValueId) -> Option<Vec<i64>> {
 }
 
 /// Whether there is a kernel for images of these sizes, `[b, h, w, c]`, and results, `[b, h, w, n]`.
-fn suits(dtype: DType, x: &[i64], out: &[i64], kernel: [i64; 2], target: &TargetDesc) -> bool {
+fn suits(
+    dtype: DType,
+    x: &[i64],
+    out: &[i64],
+    kernel: [i64; 2],
+    how: &Convolution,
+    target: &TargetDesc,
+) -> bool {
     let ([_, _, _, c], [_, high, wide, n]) = (x, out) else {
         return false;
     };
     let lanes = i64::from(target.lanes(dtype.size() as u32));
-    if !x.contains(&0) && shape::unit(dtype, target).is_some() {
-        return kernel[0] <= MOST_PIECES && *n >= 2 && *high >= 2 && *wide >= 2;
+    let there = !x.contains(&0) && !out.contains(&0);
+    if there && how.groups == 1 && shape::unit(dtype, target).is_some() {
+        let single = how.dilation[1] == 1;
+        return single && kernel[0] <= MOST_PIECES && *n >= 2 && *high >= 2 && *wide >= 2;
     }
-    matches!(dtype, DType::F32 | DType::F64)
-        && !target.is_simt()
-        && target.vector_bytes > 0
-        && !x.contains(&0)
-        && *high >= 2
-        && *wide >= 2
-        && *n >= lanes
-        && kernel[0] * ceil_div(kernel[1] * c, crate::blocked::SUMMED).max(1) <= MOST_PIECES
-        && kernel[1] <= MOST_PIECES
+    let positions = kernel[0].saturating_mul(kernel[1]);
+    let pieces = |length: i64| ceil_div(length, crate::blocked::SUMMED).max(1);
+    let fits = match how.groups {
+        1 if how.dilation[1] == 1 => kernel[0] * pieces(kernel[1] * c) <= MOST_PIECES,
+        1 => positions * pieces(*c) <= MOST_PIECES,
+        groups if groups == *c => c == n && positions <= depthwise::MOST_POSITIONS,
+        groups => {
+            let width = shape::width_in_groups(*n, groups, dtype, target);
+            let span = width.map(|width| (width * groups / n).max(1) * (c / groups));
+            span.is_some_and(|span| positions * pieces(span) <= MOST_PIECES)
+        }
+    };
+    let floats = matches!(dtype, DType::F32 | DType::F64);
+    let vectors = !target.is_simt() && target.vector_bytes > 0;
+    let several = *high >= 2 || *wide >= 2;
+    floats && vectors && there && several && *n >= lanes && kernel[1] <= MOST_PIECES && fits
 }
 
 /// The panels for the weight of a convolution: their columns, and whether they are of points.
@@ -92,15 +110,25 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
     let [x, weight] = [node.inputs[0], node.inputs[1]].map(|value| sizes(graph, value));
     let (x, weight, out) = (x?, weight?, sizes(graph, node.out())?);
     let dtype = graph.ty(node.out()).dtype;
-    if x.len() != 4 || how.groups != 1 || how.dilation[1] != 1 {
+    if x.len() != 4 {
         return None;
     }
     let last = |shape: &[i64]| [shape[0], shape[2], shape[3], shape[1]];
     let kernel = [weight[2], weight[3]];
-    if !suits(dtype, &last(&x), &last(&out), kernel, target) {
+    if !suits(dtype, &last(&x), &last(&out), kernel, &how, target) {
         return None;
     }
     let (n, channels) = (weight[0], weight[1]);
+    match how.groups {
+        1 => {}
+        groups if groups == x[1] => {
+            return Some((i64::from(target.lanes(dtype.size() as u32)), false));
+        }
+        groups => {
+            let width = shape::width_in_groups(n, groups, dtype, target);
+            return width.map(|width| (width, false));
+        }
+    }
     let numbers = ConvPanels {
         how,
         kernel,
@@ -116,10 +144,12 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
     Some((shape::width(n, dtype, target), winograd))
 }
 
-/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points.
+/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points; or some in groups and some not, which keep
+/// channels last between them. Groups alone are as fast with channels first, but for kernels of single channels that skip columns.
 pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
     let (mut all, mut faster, mut packed) = (0_i64, 0_i64, 0_i64);
+    let (mut grouped, mut plain, mut skipping) = (false, false, true);
     let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
     for node in graph.nodes.values().filter(is_convolution) {
         let (Some((_, winograd)), Some(weight), Some(out)) = (
@@ -135,18 +165,27 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
             false => product(&weight[2..]),
         };
         all = all.saturating_add(work);
+        let how = Convolution::of(&node.op).unwrap_or_default();
+        grouped |= how.groups > 1;
+        plain |= how.groups == 1;
+        skipping &= how.groups == weight[0] && how.stride.last().is_some_and(|&by| by > 1);
         if winograd || shape::unit(graph.ty(node.out()).dtype, target).is_some() {
             faster = faster.saturating_add(work);
         }
         packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
     }
-    faster >= all / AT_POINTS && faster > 0 && all / packed.max(1) >= WORTH_PACKING
+    let gains = faster >= all / AT_POINTS && faster > 0;
+    (gains || (grouped && (plain || skipping))) && all / packed.max(1) >= WORTH_PACKING
 }
 
 /// Bytes of the panels that are made at once of a convolution's weight at every call.
 pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
     let (width, winograd) = panels(graph, node, target)?;
     let (x, weight) = (sizes(graph, node.inputs[0])?, sizes(graph, node.inputs[1])?);
+    let groups = Convolution::of(&node.op)?.groups;
+    if groups > 1 && groups == x[1] {
+        return Some(0);
+    }
     let how = ConvPanels {
         how: Convolution::of(&node.op)?,
         kernel: [weight[2], weight[3]],
@@ -154,7 +193,10 @@ pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64>
         winograd,
     };
     let dtype = graph.ty(node.out()).dtype;
-    let padded = shape::padded(weight[1], shape::unit(dtype, target));
+    let padded = match groups {
+        1 => shape::padded(weight[1], shape::unit(dtype, target)),
+        _ => (width * groups / how.n).max(1) * weight[1],
+    };
     let bytes = shape::panel_bytes(&how, padded, width, dtype);
     let part = shape::part(ceil_div(how.n, width), bytes, x[0]);
     Some(bytes.saturating_mul(part))
@@ -185,7 +227,7 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
         Some(_) => whole && !how.winograd,
         None => whole || of_panels[2] == shape::width(how.n, dtype, target),
     };
-    how.how.dilation[1] == 1 && suits(dtype, &of_x, &out, how.kernel, target) && readable()
+    suits(dtype, &of_x, &out, how.kernel, &how.how, target) && (how.how.groups > 1 || readable())
 }
 
 /// Builds the program. `nest` is the work on the result, over its dims.
@@ -195,7 +237,9 @@ pub fn images(
     images: &Images,
     target: &TargetDesc,
 ) -> Result<Program> {
-    if images.unit.is_some() {
+    if images.is_depthwise() {
+        depthwise::depthwise(nest, params_of, images, target)
+    } else if images.unit.is_some() {
         matrix::matrix(nest, params_of, images, target)
     } else if images.winograd {
         winograd::winograd(nest, params_of, images, target)

@@ -5,6 +5,8 @@
 //!                            ─▶  panels   [n / w][position][c][w]     memory; or the sixteen points of each kernel
 //! ```
 //!
+//! In groups a panel has rows for the channels of its groups only, and zeros in the columns of others.
+//!
 //! A matrix unit reads pairs of channels side by side, [c / 2][w][2], of as many as fill its steps: of what was turned, every second row is written to every second place.
 //!
 //! A run of a weight's memory has the positions of one channel after those of another, for one output channel; a row of a panel has output channels side by side. So squares are turned, as many whole channels as fill them,
@@ -57,6 +59,17 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
             length,
         };
     };
+    if images.groups > 1 {
+        let panels = Panels {
+            mem: workspace(k, images, length),
+            base: 0,
+            part: (images.rounds() > 1).then_some(images.part),
+            length,
+        };
+        k.rounds(u32::try_from(images.rounds()).unwrap_or(u32::MAX));
+        groups(k, spread, images, (weight, steps), &panels);
+        return panels;
+    }
     let few = divisors(images.channels).take_while(|&part| part <= TOGETHER);
     let pack = Pack {
         images,
@@ -68,14 +81,7 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         },
         side: images.unit.map_or(1, |unit| unit.pack),
     };
-    let mem = k
-        .buffer(
-            "panels",
-            images.dtype,
-            BufferMode::Workspace,
-            Expr::constant(images.part * length),
-        )
-        .aligned(64);
+    let mem = workspace(k, images, length);
     for rows in [pack.block, pack.block / pack.side] {
         lay_out(k, spread, &[rows, images.width]);
     }
@@ -94,6 +100,47 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
     let grid = [images.padded / pack.block, images.panels()];
     k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
     panels
+}
+
+fn workspace(k: &KernelBuilder, images: &Images, length: i64) -> Mem {
+    let all = Expr::constant(images.part * length);
+    k.buffer("panels", images.dtype, BufferMode::Workspace, all)
+        .aligned(64)
+}
+
+/// Panels in groups: `[position][channels of the panel's groups][w]`, with zeros where a column is of another group.
+fn groups(
+    k: &KernelBuilder,
+    spread: &Spread,
+    images: &Images,
+    (weight, [across, channel, down, along]): (&Mem, [i64; 4]),
+    panels: &Panels,
+) {
+    let (inputs, several) = (images.channels / images.groups, images.in_panel());
+    let outputs = (images.n / images.groups).min(images.width);
+    let (wide, width) = (images.cols.kernel, images.width);
+    let block = [inputs, outputs];
+    lay_out(k, spread, &block);
+    let row = [images.span() * width];
+    k.layout_shape(row, spread.layout(&row, &row));
+    let grid = [images.lines.kernel * wide, images.panels()];
+    k.phase(grid.map(Expr::constant), |k| {
+        let (position, panel) = (k.program_id(0), k.program_id(1));
+        let [line, column] = [BinaryOp::Div, BinaryOp::Rem].map(|op| position.binary(op, wide));
+        let first = &panel * (width * across) + line * down + column * along + images.weight_base;
+        let home = panels.home(&panel) + &position * row[0];
+        if several > 1 {
+            let zero = k.full(images.dtype, row, 0.0);
+            k.store(panels.mem.at(&home).shape(row), &zero);
+        }
+        k.for_range(0, several, 1, [], |k, group, []| {
+            let from = weight.at(&first + &group * (outputs * across));
+            let tile = k.load(from.shape(block).strides([channel, across]));
+            let to = panels.mem.at(&home + &group * (inputs * width + outputs));
+            k.store(to.shape(block).strides([width, 1]), &tile);
+            []
+        });
+    });
 }
 
 struct Pack<'a> {

@@ -3,6 +3,8 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::conv_panels::ConvPanels;
 use oxyfuel_graph::{Graph, Node, ValueId};
+use oxyfuel_kernel::builder::Tile;
+use oxyfuel_kernel::ir::BinaryOp;
 use oxyfuel_plan::{OperandHome, TargetDesc};
 use oxyfuel_schedule::Placements;
 
@@ -78,6 +80,18 @@ pub fn width(n: i64, dtype: DType, target: &TargetDesc) -> i64 {
     }
 }
 
+/// Columns of panels in groups: those of one group, or of several whole ones in a vector. `None` where groups and vectors do not fit.
+pub fn width_in_groups(n: i64, groups: i64, dtype: DType, target: &TargetDesc) -> Option<i64> {
+    let lanes = i64::from(target.lanes(dtype.size() as u32));
+    let own = n / groups;
+    let several = lanes % own == 0 && n % lanes == 0;
+    match own % lanes {
+        0 if own % (2 * lanes) == 0 => Some(2 * lanes),
+        0 => Some(lanes),
+        _ => several.then_some(lanes),
+    }
+}
+
 /// Rows of a panel, or elements of a pixel, for so many channels.
 pub fn padded(channels: i64, unit: Option<Unit>) -> i64 {
     match unit {
@@ -90,6 +104,7 @@ pub fn padded(channels: i64, unit: Option<Unit>) -> i64 {
 pub struct Images {
     pub images: i64,
     pub channels: i64,
+    pub groups: i64,
     /// With those that fill the last step of the unit.
     pub padded: i64,
     pub unit: Option<Unit>,
@@ -156,11 +171,16 @@ impl Images {
         let (weight, weight_base, steps) = place(node.inputs[1])?;
         let dtype = graph.ty(node.inputs[0]).dtype;
         let whole: Option<[i64; 4]> = steps.try_into().ok();
+        let groups = how.how.groups;
+        let depthwise = groups > 1 && groups == of_x[3];
         let width = match whole {
+            Some(_) if depthwise => i64::from(target.lanes(dtype.size() as u32)),
+            Some(_) if groups > 1 => width_in_groups(how.n, groups, dtype, target)
+                .ok_or_else(|| err!(Internal, "groups that fill no vectors"))?,
             Some(_) => width(how.n, dtype, target),
             None => shape(node.inputs[1])?[2],
         };
-        let unit = unit(dtype, target);
+        let unit = unit(dtype, target).filter(|_| groups == 1);
         let padded = padded(of_x[3], unit);
         let axis = |d: usize| {
             let axis = Axis {
@@ -181,6 +201,7 @@ impl Images {
         let images = Joined::of(Self {
             images: of_x[0],
             channels: of_x[3],
+            groups,
             padded,
             unit,
             n: how.n,
@@ -201,8 +222,8 @@ impl Images {
         });
         let bytes = images.bytes(images.deep() * width);
         let part = match whole {
-            Some(_) => part(images.part, bytes, images.images),
-            None => images.part,
+            Some(_) if !depthwise => part(images.part, bytes, images.images),
+            Some(_) | None => images.part,
         };
         Ok(Self { part, ..images })
     }
@@ -213,7 +234,8 @@ impl Images {
             Some(unit) if unit.matrix => 128,
             _ => 16,
         };
-        (self.channels * self.lines.kernel * self.cols.kernel / together).max(1)
+        let channels = self.channels / self.groups.max(1);
+        (channels * self.lines.kernel * self.cols.kernel / together).max(1)
     }
 
     pub fn panels(&self) -> i64 {
@@ -247,7 +269,34 @@ impl Images {
             true => super::winograd::POINTS * super::winograd::POINTS,
             false => self.lines.kernel * self.cols.kernel,
         };
-        self.padded * positions
+        self.span() * positions
+    }
+
+    pub fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.channels
+    }
+
+    /// Groups that a panel has columns of.
+    pub fn in_panel(&self) -> i64 {
+        (self.width * self.groups / self.n).max(1)
+    }
+
+    /// Channels that a panel is multiplied with: those of its groups.
+    pub fn span(&self) -> i64 {
+        match self.groups {
+            1 => self.padded,
+            groups => self.in_panel() * (self.channels / groups),
+        }
+    }
+
+    /// The first of those channels.
+    pub fn first_channel(&self, panel: &Tile) -> Option<Tile> {
+        let panels_of_group = (self.n / self.groups / self.width).max(1);
+        match (self.groups, panels_of_group) {
+            (1, _) => None,
+            (_, 1) => Some(panel * self.span()),
+            (_, several) => Some(panel.binary(BinaryOp::Div, several) * self.span()),
+        }
     }
 
     /// Bytes of so many elements.

@@ -5,7 +5,7 @@
 //! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Index, Inst, Op, Val};
+use oxyfuel_kernel::ir::{Index, Inst, Op, Space, Val};
 
 use super::nest::{Ctx, Window};
 use super::run::{Axis, Nest, Sink, effect_key};
@@ -33,7 +33,7 @@ impl<'p> Select<'p, '_> {
     pub fn ask_ahead(&mut self, c: &mut Ctx<'_, 'p>, v: Val, w: &Window, copy: u32) -> Result<()> {
         let whole = c.vector_level.is_some() && c.tail.is_none() && !c.test_bounds;
         let first = w.copy(c, copy).0 * w.size;
-        if !whole || first % LINE != 0 {
+        if !whole || first % LINE != 0 || !self.reads_buffer(v) {
             return Ok(());
         }
         let staged = c.nest.vector.is_some_and(|a| c.nest.staged.contains(&a));
@@ -87,6 +87,17 @@ impl<'p> Select<'p, '_> {
             return self.ask(c, w, copy, apart, X::PrefetchT1);
         }
         Ok(())
+    }
+
+    /// Whether a value is read from memory that others know, which may be far away; panels of an instance are in its caches.
+    fn reads_buffer(&self, v: Val) -> bool {
+        match self.defs.get(&v) {
+            Some(Def::Lazy(Inst {
+                op: Op::Load { access, .. },
+                ..
+            })) => !matches!(self.p.mem(access.mem), Ok(mem) if mem.space == Space::Panel),
+            Some(_) | None => true,
+        }
     }
 
     /// Remembers what a nest read, for the nests after it.

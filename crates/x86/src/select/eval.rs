@@ -214,6 +214,12 @@ impl<'p> Select<'p, '_> {
                 self.e.select(dtype, m, a, b, lanes)
             }
             Op::Fma { a, b, c: addend } => {
+                // Of a long sum what came before is first, so that the factors of all of it do not wait in registers.
+                if let Some(Def::Lazy(before)) = self.defs.get(addend)
+                    && let Op::Fma { .. } = before.op
+                {
+                    self.eval(c, *addend, copy)?;
+                }
                 let (x, y, z) = (
                     self.eval(c, *a, copy)?,
                     self.eval(c, *b, copy)?,

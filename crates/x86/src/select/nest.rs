@@ -17,6 +17,9 @@ use crate::mir::{A, Chunk, Cond, Item, Mem, Op as X, Reg, Width};
 /// Most vectors that one step of a vector loop takes.
 pub const MAX_UNROLL: i64 = 8;
 
+/// Values of one vector that loops may leave in the registers of the widest machine.
+const MOST_HELD: usize = 24;
+
 /// How far a loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
@@ -271,6 +274,14 @@ impl<'p> Select<'p, '_> {
             .copied()
             .filter(|a| Some(*a) != c.nest.vector && Some(*a) != c.square.map(|s| s.rows))
             .collect();
+        if let (0, Some(&inner)) = (n, sequential.last())
+            && let Some(axis) = c.nest.vector
+            && self.is_one_vector(c, axis, inner)
+            && self.parallel_bound(c, axis)? == Bound::Static(c.axes.extent[axis])
+        {
+            let all = Stretch::of(Bound::Static(c.axes.extent[axis]));
+            return self.vector_loop(c, axis, all, 1, |s, c, _| s.sequential(c, &sequential));
+        }
         if let Some(&axis) = sequential.get(n) {
             let bound = self.parallel_bound(c, axis)?;
             return self.counted(c, axis, bound, 1, |s, c| s.parallel(c, n + 1));
@@ -295,6 +306,28 @@ impl<'p> Select<'p, '_> {
             }
             Some(_) | None => self.stages(c, 1),
         }
+    }
+
+    /// Loops inside of the one vector that they are about.
+    fn sequential(&mut self, c: &mut Ctx<'_, 'p>, axes: &[Axis]) -> Result<()> {
+        let Some((&axis, rest)) = axes.split_first() else {
+            return self.stages(c, 1);
+        };
+        let bound = self.parallel_bound(c, axis)?;
+        self.counted(c, axis, bound, 1, |s, c| s.sequential(c, rest))
+    }
+
+    /// Whether the vector axis has one vector, and some of what is read along it is the same all along the innermost of the other loops: a few registers hold that then, and those loops go inside.
+    fn is_one_vector(&self, c: &Ctx<'_, 'p>, vector: Axis, inner: Axis) -> bool {
+        let whole = c.axes.extent[vector] == i64::from(c.nest.lanes);
+        let plain = c.nest.staged.is_empty() && c.nest.stages == 1 && c.square.is_none();
+        if !whole || !plain || !c.nest.parallel.contains(&vector) {
+            return false;
+        }
+        let stays = |v: &Val| c.nest.varies(*v, vector) && !c.nest.varies(*v, inner);
+        let is_read = |v: &Val| matches!(self.defs.get(v), Some(Def::Lazy(inst)) if matches!(inst.op, Op::Load { .. }));
+        let held = c.nest.facts.keys().filter(stays).filter(is_read).count();
+        (2..=MOST_HELD * self.e.full_lanes(4) as usize / 16).contains(&held)
     }
 
     /// All effects of a nest stop at the same bound of a parallel axis, or the loop covers it all and they test their own.

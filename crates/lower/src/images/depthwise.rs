@@ -1,0 +1,373 @@
+//! Every channel has a kernel of its own: windows are summed along the channels of a pixel, which lie side by side, with the kernel's positions in registers.
+//!
+//! ```text
+//!   for each image of an instance, whose lines are copied:                      [line][column][channel]      second-level cache
+//!     for each vector of channels, some lines at a time:
+//!       sums[line, column, lanes] = positions of the kernel, each a vector * lines[.. at the position ..]
+//! ```
+//!
+//! A position of the kernel takes one multiply-add with an operand in the first-level cache, so that reading and arithmetic take as long as each other. Kernels of more positions than there are registers are summed
+//! in pieces, with sums of some lines in the first-level cache between them.
+
+use oxyfuel_base::{DType, Expr, Result};
+use oxyfuel_kernel::Program;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
+use oxyfuel_kernel::ir::Space;
+use oxyfuel_plan::TargetDesc;
+
+use super::lines::Lines;
+use super::shape::Images;
+use super::{Block, divisors, finish, parts};
+use crate::map::{Spread, vector};
+use crate::nest::Nest;
+use crate::packed::lay_out;
+use crate::rows::left;
+use crate::size::Params;
+use crate::tile::ceil_div;
+
+/// Positions of the largest kernel: each has code of its own.
+pub const MOST_POSITIONS: i64 = 128;
+/// Sums between two pieces of a kernel, in vectors: a part of the first-level cache.
+const BETWEEN: i64 = 128;
+/// Positions of the kernel that are turned together: the lanes of the widest vectors.
+const SQUARE: i64 = 16;
+
+/// What things cost, in cycles of a worker: only their ratios matter.
+mod cost {
+    /// To copy an element of the lines, and of the weight.
+    pub const COPY: f64 = 0.15;
+    pub const WEIGHT: f64 = 1.0;
+    pub const INSTANCE: f64 = 1_000.0;
+}
+
+/// The sizes of all loops.
+#[derive(Clone, Debug)]
+struct Blocking {
+    /// Images, output lines and vectors of channels that an instance has.
+    images: i64,
+    band: i64,
+    across: i64,
+    /// Output lines that are summed together.
+    together: i64,
+    /// Positions of the kernel that are summed together.
+    piece: i64,
+    lanes: i64,
+}
+
+impl Blocking {
+    /// Channels of an instance.
+    fn channels(&self, images: &Images) -> i64 {
+        (self.across * self.lanes).min(images.channels)
+    }
+
+    /// The instance's part of the images.
+    fn part(&self, images: &Images) -> Images {
+        let channels = self.channels(images);
+        Images {
+            channels,
+            padded: channels,
+            ..images.clone()
+        }
+    }
+
+    fn lines(&self, images: &Images) -> Lines {
+        let (lines, cols) = (&images.lines, &images.cols);
+        let count = (self.band - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1;
+        let columns = (cols.out - 1) * cols.stride + (cols.kernel - 1) * cols.dilation + 1;
+        Lines::of(&self.part(images), count, columns)
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "an estimate of sizes far below 2^53"
+    )]
+    fn cost(&self, images: &Images, target: &TargetDesc) -> f64 {
+        let f = |n: i64| n as f64;
+        let positions = f(images.lines.kernel * images.cols.kernel);
+        let instances = images.images / self.images
+            * (images.lines.out / self.band)
+            * (images.panels() / self.across);
+        let turns = ceil_div(instances, i64::from(target.workers.max(1)));
+        let vectors = f(self.images * self.band * images.cols.out * self.across);
+        let one = vectors * positions / 2.0
+            + f(self.images * self.lines(images).elements()) * cost::COPY
+            + f(self.channels(images)) * positions * cost::WEIGHT
+            + cost::INSTANCE;
+        f(turns) * one
+    }
+}
+
+/// The loops that the workers are done with first.
+fn choose(images: &Images, target: &TargetDesc) -> Blocking {
+    let positions = images.lines.kernel * images.cols.kernel;
+    let most = i64::from(target.registers) * 2 / 3;
+    let pieces = ceil_div(positions, most.max(1));
+    let blocking = Blocking {
+        images: 1,
+        band: 1,
+        across: 1,
+        together: 1,
+        piece: ceil_div(positions, pieces),
+        lanes: images.width,
+    };
+    let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
+    let mut best = (f64::INFINITY, blocking.clone());
+    for (together, band) in parts(images.images, images.lines.out) {
+        for across in divisors(images.panels()) {
+            // Instances have whole vectors, or all channels.
+            if images.channels % images.width > 0 && across < images.panels() {
+                continue;
+            }
+            let shape = Blocking {
+                images: together,
+                band,
+                across,
+                ..blocking.clone()
+            };
+            let fits = images.bytes(shape.lines(images).elements()) <= room;
+            let cost = shape.cost(images, target);
+            if (fits || together * band == 1) && cost < best.0 {
+                best = (cost, shape);
+            }
+        }
+    }
+    let band = best.1.band;
+    let few = |lines: &i64| pieces == 1 || lines * images.cols.out <= BETWEEN;
+    Blocking {
+        together: divisors(band).filter(few).last().unwrap_or(1),
+        ..best.1
+    }
+}
+
+struct Work<'a> {
+    nest: &'a Nest,
+    params: &'a Params,
+    images: &'a Images,
+    /// What an instance has of them.
+    part: Images,
+    blocking: &'a Blocking,
+}
+
+pub fn depthwise(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    images: &Images,
+    target: &TargetDesc,
+) -> Result<Program> {
+    let blocking = choose(images, target);
+    let (geometry, spread) = vector(target.lanes(4));
+    let k = KernelBuilder::mapped(&nest.name, geometry);
+    let params = params_of(&k);
+    let copied = blocking.lines(images);
+    let work = Work {
+        nest,
+        params: &params,
+        images,
+        part: blocking.part(images),
+        blocking: &blocking,
+    };
+    copied.lay_out(&k, &spread, &work.part);
+    work.lay_out(&k, &spread);
+    let grid = [
+        images.panels() / blocking.across,
+        images.lines.out / blocking.band,
+        images.images / blocking.images,
+    ];
+    k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
+    k.finish()
+}
+
+impl Work<'_> {
+    fn positions(&self) -> i64 {
+        self.images.lines.kernel * self.images.cols.kernel
+    }
+
+    /// Sizes of a block of sums, of which those of one are no dims of tiles, and the elements of the copied lines from one to the next.
+    fn sums(&self, copied: &Lines) -> (Vec<i64>, Vec<i64>) {
+        let (images, blocking) = (self.images, self.blocking);
+        let dims = [
+            (blocking.together, images.lines.stride * copied.pitch()),
+            (images.cols.out, images.cols.stride * self.part.padded),
+            (blocking.lanes, 1),
+        ];
+        dims.into_iter().filter(|dim| dim.0 > 1).unzip()
+    }
+
+    fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
+        let (shape, _) = self.sums(&self.blocking.lines(self.images));
+        let mut single = vec![1; shape.len()];
+        if let (Some(last), Some(lanes)) = (single.last_mut(), shape.last()) {
+            *last = *lanes;
+        }
+        for small in [&shape, &single] {
+            k.layout_shape(small, spread.layout(small, &shape));
+        }
+        lay_out(k, spread, &[self.turned(), self.blocking.lanes]);
+    }
+
+    fn instance(&self, k: &KernelBuilder, copied: &Lines) {
+        let (images, blocking) = (self.images, self.blocking);
+        let [block, band, image] = [0, 1, 2].map(|axis| k.program_id(axis));
+        let channels = self.part.channels;
+        // What the last vector of the last pixel reads behind its channels.
+        let behind = match channels % blocking.lanes {
+            0 => 0,
+            _ => blocking.lanes,
+        };
+        let length = copied.elements() + behind;
+        let lines = k.alloc(Space::Panel, images.dtype, length, None);
+        let width = blocking.across * blocking.lanes;
+        let weights = k.alloc(Space::Panel, images.dtype, self.positions() * width, None);
+        let (shape, _) = self.sums(copied);
+        let pieces = ceil_div(self.positions(), blocking.piece);
+        let length = shape.iter().product::<i64>();
+        let sums = (pieces > 1).then(|| k.alloc(Space::Panel, images.dtype, length, None));
+        let (panel, across) = (&block * blocking.across, blocking.across);
+        k.for_range(0, across, 1, [], |k, i, []| {
+            self.copy_weights(k, &weights, &panel, &i);
+            []
+        });
+        let zero = k.constant(DType::I64, 0);
+        copied.clear_edges(k, &self.part, (&lines, &zero));
+        if behind > 0 {
+            let none = k.full(images.dtype, [1, behind], 0.0);
+            k.store(lines.at(copied.elements()).shape([1, behind]), &none);
+        }
+        let line = &band * blocking.band;
+        let first = &line * images.lines.stride - images.lines.padding;
+        let channel = &block * (channels * images.channel_step);
+        k.for_range(0, blocking.images, 1, [], |k, i, []| {
+            let image = &image * blocking.images + &i;
+            let x = &self.params.mems[images.x];
+            let start = &image * images.image_step + &channel + images.base;
+            let to = (&lines, &zero);
+            copied.copy_from(k, &self.part, (x, &start), to, &first);
+            k.for_range(0, across, 1, [], |k, i, []| {
+                let steps = blocking.band / blocking.together;
+                k.for_range(0, steps, 1, [], |k, step, []| {
+                    let start = &step * (blocking.together * images.lines.stride * copied.pitch())
+                        + &i * blocking.lanes;
+                    let sum =
+                        self.windows(k, copied, [&lines, &weights], &start, &i, sums.as_ref());
+                    let panel = &panel + &i;
+                    let line = &line + &step * blocking.together;
+                    finish(
+                        k,
+                        (self.nest, self.params),
+                        images,
+                        self.place(k, &image, line, panel),
+                        sum,
+                    );
+                    []
+                });
+                []
+            });
+            []
+        });
+    }
+
+    /// The sums of some lines: those of the last piece of the kernel, with what the others left.
+    fn windows(
+        &self,
+        k: &KernelBuilder,
+        copied: &Lines,
+        [lines, weights]: [&Mem; 2],
+        start: &Tile,
+        i: &Tile,
+        sums: Option<&Mem>,
+    ) -> Tile {
+        let (images, blocking) = (self.images, self.blocking);
+        let (shape, strides) = self.sums(copied);
+        let mut single = vec![1; shape.len()];
+        if let Some(last) = single.last_mut() {
+            *last = blocking.lanes;
+        }
+        let (wide, lanes) = (images.cols.kernel, blocking.lanes);
+        let mut sum: Option<Tile> = None;
+        for position in 0..self.positions() {
+            if position > 0
+                && position % blocking.piece == 0
+                && let (Some(sums), Some(before)) = (sums, &sum)
+            {
+                let home = sums.at(0).shape(&shape);
+                k.store(home.clone(), before);
+                sum = Some(k.load(home));
+            }
+            let (line, column) = (position / wide, position % wide);
+            let from = line * images.lines.dilation * copied.pitch()
+                + column * images.cols.dilation * self.part.padded;
+            let pixels = k.load(
+                lines
+                    .at(start + from)
+                    .shape(&shape)
+                    .strides(strides.clone()),
+            );
+            let at = (i * self.positions() + position) * lanes;
+            let weight = k.load(weights.at(at).shape(&single));
+            sum = Some(match sum {
+                Some(sum) => pixels.fma(&weight, &sum),
+                None => pixels * weight,
+            });
+        }
+        sum.unwrap_or_else(|| k.full(images.dtype, &shape, 0.0))
+    }
+
+    fn place(&self, k: &KernelBuilder, image: &Tile, line: Tile, panel: Tile) -> Block {
+        let images = self.images;
+        let zero = k.constant(DType::I64, 0);
+        let mut places = Vec::new();
+        if images.lines.out > 1 {
+            places.push((self.blocking.together, line, None));
+        }
+        if images.cols.out > 1 {
+            places.push((images.cols.out, zero, None));
+        }
+        Block {
+            image: image.clone(),
+            places,
+            panel,
+        }
+    }
+
+    /// Positions of the kernel that are copied at once.
+    fn turned(&self) -> i64 {
+        match self.images.whole {
+            Some([_, _, down, along])
+                if down == along * self.images.cols.kernel && self.positions() >= SQUARE =>
+            {
+                SQUARE
+            }
+            _ => 1,
+        }
+    }
+
+    /// Copies the kernels of a vector of channels: `[position][lanes]`.
+    fn copy_weights(&self, k: &KernelBuilder, weights: &Mem, panel: &Tile, i: &Tile) {
+        let (images, lanes) = (self.images, self.blocking.lanes);
+        let [across, _, down, along] = images.whole.unwrap_or_default();
+        let panel = panel + i;
+        let first = &panel * (lanes * across) + images.weight_base;
+        let cut = left(&panel, lanes, images.n);
+        let home = i * (self.positions() * lanes);
+        let together = self.turned();
+        let copy = |k: &KernelBuilder, position: i64| {
+            let wide = images.cols.kernel;
+            let from = &first + (position / wide * down + position % wide * along);
+            let window: Window = self.params.mems[images.weight].at(from);
+            let window = window.shape([together, lanes]).strides([along, across]);
+            let tile = k.load(match &cut {
+                Some(cut) => window.valid(1, cut),
+                None => window,
+            });
+            let to = weights.at(&home + position * lanes);
+            k.store(to.shape([together, lanes]), &tile);
+        };
+        let last = self.positions() - together;
+        for square in 0..=last / together {
+            copy(k, square * together);
+        }
+        if last % together > 0 {
+            copy(k, last);
+        }
+    }
+}
