@@ -18,14 +18,14 @@ use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BufferMode, CompareOp, MmaDim, Space};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::build::accumulator;
 use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
 use crate::nest::Nest;
-use crate::packed::{finish, lay_out, origin, zeros};
+use crate::packed::{finish, lay_out, zeros};
 use crate::rows::left;
 use crate::size::{Known, Params};
 use crate::tile::ceil_div;
@@ -34,6 +34,9 @@ use crate::tile::ceil_div;
 const WORTH_COPYING: i64 = 1 << 15;
 /// Products of so few rows have kernels that read `b` where it lies.
 const FEW: i64 = 16;
+/// Elements of a chunk where only a call knows how deep a product is, at most, and the step and least of them: what is left empty of the last one is multiplied, too.
+const OPEN: i64 = 128;
+const SHALLOW: i64 = 16;
 /// Rows that a product has at least when blocks are chosen for any number of them.
 const ANY: i64 = 64;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
@@ -57,6 +60,8 @@ struct Blocking {
     across: i64,
     /// `b` is copied by a phase of its own.
     shared: bool,
+    /// There are as many chunks as a call's depth takes, all of one length; the last is filled with zeros.
+    open: bool,
 }
 
 impl Blocking {
@@ -68,6 +73,9 @@ impl Blocking {
 
     /// Depth of the last chunk.
     fn rest(&self, product: &Product) -> i64 {
+        if self.open {
+            return self.chunk;
+        }
         product.k - (self.chunks - 1) * self.chunk
     }
 
@@ -191,10 +199,10 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     }
     let cols = widest(n, lanes, target);
     // A number of rows that is not known takes the tallest blocks.
-    let likely = if product.late.is_some() {
-        m.max(ANY)
-    } else {
-        m
+    let unknown = |late: &Late| late.m.as_const().is_none();
+    let likely = match product.late.as_ref().is_some_and(unknown) {
+        true => m.max(ANY),
+        false => m,
     };
     let rows = height(likely, cols / lanes, target);
     // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third vector of columns does not make it shallower.
@@ -208,17 +216,22 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         deepest(target.l1_bytes)
     }
     .max(16);
-    let chunk = (ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4;
-    let chunk = chunk.min(k);
+    let open = product.is_open();
+    let chunk = match open {
+        true => (ceil_div(k, SHALLOW) * SHALLOW).clamp(SHALLOW, OPEN.min(deepest)),
+        false => ((ceil_div(k, ceil_div(k, deepest)) + 3) / 4 * 4).min(k),
+    };
     let blocking = Blocking {
         rows,
         cols,
         part,
         chunk,
-        chunks: ceil_div(k, chunk),
+        // Sums of an unknown number of chunks wait for the next one.
+        chunks: ceil_div(k, chunk).max(1 + i64::from(open)),
         band: 1,
         across: 1,
         shared: product.b.panels.is_some(),
+        open,
     };
     Ok(cheapest(&blocking, product, target))
 }
@@ -317,7 +330,7 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
     for bands in counts(row_blocks) {
         for parts in counts(col_blocks) {
             for shared in [false, true] {
-                if product.b.panels.is_some() && !shared {
+                if (product.b.panels.is_some() && !shared) || (blocking.open && shared) {
                     continue;
                 }
                 let shape = Blocking {
@@ -490,7 +503,7 @@ impl Work<'_> {
             let copy = |k: &KernelBuilder, deep: i64| {
                 for (product, panels) in self.each.iter().zip(&panels) {
                     let batch = batch.as_ref();
-                    self.copy_b(k, product, &col, &chunk, batch, deep, panels, &at);
+                    self.copy_b(k, product, &col, &chunk, batch, (deep, None), panels, &at);
                 }
             };
             if rest == blocking.chunk {
@@ -526,7 +539,7 @@ impl Work<'_> {
         }
     }
 
-    /// Copies `deep` elements of the depth, for one panel of columns.
+    /// Copies `deep` elements of the depth, of which perhaps fewer exist, for one panel of columns.
     #[expect(
         clippy::too_many_arguments,
         reason = "the coordinates of one panel, used once"
@@ -538,21 +551,28 @@ impl Work<'_> {
         col: &Tile,
         chunk: &Tile,
         batch: Option<&Tile>,
-        deep: i64,
+        (deep, exist): (i64, Option<&Tile>),
         to: &Mem,
         at: &Tile,
     ) {
         let cols = self.blocking.cols;
-        let [along, across] = product.b.strides;
-        let start =
-            origin(&product.b, col, cols, across, batch) + chunk * (self.blocking.chunk * along);
+        let sizes = &self.params.sizes;
+        let b = product.exact().b;
+        let [along, _] = &b.strides;
+        let start = b.start(sizes, 1, (col, cols), batch)
+            + sizes.times(chunk, &(along * self.blocking.chunk));
+        let strides = b.strides.each_ref().map(|stride| sizes.index(stride));
         let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
             for (first, deep) in pieces(deep) {
                 let moved = |at: &Tile, by: i64| if by == 0 { at.clone() } else { at + by };
-                let mut window = self.params.mems[product.b.buffer]
-                    .at(moved(&start, first * along))
+                let mut window = self.params.mems[b.buffer]
+                    .at(sizes.plus(&start, &(along * first)))
                     .shape([deep, cols])
-                    .strides([along, across]);
+                    .strides(strides);
+                if let Some(exist) = exist {
+                    let exist = moved(exist, -first).binary(BinaryOp::Max, 0i64);
+                    window = window.valid(0, exist.binary(BinaryOp::Min, deep));
+                }
                 if let Some(cols_left) = cols_left {
                     window = window.valid(1, cols_left);
                 }
@@ -610,6 +630,11 @@ impl Work<'_> {
             b,
             sums: (0..self.each.len()).map(sums).collect(),
         };
+        let sizes = &self.params.sizes;
+        let last = match blocking.open {
+            true => Expr::max(&self.exact.k.ceildiv(blocking.chunk), 1) - 1,
+            false => Expr::constant(blocking.chunks - 1),
+        };
         if blocking.chunks > 1 {
             k.for_range(0, blocking.band * blocking.across, 1, [], |k, block, []| {
                 for sums in here.sums.iter().flatten() {
@@ -619,13 +644,12 @@ impl Work<'_> {
                 }
                 []
             });
-            k.for_range(0, blocking.chunks - 1, 1, [], |k, chunk, []| {
+            k.for_range(0, sizes.index(&last), 1, [], |k, chunk, []| {
                 self.chunk(k, &here, &chunk, false);
                 []
             });
         }
-        let last = k.constant(DType::I64, blocking.chunks - 1);
-        self.chunk(k, &here, &last, true);
+        self.chunk(k, &here, &sizes.tile(&last), true);
     }
 
     /// One chunk of the depth: added to the sums, which the last one finishes.
@@ -636,13 +660,16 @@ impl Work<'_> {
         } else {
             blocking.chunk
         };
+        let exist = (blocking.open && last)
+            .then(|| remaining(&self.params.sizes, chunk, deep, &self.exact.k));
+        let depth = (deep, exist.as_ref());
         k.for_range(0, &here.band, 1, [], |k, i, []| {
-            self.copy_a(k, here, chunk, &i, deep);
+            self.copy_a(k, here, chunk, &i, depth);
             []
         });
         for number in 0..self.each.len() {
             k.for_range(0, &here.across, 1, [], |k, j, []| {
-                self.panel(k, here, number, &j, chunk, deep, last);
+                self.panel(k, here, number, &j, chunk, depth, last);
                 []
             });
         }
@@ -660,9 +687,10 @@ impl Work<'_> {
         number: usize,
         j: &Tile,
         chunk: &Tile,
-        deep: i64,
+        depth: (i64, Option<&Tile>),
         last: bool,
     ) {
+        let deep = depth.0;
         let (product, blocking) = (&self.each[number], self.blocking);
         let (rows, cols) = (blocking.rows, blocking.cols);
         let col = &here.col + j;
@@ -674,7 +702,7 @@ impl Work<'_> {
             Right::Own(panel) => {
                 let at = k.constant(DType::I64, 0);
                 let batch = here.batch.as_ref();
-                self.copy_b(k, product, &col, chunk, batch, deep, panel, &at);
+                self.copy_b(k, product, &col, chunk, batch, depth, panel, &at);
                 (panel, at)
             }
         };
@@ -741,14 +769,21 @@ impl Work<'_> {
         down.is_const(1) && !along.is_const(1)
     }
 
-    /// Copies `deep` elements of the depth, for panel `i` of the band.
-    fn copy_a(&self, k: &KernelBuilder, here: &Here, chunk: &Tile, i: &Tile, deep: i64) {
+    /// Copies `deep` elements of the depth, of which perhaps fewer exist, for panel `i` of the band.
+    fn copy_a(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        chunk: &Tile,
+        i: &Tile,
+        (deep, exist): (i64, Option<&Tile>),
+    ) {
         let (blocking, sizes) = (self.blocking, &self.params.sizes);
         let rows = blocking.rows;
         let a = &self.exact.a;
         let [down, along] = &a.strides;
         let row = &here.row + i;
-        let start = self.exact.start(sizes, &row, rows, here.batch.as_ref())
+        let start = a.start(sizes, 0, (&row, rows), here.batch.as_ref())
             + sizes.times(chunk, &(along * blocking.chunk));
         let [down, along] = [down, along].map(|stride| sizes.index(stride));
         let upright = self.upright();
@@ -763,6 +798,9 @@ impl Work<'_> {
             .strides(strides);
         if let Some(rows_left) = self.exact.rows_left(sizes, &row, rows) {
             window = window.valid(side, &rows_left);
+        }
+        if let Some(exist) = exist {
+            window = window.valid(1 - side, exist);
         }
         let tile = k.load(window).cast(blocking.part);
         let home = here.a.at(&(i * (rows * blocking.pitch()))).shape(shape);

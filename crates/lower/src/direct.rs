@@ -32,12 +32,14 @@ pub struct Product<N = i64> {
     pub late: Option<Late>,
 }
 
-/// Sizes of a product as they are when it runs: how many rows it has, and how many products there are. All that depends on them is where the first operand lies.
+/// Sizes of a product as they are when it runs: how many products there are, how many rows they have, and how deep they are; and where operands lie by them.
 #[derive(Clone, Debug)]
 pub struct Late {
     pub batch: Expr,
     pub m: Expr,
+    pub k: Expr,
     pub a: Operand<Expr>,
+    pub b: Operand<Expr>,
 }
 
 /// Where an operand lies.
@@ -56,9 +58,19 @@ pub struct Operand<N = i64> {
 impl Product {
     /// The products that it is, each with one second operand.
     pub fn each(&self) -> Vec<Self> {
+        // A pair is of second operands whose places are numbers.
+        let late = |b: &Operand| {
+            let late = self.late.clone()?;
+            let b = match self.pair {
+                Some(_) => b.exact(),
+                None => late.b.clone(),
+            };
+            Some(Late { b, ..late })
+        };
         let single = |b: &Operand| Self {
             b: b.clone(),
             pair: None,
+            late: late(b),
             ..self.clone()
         };
         let operands = [Some(&self.b), self.pair.as_ref()];
@@ -72,30 +84,51 @@ impl Product {
 
     /// Its sizes as they are when it runs.
     pub fn exact(&self) -> Late {
-        let known = || {
-            let Operand {
-                buffer,
-                dtype,
-                base,
-                batch_stride,
-                strides,
-                panels,
-            } = self.a;
-            let a = Operand {
-                buffer,
-                dtype,
-                base: base.into(),
-                batch_stride: batch_stride.into(),
-                strides: strides.map(Expr::constant),
-                panels: panels.map(Expr::constant),
-            };
-            Late {
-                batch: self.batch.into(),
-                m: self.m.into(),
-                a,
-            }
+        let known = || Late {
+            batch: self.batch.into(),
+            m: self.m.into(),
+            k: self.k.into(),
+            a: self.a.exact(),
+            b: self.b.exact(),
         };
         self.late.clone().unwrap_or_else(known)
+    }
+
+    /// Whether only a call knows how deep it is.
+    pub fn is_open(&self) -> bool {
+        let late = self.late.as_ref();
+        late.is_some_and(|late| late.k.as_const().is_none())
+    }
+}
+
+impl Operand {
+    /// The same in expressions.
+    fn exact(&self) -> Operand<Expr> {
+        Operand {
+            buffer: self.buffer,
+            dtype: self.dtype,
+            base: self.base.into(),
+            batch_stride: self.batch_stride.into(),
+            strides: self.strides.map(Expr::constant),
+            panels: self.panels.map(Expr::constant),
+        }
+    }
+}
+
+impl Operand<Expr> {
+    /// The first element of a block of `size` rows of a first operand, whose `own` stride is the first, or of columns of a second one.
+    pub fn start(
+        &self,
+        sizes: &Sizes,
+        own: usize,
+        (block, size): (&Tile, i64),
+        batch: Option<&Tile>,
+    ) -> Tile {
+        let mut start = sizes.times(block, &(&self.strides[own] * size));
+        if let Some(batch) = batch {
+            start = start + sizes.times(batch, &self.batch_stride);
+        }
+        sizes.plus(&start, &self.base)
     }
 }
 
@@ -104,21 +137,6 @@ impl Late {
     pub fn batch_of(&self, k: &KernelBuilder, axis: u8) -> Option<Tile> {
         let single = self.batch.is_const(1);
         (!single).then(|| k.program_id(axis))
-    }
-
-    /// The first element of a block of `rows` rows of the first operand.
-    pub fn start(&self, sizes: &Sizes, block: &Tile, rows: i64, batch: Option<&Tile>) -> Tile {
-        let Operand {
-            base,
-            batch_stride,
-            strides: [down, _],
-            ..
-        } = &self.a;
-        let mut start = sizes.times(block, &(down * rows));
-        if let Some(batch) = batch {
-            start = start + sizes.times(batch, batch_stride);
-        }
-        sizes.plus(&start, base)
     }
 
     /// How many of `size` rows exist in a block, where it may be cut short.
@@ -149,13 +167,15 @@ impl Product<Expr> {
         self.numbers(&constant)
     }
 
-    /// The product with a guess for what only a call knows, for kernels that take any number of rows.
+    /// The product with a guess for what only a call knows, for kernels that take any number of rows, or any depth.
     pub fn likely(&self, known: &Known) -> Result<Product> {
         let product = self.numbers(&|size| Ok(known.guess(&checked(size)?)))?;
         let late = Late {
             batch: self.batch.clone(),
             m: self.m.clone(),
+            k: self.k.clone(),
             a: self.a.clone(),
+            b: self.b.clone(),
         };
         Ok(Product {
             late: Some(late),
@@ -177,7 +197,13 @@ impl Product<Expr> {
             })
         };
         let a = operand(&self.a, any)?;
-        let operand = |b: &Operand<Expr>| -> Result<Operand> { operand(b, &constant) };
+        // A second operand of a known depth is a weight, which lies as it lies.
+        let of_b = if self.k.as_const().is_some() {
+            &constant
+        } else {
+            any
+        };
+        let operand = |b: &Operand<Expr>| -> Result<Operand> { operand(b, of_b) };
         let b = operand(&self.b)?;
         let pair = self.pair.as_ref().map(operand).transpose()?;
         let alike = |other: &Operand| {
@@ -191,11 +217,16 @@ impl Product<Expr> {
             NoLowering,
             "two products whose second operands do not lie alike"
         );
+        ensure!(
+            pair.is_none() || self.k.as_const().is_some(),
+            NoLowering,
+            "two products of unknown depth"
+        );
         Ok(Product {
             batch: any(&self.batch)?,
             m: any(&self.m)?,
             n: constant(&self.n)?,
-            k: constant(&self.k)?,
+            k: any(&self.k)?,
             a,
             b,
             pair,

@@ -284,6 +284,7 @@ fn parts(product: &Product) -> [DType; 2] {
 pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
+    ensure!(!product.is_open(), NoLowering, "a product of unknown depth");
     if m < 2 || n < 2 || work < WORTH_PACKING {
         return Err(err!(
             NoLowering,
@@ -432,7 +433,7 @@ pub fn copy_rows(
     let (rows, depth) = (blocking.rows, blocking.depth);
     let (exact, sizes) = (product.exact(), &params.sizes);
     let [_, along] = &exact.a.strides;
-    let start = exact.start(sizes, row, rows, batch);
+    let start = exact.a.start(sizes, 0, (row, rows), batch);
     let rows_left = exact.rows_left(sizes, row, rows);
     let strides = exact.a.strides.each_ref().map(|stride| sizes.index(stride));
     k.for_range(0, ceil_div(product.k, depth), 1, [], |k, block, []| {

@@ -161,6 +161,11 @@ fn random_concatenations_of_symbolic_sizes_are_compiled_once() {
 }
 
 #[test]
+fn random_products_of_symbolic_sizes_are_compiled_once() {
+    random_graphs(true, |choices, _| products::symbolic(choices));
+}
+
+#[test]
 fn random_graphs_of_symbolic_sizes_are_compiled_once() {
     random_graphs(true, any_graph);
 }

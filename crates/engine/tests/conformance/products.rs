@@ -171,6 +171,61 @@ pub fn pair(choices: &mut Choices<'_>) -> Result<Graph> {
     b.finish()
 }
 
+/// A random program of a product of which only a call knows how many rows or how great a depth it has, or how many there are of it; perhaps with another of the same first operand that it meets. Operands may be turned.
+pub fn symbolic(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("symbolic");
+    let dtypes = [DType::F32, DType::BF16, DType::F64, DType::F16];
+    let dtype = dtypes[choices.below(dtypes.len())];
+    let symbols = [b.symbol("s0", 0, 4096), b.symbol("s1", 0, 4096)];
+    // A symbol may be 520.
+    let [m, n] = [0; 2].map(|_| SIZES[choices.below(8)].into());
+    let known = [Expr::from(2), m, DEPTHS[choices.below(7)].into()];
+    // One or two of the batch, the rows and the depth.
+    let unknown = [[1, 1], [2, 2], [1, 2], [0, 1], [0, 2]][choices.below(5)];
+    let mut sizes = known.clone();
+    for (at, symbol) in unknown.into_iter().zip(symbols) {
+        sizes[at] = symbol;
+    }
+    let [batch, m, k] = sizes;
+    let has_batch = unknown.contains(&0) || choices.below(3) == 1;
+    let mut operand = |name: &str, rows: &Expr, cols: &Expr| -> Result<(ValueId, bool)> {
+        let is_turned = choices.flip();
+        let mut lies = vec![rows.clone(), cols.clone()];
+        if is_turned {
+            lies.reverse();
+        }
+        if has_batch {
+            lies.insert(0, batch.clone());
+        }
+        Ok((b.input(name, dtype, lies, Device::Cpu)?, is_turned))
+    };
+    let operands = [
+        operand("a", &m, &k)?,
+        operand("b", &k, &n)?,
+        operand("c", &k, &n)?,
+    ];
+    let mut seen = Vec::new();
+    for (value, is_turned) in operands {
+        seen.push(match is_turned {
+            true => b.transpose(value, -2, -1)?,
+            false => value,
+        });
+    }
+    let mut product = |right: ValueId| match has_batch {
+        true => b.bmm(seen[0], right),
+        false => b.mm(seen[0], right),
+    };
+    let mut y = product(seen[1])?;
+    if choices.flip() {
+        let z = product(seen[2])?;
+        y = b.binary(Binary::Add, y, z)?;
+    } else if choices.flip() {
+        y = b.unary(Unary::Relu, y)?;
+    }
+    b.output(y);
+    b.finish()
+}
+
 /// An operand, and how it is seen.
 struct Side {
     value: ValueId,
