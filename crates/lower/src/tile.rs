@@ -80,10 +80,7 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
     let share = total / (i64::from(target.workers.max(1)) * 4);
     let mut budget = if target.is_simt() && is_flat(nest) {
-        match moved(nest) {
-            ..4 => SIMT_TILE,
-            _ => SIMT_FLAT,
-        }
+        SIMT_FLAT
     } else if target.is_simt() {
         SIMT_TILE
     } else {
@@ -155,22 +152,6 @@ fn is_flat(nest: &Nest) -> bool {
     };
     let short = last == 0 || nest.guess(last) * 4 <= SIMT_FLAT;
     short && !nest.has_reduction() && !nest.values.iter().any(again)
-}
-
-/// Bytes that are read and written for one element of the last dim. Of few bytes a block takes more elements, so that there are not more blocks a byte than elsewhere: a block costs its start.
-fn moved(nest: &Nest) -> usize {
-    let last = nest.rank() - 1;
-    let loads = nest.values.iter().filter_map(|value| match &value.op {
-        NestOp::Load(window) => Some((window, value.dtype)),
-        _ => None,
-    });
-    let stores = nest.stores.iter();
-    let stores = stores.map(|store| (&store.window, nest.values[store.value].dtype));
-    let along = loads.chain(stores);
-    along
-        .filter(|(window, _)| nest.window_support(window).contains(last))
-        .map(|(_, dtype)| dtype.size())
-        .sum()
 }
 
 /// The two dims of equal square blocks of which some buffer is read both ways round.
