@@ -57,9 +57,7 @@ impl Machines {
         };
         Self {
             cpu: cpu_device(&options),
-            targets: Target::all()
-                .filter(|t| !t.can_interpret() || t.supported_here())
-                .collect(),
+            targets: Target::all().collect(),
             options,
         }
     }
@@ -67,7 +65,13 @@ impl Machines {
     /// The graph compiled once for every target.
     pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
         let load = |target: &Target| {
-            let compiled = compile(graph, target, &self.options, false).map_err(coded)?;
+            let mut compiled = compile(graph, target, &self.options, false).map_err(coded)?;
+            if target.can_interpret() && !target.supported_here() {
+                // Code that this processor lacks instructions for is emitted, and its programs are interpreted as they were laid out.
+                for kernel in compiled.plan.kernels.values_mut() {
+                    kernel.artefact = Artefact::Interpreted;
+                }
+            }
             for kernel in compiled.plan.kernels.values() {
                 if let Artefact::MachineCode(code) = &kernel.artefact
                     && code.scratch_bytes > MOST_SCRATCH
