@@ -289,7 +289,7 @@ fn simt(
 const CLUSTER_PART: i64 = 16 * 1024;
 
 /// The least power of two that is at least `n`.
-fn power_of_two(n: i64) -> u32 {
+fn up_to_a_power(n: i64) -> u32 {
     u32::try_from(n).unwrap_or(1 << 31).next_power_of_two()
 }
 
@@ -326,7 +326,7 @@ fn blocks_of(program: &Program, largest: &[i64], target: &TargetDesc) -> u32 {
     });
     let plain = program.phases.iter().all(|p| p.order == Order::Plain);
     match apart && reduces && plain {
-        true => power_of_two(ceil_div(elements, CLUSTER_PART)).min(target.max_cluster),
+        true => up_to_a_power(ceil_div(elements, CLUSTER_PART)).min(target.max_cluster),
         false => 1,
     }
 }
@@ -336,7 +336,7 @@ fn cluster(largest: &[i64], target: &TargetDesc, vector: u32, blocks: u32) -> (G
     let lanes = target.warp_lanes;
     let part = ceil_div(largest.iter().product(), i64::from(blocks));
     let warps = ceil_div(part, i64::from(lanes) * MOST_OF_A_ROW);
-    let warps = power_of_two(warps).min(target.max_warps);
+    let warps = up_to_a_power(warps).min(target.max_warps);
     (
         Geometry {
             lanes,

@@ -1,5 +1,7 @@
 //! Barriers in shared memory, the tensor copy engine, and copies by threads.
 
+use std::fmt;
+
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, BarrierRef, Index, Inst, Mode, Op, Space, TileLayout, Val};
 
@@ -119,6 +121,12 @@ impl Emitter<'_> {
         let address = self.barrier(barrier)?;
         let parity = self.scalar_int(parity)?;
         let parity = self.asm.narrow(parity);
+        self.await_barrier(format_args!("{address}"), parity);
+        Ok(())
+    }
+
+    /// Waits until the barrier at an address has ended its phase of that parity.
+    pub(crate) fn await_barrier(&mut self, address: fmt::Arguments<'_>, parity: Opd) {
         let (again, done) = (self.asm.label(), self.asm.label());
         let p = self.asm.reg(Class::Pred);
         self.asm.place(&again);
@@ -128,7 +136,6 @@ impl Emitter<'_> {
         self.asm.line(format_args!("@{p} bra {done}"));
         self.asm.line(format_args!("bra {again}"));
         self.asm.place(&done);
-        Ok(())
     }
 
     /// Coordinates of a box, the fastest first as the instruction wants them.

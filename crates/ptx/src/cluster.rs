@@ -163,15 +163,7 @@ impl Emitter<'_> {
         self.asm.line(format_args!(
             "@{first} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barriers}+{at}], {bytes}"
         ));
-        let (again, done) = (self.asm.label(), self.asm.label());
-        let p = self.asm.reg(Class::Pred);
-        self.asm.place(&again);
-        self.asm.line(format_args!(
-            "mbarrier.try_wait.parity.shared::cta.b64 {p}, [{barriers}+{at}], 0"
-        ));
-        self.asm.line(format_args!("@{p} bra {done}"));
-        self.asm.line(format_args!("bra {again}"));
-        self.asm.place(&done);
+        self.await_barrier(format_args!("{barriers}+{at}"), Opd::Int(0));
         Ok(())
     }
 }
