@@ -1,13 +1,17 @@
 //! Results that no cache holds until somebody reads them are written past the caches.
 //!
 //! An ordinary store reads the line that it is going to write, and pushes out lines that are still wanted: a copy moves three bytes for every two. That pays where the reader finds the result in a cache, and is a third of the
-//! time where it does not. A hint changes no result. Stores of narrow elements fill no line at a time and stay as they are; so does what the kernel reads as well, whose lines it has anyway.
+//! time where it does not. Tiles of a transposed result are there sooner: their rows are in pages of their own, which no prefetcher follows, so that a store waits for each line that it reads. A hint changes no result. Stores of narrow elements fill no line at a time and stay as they are; so does what the kernel reads as well, whose lines it has anyway.
 
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::ir::{BufferMode, CacheHint, Op, Param, ParamKind, Phase, Val};
+use oxyfuel_kernel::ir::{Access, BufferMode, CacheHint, Index, Op, Param, ParamKind, Phase, Val};
 
 /// Bytes that a kernel touches from which on its results are gone from the caches before they are read.
 const FAR: i64 = 64 << 20;
+/// The same where the results are written in tiles.
+const FAR_TILES: i64 = 16 << 20;
+/// Bytes from one row of a tile to the next from which on a prefetcher does not follow.
+const PAGE: i64 = 4096;
 /// Results that are smaller are found again, whatever else was read meanwhile.
 const LARGE: i64 = 1 << 20;
 /// Bytes of an element from which on a vector is as long as a line.
@@ -16,6 +20,8 @@ const WIDE: i64 = 4;
 /// What a kernel touches of one buffer.
 struct Touched {
     mem: Val,
+    /// Bytes of an element.
+    size: i64,
     bytes: i64,
     /// Whether it is a result that may go past the caches.
     past: bool,
@@ -33,7 +39,11 @@ pub fn stream(program: &mut Program) {
         let bytes = touched.iter().filter(of).map(|t| t.bytes);
         bytes.fold(0, i64::saturating_add)
     };
-    if sum(&|_| true) < FAR || sum(&|t| t.past) < FAR / 2 {
+    let far = match writes_tiles(program, &touched) {
+        true => FAR_TILES,
+        false => FAR,
+    };
+    if sum(&|_| true) < far || sum(&|t| t.past) < far / 2 {
         return;
     }
     program.walk_mut(|inst| {
@@ -43,6 +53,32 @@ pub fn stream(program: &mut Program) {
             *hint = CacheHint::Streaming;
         }
     });
+}
+
+/// Whether all that may go past the caches is written in tiles.
+fn writes_tiles(program: &Program, touched: &[Touched]) -> bool {
+    let (mut tiles, mut others) = (0, 0);
+    for phase in &program.phases {
+        phase.body.walk(&mut |inst| {
+            if let Op::Store { access, .. } = &inst.op
+                && let Some(t) = touched.iter().find(|t| t.past && t.mem == access.mem)
+            {
+                match is_tile(access, t.size) {
+                    true => tiles += 1,
+                    false => others += 1,
+                }
+            }
+        });
+    }
+    tiles > 0 && others == 0
+}
+
+/// Whether the rows of a window are shorter than a page and at least as far apart.
+fn is_tile(access: &Access, size: i64) -> bool {
+    let dims = || access.shape.iter().zip(&access.strides);
+    let is_short = dims().any(|(n, s)| *s == Index::Const(1) && n * size < PAGE);
+    let is_far = |s: &Index| matches!(s, Index::Const(s) if s * size >= PAGE);
+    is_short && dims().any(|(n, s)| *n > 1 && is_far(s))
 }
 
 /// Every window that is read or written, with the elements that all instances have in it; nothing where their number is not known. A window inside a loop counts once.
@@ -75,6 +111,7 @@ fn buffer(param: &Param, windows: &[(Val, i64)]) -> Option<Touched> {
     let bytes = elements.min(all).saturating_mul(size);
     Some(Touched {
         mem: param.value,
+        size,
         bytes,
         past: buffer.mode == BufferMode::Write && size >= WIDE && bytes >= LARGE,
     })

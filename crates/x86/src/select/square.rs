@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Nothing waits in scratch. The copies of a step, which elsewhere are vectors side by side, are the rows of a square here. Rows that are written a multiple of a page apart are left to [`super::turn`]: their lines have one set of the
-//! first-level cache to themselves, and a square has more of them at a time than that holds (x + x.t() of 2048 x 2048 took 1.15 times as long in squares, of 256 x 256 0.62 times).
+//! first-level cache to themselves, and a square has more of them at a time than that holds (x + x.t() of 2048 x 2048 took 1.15 times as long in squares, of 256 x 256 0.62 times). Rows that go past the caches need no line there, however far apart.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Access, Index, Inst, Op, Val};
+use oxyfuel_kernel::ir::{Access, CacheHint, Index, Inst, Op, Val};
 
 use super::nest::Ctx;
 use super::run::{Axes, Axis, Key, Nest, Sink, effect_key};
@@ -76,21 +76,41 @@ impl<'p> Select<'p, '_> {
     fn writes_rows(&self, axes: &Axes, nest: &Nest<'p>, sink: &Sink<'p>, rows: Axis) -> bool {
         let Sink::Effect(
             inst @ Inst {
-                op: Op::Store {
-                    access, mask: None, ..
-                },
+                op:
+                    Op::Store {
+                        access,
+                        mask: None,
+                        hint,
+                        ..
+                    },
                 ..
             },
         ) = sink
         else {
             return false;
         };
+        let past =
+            *hint == CacheHint::Streaming && self.has_whole_vectors(axes, nest, inst, access);
         let all: Vec<Axis> = self.sink_axes(axes, sink).collect();
         access.valid.iter().all(Option::is_none)
             && all.contains(&rows)
             && nest.vector.is_some_and(|vector| all.contains(&vector))
             && is_stepped(axes, effect_key(inst), access, rows)
-            && !self.crowds(axes, inst, access, rows)
+            && (past || !self.crowds(axes, inst, access, rows))
+    }
+
+    /// Whether a window's vectors stand at multiples of their size, so that they can be written past the caches and need no line there.
+    fn has_whole_vectors(
+        &self,
+        axes: &Axes,
+        nest: &Nest<'p>,
+        inst: &Inst,
+        access: &Access,
+    ) -> bool {
+        let bytes = i64::from(self.e.level.vector_bytes());
+        let key = effect_key(inst);
+        let along = (0..access.shape.len()).find(|&d| axes.of(key, d) == nest.vector);
+        along.is_some_and(|dim| self.aligned(access, dim, bytes))
     }
 
     /// Whether rows that are written are in one set of the first-level cache.

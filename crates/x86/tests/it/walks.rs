@@ -117,19 +117,33 @@ fn rows_that_are_looked_up() {
 
 #[test]
 fn tiles_of_a_transpose() {
-    let program = kernel("turned", |k| {
-        let x = k.buffer("x", DType::F32, BufferMode::Read, Expr::constant(1 << 20));
-        let y = k.buffer("y", DType::F32, BufferMode::Write, Expr::constant(1 << 20));
-        k.phase([Expr::constant(16), Expr::constant(16)], |k| {
-            let (i, j) = (k.program_id(1) * 64, k.program_id(0) * 64);
-            let straight = &i * 1024 + &j;
-            let across = &j * 1024 + &i;
-            let a = k.load(x.at(&straight).shape([64, 64]).strides([1024i64, 1]));
-            let b = k.load(x.at(&across).shape([64, 64]).strides([1i64, 1024]));
-            k.store(y.at(&straight).shape([64, 64]).strides([1024i64, 1]), a - b);
+    // Rows of 4 KiB, whose lines crowd a set of the cache, and others; written through the caches and past them.
+    for (n, past, align) in [
+        (1024i64, false, 64),
+        (1024, true, 64),
+        (1024, true, 4),
+        (960, true, 64),
+    ] {
+        let program = kernel("turned", |k| {
+            let len = Expr::constant(n * n);
+            let x = k.buffer("x", DType::F32, BufferMode::Read, len.clone());
+            let y = k
+                .buffer("y", DType::F32, BufferMode::Write, len)
+                .aligned(align);
+            k.phase([Expr::constant(n / 64), Expr::constant(n / 64)], |k| {
+                let (i, j) = (k.program_id(1) * 64, k.program_id(0) * 64);
+                let straight = &i * n + &j;
+                let across = &j * n + &i;
+                let a = k.load(x.at(&straight).shape([64, 64]).strides([n, 1]));
+                let b = k.load(x.at(&across).shape([64, 64]).strides([1, n]));
+                let window = y.at(&straight).shape([64, 64]).strides([n, 1]);
+                let window = if past { window.streaming() } else { window };
+                k.store(window, a - b);
+            });
         });
-    });
-    agree(&program, &[], &[1 << 20, 1 << 20], &[256], 0.0);
+        let (len, instances) = ((n * n) as usize, (n / 64).pow(2) as u64);
+        agree(&program, &[], &[len, len], &[instances], 0.0);
+    }
 }
 
 #[test]
