@@ -220,7 +220,7 @@ def test_a_block_of_convolutions_in_bf16(freezing):
         assert "aten.convolution.default" not in external
 
 
-def test_a_convolution_in_groups_leaves_all_to_torch():
+def test_groups_that_fill_no_vectors_leave_all_to_torch():
     torch.manual_seed(0)
     model, x = Block(groups=4).eval(), torch.randn(4, 3, 48, 48)
     compiled = frozen(model)

@@ -218,6 +218,34 @@ def test_panels_that_are_more_than_eager_holds_are_not_made() -> None:
     assert external.count("aten.convolution.default") == 3
 
 
+class Inverted(torch.nn.Module):
+    """What MobileNets, ConvNeXts and ResNeXts have between two convolutions of 1 x 1: kernels for single channels, a gate of what whole images say, groups, and columns that are skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = torch.nn.Conv2d
+        self.stem, self.wide = conv(3, 16, 3, stride=2, padding=1), conv(16, 64, 1, bias=False)
+        self.each, self.norm = conv(64, 64, 5, padding=2, groups=64, bias=False), torch.nn.BatchNorm2d(64)
+        self.squeeze, self.gate = conv(64, 24, 1), conv(24, 64, 1)
+        self.groups, self.skips = conv(64, 64, 3, stride=2, padding=1, groups=8), conv(64, 64, 3, padding=2, dilation=2, groups=64)
+        self.narrow = conv(64, 40, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.wide(torch.nn.functional.hardswish(self.stem(x)))
+        x = torch.nn.functional.relu6(self.norm(self.each(x)))
+        x = x * torch.nn.functional.hardsigmoid(self.gate(torch.relu(self.squeeze(x.mean((2, 3), keepdim=True)))))
+        return self.narrow(self.skips(torch.relu(self.groups(x))))
+
+
+@pytest.mark.parametrize("freezing", [True, False])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_convolutions_in_groups_and_of_single_pixels_are_ours(freezing: bool, batch: int) -> None:
+    torch.manual_seed(0)
+    model = Inverted().eval()
+    with torch.no_grad():
+        assert explained(model, torch.randn(batch, 3, 50, 46), freezing=freezing) == []
+
+
 @pytest.mark.parametrize("options", [{"contractions": "torch"}, {"external": ["aten.convolution"]}])
 def test_torch_computes_them_where_that_is_asked_for(options: dict[str, Any]) -> None:
     torch.manual_seed(0)

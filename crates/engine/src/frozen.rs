@@ -5,12 +5,12 @@ use std::sync::Arc;
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
 use oxyfuel_graph::convolution::Convolution;
-use oxyfuel_graph::{Device, Graph, Node, Op, ValueId};
+use oxyfuel_graph::{Device, Graph, Node, Op};
 use oxyfuel_lower::{image_panels, image_workspace, packs_images, panel_columns};
 use oxyfuel_runtime::tensor::Tensor;
 use oxyfuel_transform::{freeze, operands};
 
-use crate::cost::live_bytes;
+use crate::cost::live;
 use crate::executable::Executable;
 use crate::record::Origin;
 use crate::session::Compiler;
@@ -57,13 +57,7 @@ impl Frozen {
 
 impl Compiler {
     /// Whether a graph's convolutions of one type, each with the sizes of images and weight, are computed by kernels that read panels: all have one, and where weights are not frozen, or a matrix unit reads them, panels are worth making at every call.
-    ///
-    /// Those in groups, or with a dilation along columns, were not measured in whole models against a host's library: there they are the host's.
     pub fn packs_convolutions(&self, all: &[Windows], dtype: DType, frozen: bool) -> Result<bool> {
-        let is_plain = |how: &Convolution| how.groups == 1 && how.dilation.last() == Some(&1);
-        if !all.iter().all(|(_, _, how)| is_plain(how)) {
-            return Ok(false);
-        }
         let mut b = Builder::new("convolutions");
         let sizes = |shape: &[i64]| shape.iter().copied().map(Expr::constant).collect();
         let mut inputs = Vec::with_capacity(all.len());
@@ -92,20 +86,13 @@ impl Compiler {
         if !packs_images(graph, desc) {
             return Ok(false);
         }
-        let most = live_bytes(graph)?;
-        let bytes = |value: ValueId| {
-            let ty = graph.ty(value);
-            let count = ty.numel().as_const().unwrap_or(i64::MAX);
-            count.saturating_mul(ty.dtype.size() as i64)
-        };
-        // Images that pass by, as a residual block has them, are as large as those that are read.
-        let held = |node: &Node| {
+        let live = live(graph)?;
+        let held = |(node, &at): (&Node, &i64)| {
             let panels = image_workspace(graph, node, desc)?;
-            let images = bytes(node.inputs[0]).saturating_mul(2);
-            Some(panels.saturating_add(images.saturating_add(bytes(node.out()))))
+            Some(panels.saturating_add(at))
         };
-        let mut all = graph.nodes.values();
-        Ok(all.all(|node| held(node).is_none_or(|held| held <= most)))
+        let mut all = graph.nodes.values().zip(&live.at);
+        Ok(all.all(|here| held(here).is_none_or(|held| held <= live.most)))
     }
 
     /// Compiles a graph with frozen inputs; `None` where nothing follows from them alone that is worth keeping. Plans hold no weights: what is kept is the caller's.

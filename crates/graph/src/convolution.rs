@@ -76,11 +76,15 @@ impl Builder {
     ) -> Result<ValueId> {
         let (x, single) = self.batched(x, weight)?;
         let (of_x, of_weight) = (self.ty(x), self.ty(weight));
-        axes(of_x, of_weight, how)?;
+        let axes = axes(of_x, of_weight, how)?;
         let outputs = channels(of_x, of_weight, how.groups, Direction::Forward)?.outputs;
         let dims = of_x.rank() - 2;
         if !accepts(Accepts::Float, of_x.dtype) {
             let y = self.composed_convolution(x, weight, how)?;
+            return self.finished(y, bias, outputs, single);
+        }
+        if how.groups == 1 && axes.iter().all(Axis::is_whole) {
+            let y = self.product_of_images(x, weight)?;
             return self.finished(y, bias, outputs, single);
         }
         let numbers = |what: &str, given: &[i64]| -> Result<Vec<usize>> {
@@ -95,6 +99,19 @@ impl Builder {
         };
         let y = self.emit(op, &[x, weight])?;
         self.finished(y, bias, outputs, single)
+    }
+
+    /// Kernels as large as the images: each image is one row of a product.
+    fn product_of_images(&mut self, x: ValueId, weight: ValueId) -> Result<ValueId> {
+        let [rows, columns] = [x, weight].map(|value| self.ty(value).shape.clone());
+        let deep = columns[1..].iter().fold(Expr::ONE, |n, d| n * d.clone());
+        let images = self.view(x, &[rows[0].clone(), deep.clone()])?;
+        let kernels = self.view(weight, &[columns[0].clone(), deep])?;
+        let kernels = self.transpose(kernels, 0, 1)?;
+        let y = self.mm(images, kernels)?;
+        let mut shape = vec![Expr::ONE; rows.len()];
+        shape[..2].clone_from_slice(&[rows[0].clone(), columns[0].clone()]);
+        self.view(y, &shape)
     }
 
     /// The op as windows and a product, for machines and sizes without a kernel of its own.
@@ -525,6 +542,12 @@ impl Axis {
     /// Whether every window is the input itself, and all of it.
     fn is_identity(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.padding == 0 && self.out == self.size
+    }
+
+    /// Whether the kernel is as long as the input: there is one window, the input itself.
+    fn is_whole(&self) -> bool {
+        let dense = self.kernel == 1 || self.dilation == 1;
+        dense && self.padding == 0 && self.size.is_const(self.kernel)
     }
 }
 

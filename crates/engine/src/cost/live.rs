@@ -6,14 +6,31 @@ use oxyfuel_graph::{Device, Graph, Node, Op, Value, ValueId, place_views};
 /// Allocators give whole lines.
 const LINE: i64 = 64;
 
-/// The most bytes that live at once where each operator's results are tensors of their own, but for views, and each is forgotten after its last reader; by the likely sizes. Nodes that stand
+/// What lives while a program runs one operator at a time.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// The most bytes at once.
+    pub most: i64,
+    /// Those at each node, in order.
+    pub at: Vec<i64>,
+}
+
+/// The most bytes that live at once.
+pub fn live_bytes(graph: &Graph) -> Result<i64> {
+    Ok(live(graph)?.most)
+}
+
+/// The bytes that live at once where each operator's results are tensors of their own, but for views, and each is forgotten after its last reader; by the likely sizes. Nodes that stand
 /// side by side for one node of the source program are one operator: what they pass on among themselves is not counted.
 ///
 /// Without a bound where a tensor lies on another device than the processor: how values lie there is not changed for the sake of memory.
-pub fn live_bytes(graph: &Graph) -> Result<i64> {
+pub fn live(graph: &Graph) -> Result<Live> {
     let elsewhere = |value: &Value| matches!(value.ty.device, Device::Cuda(_));
     if graph.values.values().any(elsewhere) {
-        return Ok(i64::MAX);
+        return Ok(Live {
+            most: i64::MAX,
+            at: vec![0; graph.nodes.len()],
+        });
     }
     let places = place_views(graph)?;
     let guesses = graph.guesses();
@@ -44,7 +61,7 @@ pub fn live_bytes(graph: &Graph) -> Result<i64> {
     for output in &graph.outputs {
         last[places.root(output.value).index()] = usize::MAX;
     }
-    let (mut live, mut most) = (0i64, 0i64);
+    let (mut live, mut at) = (0i64, Vec::with_capacity(graph.nodes.len()));
     let mut ends: Vec<Vec<ValueId>> = vec![vec![]; operators.last().map_or(0, |last| last + 1)];
     let nodes: Vec<(&Node, usize)> = graph.nodes.values().zip(operators).collect();
     for (number, (node, operator)) in nodes.iter().enumerate() {
@@ -58,7 +75,7 @@ pub fn live_bytes(graph: &Graph) -> Result<i64> {
                 end.push(value);
             }
         }
-        most = most.max(live);
+        at.push(live);
         if nodes
             .get(number + 1)
             .is_none_or(|(_, next)| next != operator)
@@ -73,7 +90,11 @@ pub fn live_bytes(graph: &Graph) -> Result<i64> {
     };
     let old = graph.outputs.iter().map(|out| out.value);
     let mut old = old.filter(|&value| is_written(places.root(value)));
-    Ok(most.saturating_add(sum(&mut old)))
+    let most = at.iter().copied().max().unwrap_or(0);
+    Ok(Live {
+        most: most.saturating_add(sum(&mut old)),
+        at,
+    })
 }
 
 /// The number of the operator of each node.

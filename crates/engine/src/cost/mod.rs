@@ -19,7 +19,7 @@ mod operations;
 pub use eager::{Operator, operators};
 pub use external::external_flops;
 pub use kernel::kernel_cost;
-pub use live::live_bytes;
+pub use live::{live, live_bytes};
 pub use operations::{node_flops, node_products};
 
 use oxyfuel_base::{DType, Expr};
