@@ -26,7 +26,7 @@ const SHORT: i64 = 512;
 /// Rows this far apart are in pages of their own.
 const FAR: i64 = 1 << 11;
 /// Rows from here on are asked for before they are written; shorter ones are over before that pays.
-const WRITTEN: i64 = 1 << 12;
+const WRITTEN: i64 = 1 << 10;
 
 impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
