@@ -485,6 +485,30 @@ def test_training_steps_are_recorded() -> None:
         assert roles["forward"].copied_inputs <= 1 and roles["backward"].copied_inputs <= 1, roles
 
 
+def test_an_optimiser_s_step_shares_launches_and_is_right() -> None:
+    shapes = [(640, 384), (384,), (1000,), (384, 70), (640, 384), (5,), (3072, 768), (768,)]
+    first = [rand(*shape) for shape in shapes]
+    gradients = [[rand(*shape) for shape in shapes] for _ in range(3)]
+
+    def stepped(mode: str | None) -> list[torch.Tensor]:
+        parameters = [nn.Parameter(x.clone()) for x in first]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser = torch.optim.AdamW(parameters, lr=1e-2, foreach=True, capturable=True)
+        step = compiled(optimiser.step, options={"mode": mode}) if mode else optimiser.step
+        # The first call is compiled, the second recorded, and later ones are launched as one.
+        for number in range(7):
+            for parameter, gradient in zip(parameters, gradients[number % 3], strict=True):
+                parameter.grad.copy_(gradient)
+            step()
+        return [parameter.detach() for parameter in parameters]
+
+    want = stepped(None)
+    for mode in ("default", "reduce-overhead"):
+        for a, b in zip(stepped(mode), want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_two_forwards_before_their_backwards() -> None:
     mine, theirs = layers()
     fast = compiled(mine, options={"mode": "reduce-overhead"})

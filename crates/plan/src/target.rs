@@ -73,10 +73,9 @@ pub enum OperandHome {
 }
 
 impl TargetDesc {
-    /// Elements of work beside which a launch still counts: on a CPU a barrier of its threads. On a GPU launches stay apart, though all of them is there to share one: recorded calls of the torch door computed something else with shared ones
-    /// (decision 79).
+    /// Elements of work beside which a launch still counts: on a CPU a barrier of its threads, on a GPU the microseconds of a launch (decision 79).
     pub fn launch_counts(&self) -> i64 {
-        if self.is_simt() { 0 } else { 128 << 10 }
+        if self.is_simt() { 4 << 20 } else { 128 << 10 }
     }
 
     /// A threads-are-lanes machine.
