@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import _native, _torch, frozen, profiles
+from .copies import leave_copies_out
 from .describe import Description, describe
 from .explain import report
 from .foreign import make_in_place
@@ -134,6 +135,7 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
         if options.contractions != "own" and options.freezing and not _has_own_images(gm, options):
             channels_last(gm, "cpu")
     make_in_place(gm)
+    leave_copies_out(gm)
     align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
     description = describe(gm, role)

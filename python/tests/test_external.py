@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import oxyfuel
 import pytest
 import torch
 import torch.distributed as dist
@@ -39,6 +40,20 @@ def test_flex_attention() -> None:
 
     q, k, v = (torch.randn(1, 2, 128, 16) for _ in range(3))
     torch.testing.assert_close(compiled(f)(q, k, v), f(q, k, v), rtol=1e-4, atol=1e-4)
+
+
+def test_copies_of_complex_numbers_that_only_operators_read_are_left_out() -> None:
+    z, y = torch.randn(4, 6, dtype=torch.complex64), torch.randn(6, 4, dtype=torch.complex64)
+
+    def clones(f: Any, *inputs: torch.Tensor) -> bool:
+        same(f, *inputs)
+        return any(call["name"] == "aten.clone.default" for call in oxyfuel.explain(f, *inputs).graphs[0].external)
+
+    assert not clones(lambda z: torch.fft.fft(z.conj().clone()), z)
+    # A result that is a tensor of its own, one whose copy lies otherwise, and one that is seen by a view stay.
+    assert clones(lambda z: z.conj().clone(), z)
+    assert clones(lambda y: torch.fft.fft(y.t().clone(memory_format=torch.contiguous_format)), y)
+    assert clones(lambda z: torch.view_as_real(z.clone()), z)
 
 
 def test_attention() -> None:
