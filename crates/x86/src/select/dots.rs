@@ -3,7 +3,7 @@
 //! Every sum has a vector of its own, along the depth: a step loads a vector of each row of `a` and of each column of `b`, where they lie, and multiplies every pair. What is left
 //! at the end is to add the lanes. Nothing is copied or turned, and each operand is read once.
 
-use oxyfuel_base::{DType, Result, err};
+use oxyfuel_base::{DType, Result};
 use oxyfuel_kernel::ir::{ReduceOp, Val};
 
 use super::mma::{Operand, Stride, Walk};
@@ -99,18 +99,36 @@ impl Select<'_, '_> {
             let mask = self.e.first_lanes((depth % lanes) as u32);
             self.dot_step(&dots, vectors % UNROLL, Some(mask))?;
         }
-        let bytes = u32::try_from(rows * cols * i64::from(size))
-            .map_err(|_| err!(TooLarge, "an accumulator"))?;
-        let offset = self.take_scratch(bytes)?;
-        for (i, sum) in dots.sums.into_iter().enumerate() {
-            let sum = self.join_lanes(ReduceOp::Sum, dtype, sum, lanes as u32)?;
-            let home = Mem::at(self.scratch, (offset + size * i as u32) as i32);
-            let put = if size == 8 { X::VMovSdS } else { X::VMovSsS };
-            self.e.f.inst(put, Width::X, &[home.into(), sum.into()]);
-        }
+        let offset = self.save_sums(dtype, &dots.sums)?;
         let strides = vec![cols, 1];
         self.defs.insert(result, Def::Saved { offset, strides });
         Ok(())
+    }
+
+    /// Adds the lanes of each vector; the sums are in scratch, one after another.
+    fn save_sums(&mut self, dtype: DType, vectors: &[Reg]) -> Result<u32> {
+        let size = lane_bytes(dtype);
+        let lanes = self.e.full_lanes(size);
+        // The last vector may be stored with lanes that are no sums.
+        let room = vectors.len().next_multiple_of(lanes as usize) as u32;
+        let offset = self.take_scratch(room * size)?;
+        for (number, some) in vectors.chunks(lanes as usize).enumerate() {
+            let first = offset + number as u32 * lanes * size;
+            if dtype == DType::F32
+                && let Some((sums, lanes)) = self.joined_sums(some)?
+            {
+                let home = Mem::at(self.scratch, first as i32);
+                self.e.store(dtype, home, sums, lanes, None, false)?;
+                continue;
+            }
+            for (i, v) in some.iter().enumerate() {
+                let sum = self.join_lanes(ReduceOp::Sum, dtype, *v, lanes)?;
+                let home = Mem::at(self.scratch, (first + size * i as u32) as i32);
+                let put = if size == 8 { X::VMovSdS } else { X::VMovSsS };
+                self.e.f.inst(put, Width::X, &[home.into(), sum.into()]);
+            }
+        }
+        Ok(offset)
     }
 
     /// A depth of a few vectors: one column after the other, so that memory is read in order where columns follow each other. Rows come from the first-level cache.

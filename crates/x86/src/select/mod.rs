@@ -31,6 +31,7 @@ mod run;
 mod scalar;
 mod scale;
 mod square;
+mod sums;
 mod turn;
 mod values;
 
