@@ -1,12 +1,13 @@
 //! Every channel has a kernel of its own: windows are summed along the channels of a pixel, which lie side by side, with the kernel's positions in registers.
 //!
 //! ```text
-//!   for each image of an instance, whose lines are copied:                      [line][column][channel]      second-level cache
-//!     for each vector of channels, some lines at a time:
+//!   for each image of an instance, whose lines are copied:                      [vector of channels][line][column][lane]      second-level cache
+//!     some lines at a time, for each vector of channels:
 //!       sums[line, column, lanes] = positions of the kernel, each a vector * lines[.. at the position ..]
 //! ```
 //!
-//! A position of the kernel takes one multiply-add with an operand in the first-level cache, so that reading and arithmetic take as long as each other. Kernels of more positions than there are registers are summed
+//! Vectors of channels are copied apart from each other: pixels of 384 channels, say, would all lie in a few sets of the first-level cache. All vectors of some lines are done before the next lines, so that results are written
+//! where the last ones were, and not one line of the cache in every pixel of an image. A position of the kernel takes one multiply-add with an operand in the first-level cache, so that reading and arithmetic take as long as each other. Kernels of more positions than there are registers are summed
 //! in pieces, with sums of some lines in the first-level cache between them.
 
 use oxyfuel_base::{DType, Expr, Result};
@@ -29,13 +30,18 @@ use crate::tile::ceil_div;
 pub const MOST_POSITIONS: i64 = 128;
 /// Sums between two pieces of a kernel, in vectors: a part of the first-level cache.
 const BETWEEN: i64 = 128;
+/// Sums of a kernel of one piece before the next vector of channels has its turn: what they read of the lines is in the first-level cache.
+const TURN: i64 = 256;
+/// Bytes of images and results from which on they are in memory, where whole pages are read faster than parts of each pixel.
+const FAR: i64 = 16 << 20;
 /// Positions of the kernel that are turned together: the lanes of the widest vectors.
 const SQUARE: i64 = 16;
 
 /// What things cost, in cycles of a worker: only their ratios matter.
 mod cost {
-    /// To copy an element of the lines, and of the weight.
+    /// To copy an element of the lines, of parts of pixels in memory, and of the weight.
     pub const COPY: f64 = 0.15;
+    pub const PART: f64 = 0.3;
     pub const WEIGHT: f64 = 1.0;
     pub const INSTANCE: f64 = 1_000.0;
 }
@@ -60,21 +66,26 @@ impl Blocking {
         (self.across * self.lanes).min(images.channels)
     }
 
-    /// The instance's part of the images.
-    fn part(&self, images: &Images) -> Images {
-        let channels = self.channels(images);
+    /// So many channels of a vector of them.
+    fn part(&self, images: &Images, channels: i64) -> Images {
         Images {
             channels,
-            padded: channels,
+            padded: self.lanes,
             ..images.clone()
         }
     }
 
-    fn lines(&self, images: &Images) -> Lines {
+    /// The lines of a vector of channels, of which so many exist.
+    fn lines(&self, images: &Images, channels: i64) -> Lines {
         let (lines, cols) = (&images.lines, &images.cols);
         let count = (self.band - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1;
         let columns = (cols.out - 1) * cols.stride + (cols.kernel - 1) * cols.dilation + 1;
-        Lines::of(&self.part(images), count, columns)
+        Lines::of(&self.part(images, channels), count, columns)
+    }
+
+    /// Elements of all copied lines.
+    fn elements(&self, images: &Images) -> i64 {
+        self.across * self.lines(images, self.lanes).elements()
     }
 
     #[expect(
@@ -89,8 +100,12 @@ impl Blocking {
             * (images.panels() / self.across);
         let turns = ceil_div(instances, i64::from(target.workers.max(1)));
         let vectors = f(self.images * self.band * images.cols.out * self.across);
+        let pixels = images.lines.size * images.cols.size + images.lines.out * images.cols.out;
+        let far = images.bytes(images.images * pixels * images.channels) >= FAR;
+        let part = images.channel_step == 1 && self.across < images.panels();
+        let copy = if far && part { cost::PART } else { cost::COPY };
         let one = vectors * positions / 2.0
-            + f(self.images * self.lines(images).elements()) * cost::COPY
+            + f(self.images * self.elements(images)) * copy
             + f(self.channels(images)) * positions * cost::WEIGHT
             + cost::INSTANCE;
         f(turns) * one
@@ -124,7 +139,7 @@ fn choose(images: &Images, target: &TargetDesc) -> Blocking {
                 across,
                 ..blocking.clone()
             };
-            let fits = images.bytes(shape.lines(images).elements()) <= room;
+            let fits = images.bytes(shape.elements(images)) <= room;
             let cost = shape.cost(images, target);
             if (fits || together * band == 1) && cost < best.0 {
                 best = (cost, shape);
@@ -132,7 +147,8 @@ fn choose(images: &Images, target: &TargetDesc) -> Blocking {
         }
     }
     let band = best.1.band;
-    let few = |lines: &i64| pieces == 1 || lines * images.cols.out <= BETWEEN;
+    let sums = if pieces == 1 { TURN } else { BETWEEN };
+    let few = |lines: &i64| lines * images.cols.out <= sums;
     Blocking {
         together: divisors(band).filter(few).last().unwrap_or(1),
         ..best.1
@@ -143,9 +159,9 @@ struct Work<'a> {
     nest: &'a Nest,
     params: &'a Params,
     images: &'a Images,
-    /// What an instance has of them.
-    part: Images,
     blocking: &'a Blocking,
+    /// The lines of a vector of channels.
+    copied: Lines,
 }
 
 pub fn depthwise(
@@ -158,22 +174,20 @@ pub fn depthwise(
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
-    let copied = blocking.lines(images);
     let work = Work {
         nest,
         params: &params,
         images,
-        part: blocking.part(images),
         blocking: &blocking,
+        copied: blocking.lines(images, blocking.lanes),
     };
-    copied.lay_out(&k, &spread, &work.part);
     work.lay_out(&k, &spread);
     let grid = [
         images.panels() / blocking.across,
         images.lines.out / blocking.band,
         images.images / blocking.images,
     ];
-    k.phase(grid.map(Expr::constant), |k| work.instance(k, &copied));
+    k.phase(grid.map(Expr::constant), |k| work.instance(k));
     k.finish()
 }
 
@@ -183,18 +197,25 @@ impl Work<'_> {
     }
 
     /// Sizes of a block of sums, of which those of one are no dims of tiles, and the elements of the copied lines from one to the next.
-    fn sums(&self, copied: &Lines) -> (Vec<i64>, Vec<i64>) {
+    fn sums(&self) -> (Vec<i64>, Vec<i64>) {
         let (images, blocking) = (self.images, self.blocking);
+        let pitch = self.copied.pitch();
         let dims = [
-            (blocking.together, images.lines.stride * copied.pitch()),
-            (images.cols.out, images.cols.stride * self.part.padded),
+            (blocking.together, images.lines.stride * pitch),
+            (images.cols.out, images.cols.stride * blocking.lanes),
             (blocking.lanes, 1),
         ];
         dims.into_iter().filter(|dim| dim.0 > 1).unzip()
     }
 
     fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
-        let (shape, _) = self.sums(&self.blocking.lines(self.images));
+        for (lines, part) in [Some(self.whole()), self.rest()].into_iter().flatten() {
+            lines.lay_out(k, spread, &part);
+        }
+        if self.is_apart() {
+            self.copied.lay_out_apart(k, spread, self.vectors());
+        }
+        let (shape, _) = self.sums();
         let mut single = vec![1; shape.len()];
         if let (Some(last), Some(lanes)) = (single.last_mut(), shape.last()) {
             *last = *lanes;
@@ -205,20 +226,41 @@ impl Work<'_> {
         lay_out(k, spread, &[self.turned(), self.blocking.lanes]);
     }
 
-    fn instance(&self, k: &KernelBuilder, copied: &Lines) {
+    /// Whole vectors of channels that an instance has.
+    fn vectors(&self) -> i64 {
+        self.blocking.channels(self.images) / self.blocking.lanes
+    }
+
+    /// The lines of one of them, and what they are a copy of.
+    fn whole(&self) -> (Lines, Images) {
+        let lanes = self.blocking.lanes;
+        (self.copied.clone(), self.blocking.part(self.images, lanes))
+    }
+
+    /// The same of channels that fill no vector.
+    fn rest(&self) -> Option<(Lines, Images)> {
+        let rest = self.blocking.channels(self.images) % self.blocking.lanes;
+        let of = |blocking: &Blocking| {
+            let part = blocking.part(self.images, rest);
+            (blocking.lines(self.images, rest), part)
+        };
+        (rest > 0).then(|| of(self.blocking))
+    }
+
+    /// Whether pixels have several vectors of channels that lie side by side: they are read in order.
+    fn is_apart(&self) -> bool {
+        self.images.channel_step == 1 && self.vectors() > 1
+    }
+
+    fn instance(&self, k: &KernelBuilder) {
         let (images, blocking) = (self.images, self.blocking);
         let [block, band, image] = [0, 1, 2].map(|axis| k.program_id(axis));
-        let channels = self.part.channels;
-        // What the last vector of the last pixel reads behind its channels.
-        let behind = match channels % blocking.lanes {
-            0 => 0,
-            _ => blocking.lanes,
-        };
-        let length = copied.elements() + behind;
+        let channels = blocking.channels(images);
+        let length = blocking.elements(images);
         let lines = k.alloc(Space::Panel, images.dtype, length, None);
         let width = blocking.across * blocking.lanes;
         let weights = k.alloc(Space::Panel, images.dtype, self.positions() * width, None);
-        let (shape, _) = self.sums(copied);
+        let (shape, _) = self.sums();
         let pieces = ceil_div(self.positions(), blocking.piece);
         let length = shape.iter().product::<i64>();
         let sums = (pieces > 1).then(|| k.alloc(Space::Panel, images.dtype, length, None));
@@ -227,28 +269,21 @@ impl Work<'_> {
             self.copy_weights(k, &weights, &panel, &i);
             []
         });
-        let zero = k.constant(DType::I64, 0);
-        copied.clear_edges(k, &self.part, (&lines, &zero));
-        if behind > 0 {
-            let none = k.full(images.dtype, [1, behind], 0.0);
-            k.store(lines.at(copied.elements()).shape([1, behind]), &none);
-        }
+        self.clear_edges(k, &lines);
         let line = &band * blocking.band;
         let first = &line * images.lines.stride - images.lines.padding;
         let channel = &block * (channels * images.channel_step);
+        let (size, pitch) = (self.copied.elements(), self.copied.pitch());
         k.for_range(0, blocking.images, 1, [], |k, i, []| {
             let image = &image * blocking.images + &i;
-            let x = &self.params.mems[images.x];
             let start = &image * images.image_step + &channel + images.base;
-            let to = (&lines, &zero);
-            copied.copy_from(k, &self.part, (x, &start), to, &first);
-            k.for_range(0, across, 1, [], |k, i, []| {
-                let steps = blocking.band / blocking.together;
-                k.for_range(0, steps, 1, [], |k, step, []| {
-                    let start = &step * (blocking.together * images.lines.stride * copied.pitch())
-                        + &i * blocking.lanes;
-                    let sum =
-                        self.windows(k, copied, [&lines, &weights], &start, &i, sums.as_ref());
+            self.copy(k, &start, &lines, &first);
+            let steps = blocking.band / blocking.together;
+            k.for_range(0, steps, 1, [], |k, step, []| {
+                let down = &step * (blocking.together * images.lines.stride * pitch);
+                k.for_range(0, across, 1, [], |k, i, []| {
+                    let start = &down + &i * size;
+                    let sum = self.windows(k, [&lines, &weights], &start, &i, sums.as_ref());
                     let panel = &panel + &i;
                     let line = &line + &step * blocking.together;
                     finish(
@@ -266,18 +301,52 @@ impl Work<'_> {
         });
     }
 
+    fn clear_edges(&self, k: &KernelBuilder, lines: &Mem) {
+        let size = self.copied.elements();
+        let (copied, part) = self.whole();
+        k.for_range(0, self.vectors(), 1, [], |k, vector, []| {
+            copied.clear_edges(k, &part, (lines, &(vector * size)));
+            []
+        });
+        if let Some((rest, part)) = self.rest() {
+            let home = k.constant(DType::I64, self.vectors() * size);
+            rest.clear_edges(k, &part, (lines, &home));
+        }
+    }
+
+    /// Copies the lines of an image whose first channel is at `start`.
+    fn copy(&self, k: &KernelBuilder, start: &Tile, lines: &Mem, first: &Tile) {
+        let (images, size) = (self.images, self.copied.elements());
+        let x = &self.params.mems[images.x];
+        let (vectors, step) = (self.vectors(), self.blocking.lanes * images.channel_step);
+        let (copied, part) = self.whole();
+        if self.is_apart() {
+            let to = (lines, &k.constant(DType::I64, 0));
+            copied.copy_apart(k, &part, (x, start), to, first, vectors);
+        } else {
+            k.for_range(0, vectors, 1, [], |k, vector, []| {
+                let to = (lines, &(&vector * size));
+                copied.copy_from(k, &part, (x, &(start + &vector * step)), to, first);
+                []
+            });
+        }
+        if let Some((rest, part)) = self.rest() {
+            let to = (lines, &k.constant(DType::I64, vectors * size));
+            rest.copy_from(k, &part, (x, &(start + vectors * step)), to, first);
+        }
+    }
+
     /// The sums of some lines: those of the last piece of the kernel, with what the others left.
     fn windows(
         &self,
         k: &KernelBuilder,
-        copied: &Lines,
         [lines, weights]: [&Mem; 2],
         start: &Tile,
         i: &Tile,
         sums: Option<&Mem>,
     ) -> Tile {
         let (images, blocking) = (self.images, self.blocking);
-        let (shape, strides) = self.sums(copied);
+        let (shape, strides) = self.sums();
         let mut single = vec![1; shape.len()];
         if let Some(last) = single.last_mut() {
             *last = blocking.lanes;
@@ -294,8 +363,8 @@ impl Work<'_> {
                 sum = Some(k.load(home));
             }
             let (line, column) = (position / wide, position % wide);
-            let from = line * images.lines.dilation * copied.pitch()
-                + column * images.cols.dilation * self.part.padded;
+            let from = line * images.lines.dilation * self.copied.pitch()
+                + column * images.cols.dilation * lanes;
             let pixels = k.load(
                 lines
                     .at(start + from)

@@ -156,6 +156,87 @@ impl Lines {
     ) {
         let joined = images.joined.as_ref();
         let joined = joined.map(|joined| (joined, joined.place(k, images)));
+        let line_of = |k: &KernelBuilder, source: &Tile, home: &Tile| {
+            if let Some((joined, place)) = &joined {
+                joined.copy(k, images, (from, source), place, (to, home));
+            } else if Self::is_run(images) {
+                let run = [self.inner * self.padded];
+                let tile = k.load(from.at(source).shape(run));
+                k.store(to.at(home).shape(run), &tile);
+            } else if self.is_turned(images) {
+                let column = |k: &KernelBuilder, first: &Tile| {
+                    let to = to.at(home + first * self.padded);
+                    self.copy_columns(k, images, from.at(source + first), to, SQUARE);
+                };
+                k.for_range(0, self.inner / SQUARE, 1, [], |k, square, []| {
+                    column(k, &(square * SQUARE));
+                    []
+                });
+                if self.inner % SQUARE > 0 {
+                    column(k, &k.constant(DType::I64, self.inner - SQUARE));
+                }
+            } else {
+                self.copy_columns(k, images, from.at(source), to.at(home), self.inner);
+            }
+        };
+        let none = |k: &KernelBuilder, home: &Tile| self.clear(k, images, to, home, self.inner);
+        self.each_line(k, images, (start, home), first, line_of, none);
+    }
+
+    /// Copies an image with channels last so that each of so many vectors of channels, which these lines are of, is a copy of its own, one behind the other: what is read is read in order.
+    pub fn copy_apart(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        (from, start): (&Mem, &Tile),
+        (to, home): (&Mem, &Tile),
+        first: &Tile,
+        vectors: i64,
+    ) {
+        let shape = self.apart(vectors);
+        let strides = |column: i64, vector: i64| match shape.len() {
+            2 => vec![vector, 1],
+            _ => vec![column, vector, 1],
+        };
+        let line_of = |k: &KernelBuilder, source: &Tile, home: &Tile| {
+            let from = from.at(source).shape(&shape);
+            let tile = k.load(from.strides(strides(images.cols.step, self.channels)));
+            let to = to.at(home).shape(&shape);
+            k.store(to.strides(strides(self.padded, self.elements())), &tile);
+        };
+        let none = |k: &KernelBuilder, home: &Tile| {
+            k.for_range(0, vectors, 1, [], |k, vector, []| {
+                let home = home + vector * self.elements();
+                self.clear(k, images, to, &home, self.inner);
+                []
+            });
+        };
+        self.each_line(k, images, (start, home), first, line_of, none);
+    }
+
+    /// The tile that holds so many vectors of a line.
+    fn apart(&self, vectors: i64) -> Vec<i64> {
+        match self.inner {
+            1 => vec![vectors, self.channels],
+            inner => vec![inner, vectors, self.channels],
+        }
+    }
+
+    pub fn lay_out_apart(&self, k: &KernelBuilder, spread: &Spread, vectors: i64) {
+        let shape = self.apart(vectors);
+        k.layout_shape(&shape, spread.layout(&shape, &shape));
+    }
+
+    /// Goes through the lines from `first` on: where one begins in the image, or that there is none, and where its columns are copied to.
+    fn each_line(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        (start, home): (&Tile, &Tile),
+        first: &Tile,
+        copy: impl Fn(&KernelBuilder, &Tile, &Tile),
+        none: impl Fn(&KernelBuilder, &Tile),
+    ) {
         k.for_range(0, self.count, 1, [], |k, line, []| {
             let at = first + &line;
             let home = home + (&line * self.pitch() + self.before * self.padded);
@@ -163,33 +244,10 @@ impl Lines {
                 .compare(CompareOp::Ge, 0i64)
                 .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
             k.when(&within, |k| {
-                let first = start + &at * images.lines.step;
-                let source = from.at(&first);
-                if let Some((joined, place)) = &joined {
-                    joined.copy(k, images, (from, &first), place, (to, &home));
-                } else if Self::is_run(images) {
-                    let run = [self.inner * self.padded];
-                    let tile = k.load(source.shape(run));
-                    k.store(to.at(&home).shape(run), &tile);
-                } else if self.is_turned(images) {
-                    let column = |k: &KernelBuilder, first: &Tile| {
-                        let from = from.at(start + &at * images.lines.step + first);
-                        let to = to.at(&home + first * self.padded);
-                        self.copy_columns(k, images, from, to, SQUARE);
-                    };
-                    k.for_range(0, self.inner / SQUARE, 1, [], |k, square, []| {
-                        column(k, &(square * SQUARE));
-                        []
-                    });
-                    if self.inner % SQUARE > 0 {
-                        column(k, &k.constant(DType::I64, self.inner - SQUARE));
-                    }
-                } else {
-                    self.copy_columns(k, images, source, to.at(&home), self.inner);
-                }
+                copy(k, &(start + &at * images.lines.step), &home);
             });
-            let none = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));
-            k.when(&none, |k| self.clear(k, images, to, &home, self.inner));
+            let beyond = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));
+            k.when(&beyond, |k| none(k, &home));
             []
         });
     }

@@ -145,11 +145,11 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
 }
 
 /// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points; or some in groups and some not, which keep
-/// channels last between them. Groups alone are as fast with channels first, but for kernels of single channels that skip columns.
+/// channels last between them; or kernels of single channels alone. Groups of several channels alone are faster with channels first.
 pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
     let (mut all, mut faster, mut packed) = (0_i64, 0_i64, 0_i64);
-    let (mut grouped, mut plain, mut skipping) = (false, false, true);
+    let (mut grouped, mut plain, mut single) = (false, false, true);
     let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
     for node in graph.nodes.values().filter(is_convolution) {
         let (Some((_, winograd)), Some(weight), Some(out)) = (
@@ -168,14 +168,14 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
         let how = Convolution::of(&node.op).unwrap_or_default();
         grouped |= how.groups > 1;
         plain |= how.groups == 1;
-        skipping &= how.groups == weight[0] && how.stride.last().is_some_and(|&by| by > 1);
+        single &= how.groups == weight[0];
         if winograd || shape::unit(graph.ty(node.out()).dtype, target).is_some() {
             faster = faster.saturating_add(work);
         }
         packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
     }
     let gains = faster >= all / AT_POINTS && faster > 0;
-    (gains || (grouped && (plain || skipping))) && all / packed.max(1) >= WORTH_PACKING
+    (gains || (grouped && (plain || single))) && all / packed.max(1) >= WORTH_PACKING
 }
 
 /// Bytes of the panels that are made at once of a convolution's weight at every call.
