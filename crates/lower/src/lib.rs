@@ -24,6 +24,7 @@
 //! | `maths` | transcendental functions in terms of plain arithmetic |
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel, and arithmetic on pairs of them |
 //! | `stream.rs` | results that no cache holds, written past them |
+//! | `behind.rs` | such rows, each stored while the next one is reduced |
 //! | `join.rs` | programs side by side in one grid |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
@@ -33,6 +34,7 @@
 mod aligned;
 mod attention;
 mod attention_backward;
+mod behind;
 mod blocked;
 mod build;
 mod chains;
@@ -458,7 +460,10 @@ fn loops(
                 Some((tiling, along)) => {
                     chunk::emit_chunked(&k, &params, nest, &tiling, along, target);
                 }
-                None => rows::emit(&k, &params, nest, &tiling),
+                None => match behind::Behind::of(nest, target, &tiling) {
+                    Some(behind) => behind.emit(&k, &params),
+                    None => rows::emit(&k, &params, nest, &tiling),
+                },
             },
         }
     }

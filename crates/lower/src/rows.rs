@@ -335,6 +335,8 @@ pub struct Frame<'a> {
     pub cut: Option<usize>,
     /// What is read along all dims is read once: it needs no place in the first cache.
     pub streams: bool,
+    /// What is stored goes past the caches.
+    pub past: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -407,6 +409,7 @@ impl<'a> Frame<'a> {
             values: vec![None; nest.values.len()],
             cut: None,
             streams: false,
+            past: false,
         }
     }
 
@@ -789,7 +792,10 @@ impl<'a> Frame<'a> {
             }
         }
         let target = |frame: &Self| {
-            let window = frame.window(mem, window, support, moved.clone());
+            let mut window = frame.window(mem, window, support, moved.clone());
+            if frame.past {
+                window = window.streaming();
+            }
             if window.access().shape.is_empty() && !tile.shape().is_empty() {
                 return (window, tile.reshape([0i64; 0]));
             }

@@ -15,7 +15,7 @@ const PAGE: i64 = 4096;
 /// Results that are smaller are found again, whatever else was read meanwhile.
 const LARGE: i64 = 1 << 20;
 /// Bytes of an element from which on a vector is as long as a line.
-const WIDE: i64 = 4;
+pub const WIDE: i64 = 4;
 
 /// What a kernel touches of one buffer.
 struct Touched {
@@ -25,6 +25,11 @@ struct Touched {
     bytes: i64,
     /// Whether it is a result that may go past the caches.
     past: bool,
+}
+
+/// Whether a kernel that touches so many bytes, of which so many are results in whole rows, writes those past the caches.
+pub fn is_far(touched: i64, results: i64) -> bool {
+    touched >= FAR && results >= FAR / 2
 }
 
 /// Gives the stores of a kernel that touches so much their hint, where half of that is results.

@@ -5,7 +5,7 @@
 //! where they are read nor where they are written: each vector asks for its place in the next instance. Asking changes no result, and what lies behind the last row is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Index, Inst, Op, Space, Val};
+use oxyfuel_kernel::ir::{BinaryOp, Block, CacheHint, Index, Inst, Op, Space, Val};
 
 use super::nest::{Ctx, Window};
 use super::run::{Axis, Nest, Sink, effect_key};
@@ -43,7 +43,11 @@ impl<'p> Select<'p, '_> {
         let finally = staged && c.stage > 1 && first_read && c.nest.last_stage(v) == Some(c.stage);
         let later = c.nest.last_stage(v) > Some(1);
         let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
-        let Some(apart) = self.apart(w) else {
+        let followed = self.followed(v);
+        if followed.is_some() && c.nest.staged.is_empty() {
+            return self.ask(c, w, copy, followed.unwrap_or(0), X::PrefetchT1);
+        }
+        let Some(apart) = followed.filter(|_| again).or_else(|| self.apart(w)) else {
             if let Some(further) = self.next_round(w.base, w.size)
                 && self.jumps(c, w)
                 && !self.asked_by_product(v)
@@ -87,6 +91,57 @@ impl<'p> Select<'p, '_> {
             return self.ask(c, w, copy, apart, X::PrefetchT1);
         }
         Ok(())
+    }
+
+    /// Notes how far apart the rows are that a loop reads, where it stores past the caches: who reads such a row, before the loop and behind it too, asks for the one after it.
+    pub fn note_rows(&mut self, counter: Val, step: i64, body: &Block) {
+        let past = |inst: &Inst| {
+            matches!(
+                inst.op,
+                Op::Store {
+                    hint: CacheHint::Streaming,
+                    ..
+                }
+            )
+        };
+        if !body.insts.iter().any(past) {
+            return;
+        }
+        let mut places: Vec<(Val, i64)> = Vec::new();
+        for inst in &body.insts {
+            match &inst.op {
+                Op::Binary {
+                    op: BinaryOp::Mul,
+                    lhs,
+                    rhs,
+                } if *lhs == counter => {
+                    if let Some(Op::Const { value }) = self.origin(*rhs) {
+                        places.push((inst.results[0], value.as_i64().saturating_mul(step)));
+                    }
+                }
+                Op::Load { access, .. } => {
+                    let base = places.iter().find(|(v, _)| access.base == Index::Val(*v));
+                    if let (Some((_, apart)), Ok(mem)) = (base, self.p.mem(access.mem)) {
+                        let bytes = apart.saturating_mul(mem.dtype.size() as i64);
+                        if (LEAST..=MOST).contains(&bytes) {
+                            self.rows.insert(access.mem, bytes);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How far away the row is that will be read after this one.
+    fn followed(&self, v: Val) -> Option<i64> {
+        match self.defs.get(&v) {
+            Some(Def::Lazy(Inst {
+                op: Op::Load { access, .. },
+                ..
+            })) => self.rows.get(&access.mem).copied(),
+            Some(_) | None => None,
+        }
     }
 
     /// Whether a value is read from memory that others know, which may be far away; panels of an instance are in its caches.

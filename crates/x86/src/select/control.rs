@@ -304,6 +304,7 @@ impl<'p> Select<'p, '_> {
             return Ok(());
         };
         ensure!(*step > 0, NoLowering, "a loop with step {step}");
+        self.note_rows(*iv, *step, body);
         self.settle()?;
         self.amx_leave(inits)?;
         let mut homes = Vec::new();

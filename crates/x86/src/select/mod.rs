@@ -181,6 +181,8 @@ pub(crate) struct Select<'p, 'a> {
     pub forced_strides: FxHashMap<Val, Vec<i64>>,
     /// Windows that loops of this instance have read.
     pub read_before: FxHashSet<Val>,
+    /// Bytes from one row to the next of memories that a loop reads row by row.
+    pub rows: FxHashMap<Val, i64>,
 }
 
 impl<'p, 'a> Select<'p, 'a> {
@@ -224,6 +226,7 @@ impl<'p, 'a> Select<'p, 'a> {
             kept_strides: FxHashMap::default(),
             forced_strides: FxHashMap::default(),
             read_before: FxHashSet::default(),
+            rows: FxHashMap::default(),
         };
         s.params(args)?;
         s.grid(phase)?;

@@ -50,14 +50,14 @@ impl<'p> Select<'p, '_> {
         self.streams(c, access, dim, mem.dtype, *hint) || self.odd_rows(c, axis, stage).is_some()
     }
 
-    /// The store of a stage that does nothing else, where it is to go past the caches and its rows begin anywhere.
+    /// The one store of a stage, where it is to go past the caches and its rows begin anywhere.
     fn odd_rows(
         &self,
         c: &Ctx<'_, 'p>,
         axis: Axis,
         stage: usize,
     ) -> Option<(&'p Inst, &'p Access)> {
-        let alone = c.nest.saved[stage].is_empty() && c.nest.reductions[stage].is_empty();
+        let alone = c.nest.saved[stage].is_empty();
         let [Sink::Effect(inst)] = self.staged_sinks(c, stage)[..] else {
             return None;
         };
@@ -76,10 +76,14 @@ impl<'p> Select<'p, '_> {
         let dim = (0..access.shape.len()).find(|&d| c.axes.of(key, d) == Some(axis))?;
         // An element that may lie across a multiple of its size has no whole vector after it.
         let align = self.aligns.get(&access.mem).copied().unwrap_or(1);
-        let plain = access.strides[dim] == Index::Const(1)
+        // Sums beside it begin where its whole vectors do, which must be the same place in every call.
+        let vector = self.e.level.vector_bytes();
+        let settled = c.nest.reductions[stage].is_empty() || align % vector == 0;
+        let plain = settled
+            && access.strides[dim] == Index::Const(1)
             && i64::from(align) % size == 0
             && access.valid.iter().all(Option::is_none)
-            && lanes * size == i64::from(self.e.level.vector_bytes())
+            && lanes * size == i64::from(vector)
             && c.axes.extent[axis] >= LONG * lanes;
         (alone && plain && !self.aligned(access, dim, lanes * size)).then_some((inst, access))
     }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use oxyfuel_base::{Result, ensure, err};
-use oxyfuel_kernel::ir::{Access, Index, Inst, Op, UnaryOp, Val};
+use oxyfuel_kernel::ir::{Access, CacheHint, Index, Inst, Op, UnaryOp, Val};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::values::{Marks, Operands, Values, operands};
@@ -476,10 +476,13 @@ impl<'p> Select<'p, '_> {
         for v in sinks.iter().flat_map(Sink::roots) {
             self.reach(v, &mut seen, &mut order);
         }
-        let folds = order.iter().any(|v| !self.folded(axes, *v).is_empty());
-        let parallel: Vec<Vec<Axis>> = (sinks.iter())
-            .map(|sink| self.sink_parallel(axes, sink, folds))
+        let folded: Vec<Axis> = (order.iter()).flat_map(|v| self.folded(axes, *v)).collect();
+        let mut parallel: Vec<Vec<Axis>> = (sinks.iter())
+            .map(|sink| self.sink_parallel(axes, sink, !folded.is_empty()))
             .collect();
+        for (mine, _) in (parallel.iter_mut().zip(sinks)).filter(|(_, sink)| self.is_behind(sink)) {
+            mine.retain(|axis| !folded.contains(axis));
+        }
         let mut nests: Vec<Nest<'p>> = Vec::new();
         let mut at = 0;
         while at < sinks.len() {
@@ -499,6 +502,41 @@ impl<'p> Select<'p, '_> {
         }
         self.check_order(&nests)?;
         Ok(nests)
+    }
+
+    /// Whether a sink of a loop may wait for the reductions beside it: a store past the caches, which hardly computes and takes long, is best made bit by bit beside work that computes.
+    fn is_behind(&self, sink: &Sink<'p>) -> bool {
+        let Sink::Effect(inst) = sink else {
+            return false;
+        };
+        let past = matches!(
+            inst.op,
+            Op::Store {
+                hint: CacheHint::Streaming,
+                ..
+            }
+        );
+        past && !self.loops.is_empty()
+    }
+
+    /// Brings the stores that may wait to the last stage that reduces, with all that nobody else wants.
+    fn put_behind(&self, nest: &mut Nest<'p>, order: &[Val]) {
+        let last = nest.reductions.len().saturating_sub(1);
+        if last == 0 {
+            return;
+        }
+        let mut wanted = Vec::new();
+        let mut seen = self.marks();
+        let waits = |sink: &&Sink<'p>| self.is_behind(sink) && nest.sink_stage(sink) == 0;
+        let others = nest.sinks.iter().filter(|sink| !waits(sink));
+        for v in others.flat_map(Sink::roots) {
+            self.reach(v, &mut seen, &mut wanted);
+        }
+        for v in order.iter().filter(|v| !seen.contains(**v)) {
+            if let Some(fact) = nest.facts.get_mut(v) {
+                (fact.stage, fact.last) = (last, last);
+            }
+        }
     }
 
     /// The nest of the first sinks that fit together, and how many they are.
@@ -616,6 +654,7 @@ impl<'p> Select<'p, '_> {
                 },
             );
         }
+        self.put_behind(&mut nest, &order);
         // The loops of a stage run over all staged axes: whatever happens in them must want all.
         for v in nest.reductions.iter().flatten() {
             let folded = self.folded(axes, *v);

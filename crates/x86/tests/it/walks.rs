@@ -1,7 +1,7 @@
 //! How loops walk over memory: values of rows computed before the rows, stores beside each other, rows asked for ahead.
 
 use oxyfuel_base::{DType, Expr};
-use oxyfuel_kernel::builder::Tile;
+use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, BufferMode, ReduceOp};
 
 use crate::programs::{agree, kernel};
@@ -217,6 +217,60 @@ fn rows_that_begin_anywhere_are_written_past_the_caches() {
             let program = moved_rows(7, cols, first, align);
             let len = (7 * cols + first) as usize;
             agree(&program, &[], &[len, len], &[7], 0.0);
+        }
+    }
+}
+
+/// Rows less their largest element and the sum of the distances from it, each stored past the caches while the next one is reduced.
+fn rows_behind(rows: i64, cols: i64, first: i64, align: u32) -> oxyfuel_kernel::Program {
+    kernel("behind", |k| {
+        let len = Expr::constant(rows * cols + first);
+        let x = k.buffer("x", DType::F32, BufferMode::Read, len.clone());
+        let y = k
+            .buffer("y", DType::F32, BufferMode::Write, len)
+            .aligned(align);
+        let reduce = |k: &KernelBuilder, row: &Tile| {
+            let t = k.load(x.at(row * cols + first).shape([cols]).strides([1]));
+            let largest = t.reduce(ReduceOp::Max, [0]);
+            let away = &t - largest.broadcast_to([cols]);
+            vec![largest, away.reduce(ReduceOp::Sum, [0])]
+        };
+        let store = |k: &KernelBuilder, row: &Tile, results: &[Tile]| {
+            let base = row * cols + first;
+            let t = k.load(x.at(&base).shape([cols]).strides([1]));
+            let both = results.iter().map(|r| r.broadcast_to([cols]));
+            let moved = both.fold(t, |t, r| &t - &r);
+            let window = y.at(&base).shape([cols]).strides([1]);
+            k.store(window.streaming(), moved);
+        };
+        k.phase([Expr::constant(2)], |k| {
+            let begin = k.program_id(0) * ((rows + 1) / 2);
+            let end = (&begin + (rows + 1) / 2).binary(BinaryOp::Min, rows);
+            let results = reduce(k, &begin);
+            let results = k.for_range_vec(&begin + 1, &end, 1, results, |k, row, results| {
+                let next = reduce(k, &row);
+                store(k, &(row - 1), &results);
+                next
+            });
+            store(k, &(end - 1), &results);
+        });
+    })
+}
+
+#[test]
+fn rows_are_stored_while_the_next_ones_are_reduced() {
+    for (cols, first) in [
+        (512i64, 0i64),
+        (333, 0),
+        (257, 5),
+        (1025, 15),
+        (40, 1),
+        (7, 2),
+    ] {
+        for align in [4, 64] {
+            let program = rows_behind(7, cols, first, align);
+            let len = (7 * cols + first) as usize;
+            agree(&program, &[], &[len, len], &[2], 1e-4);
         }
     }
 }
