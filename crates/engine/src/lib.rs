@@ -45,7 +45,7 @@ mod session;
 mod share;
 mod target;
 
-pub use agree::{agree, same};
+pub use agree::{agree, is_close, same};
 pub use executable::{Executable, Mismatch};
 pub use explain::{Basis, Explanation, explain};
 pub use figures::{Figures, HostFigures, Level};

@@ -1,5 +1,6 @@
 //! A case: numbers that follow from a seed and an index, and what checking the program that they mean finds.
 
+use crate::judge::Judged;
 use crate::{graphs, tiles};
 use oxyfuel_engine::Target;
 use oxyfuel_testkit::Rng;
@@ -43,6 +44,8 @@ pub struct Found {
     pub programs: u64,
     /// Comparisons of a target's result with the interpreter's.
     pub compared: u64,
+    /// The elements of these, where some may differ.
+    pub judged: Judged,
     /// Kernels that had no machine code on a target.
     pub without_code: u64,
     /// Of what the interpreter computed.
@@ -88,6 +91,17 @@ pub fn targets() -> Vec<Target> {
         .collect()
 }
 
+/// The targets of these names, also those that do not run here: graphs are then compiled for them, and their programs interpreted.
+pub fn targets_named(names: &[String]) -> Result<Vec<Target>, String> {
+    let named = |name: &String| {
+        let mut known = Target::all().filter(Target::can_interpret);
+        known
+            .find(|target| target.name() == name)
+            .ok_or_else(|| format!("`{name}` is no target of a CPU"))
+    };
+    names.iter().map(named).collect()
+}
+
 /// A number that tells contents apart (FNV-1a).
 pub fn digest(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.iter());
@@ -112,6 +126,13 @@ mod tests {
             assert!(!one.is_empty() && !all[..i].contains(one));
         }
         assert_eq!(all[0], numbers(Kind::Tile, 1, 1));
+    }
+
+    #[test]
+    fn targets_are_those_of_cpus() {
+        let named = |name: &str| targets_named(&[name.to_owned()]);
+        assert_eq!(named("avx2").map(|found| found.len()), Ok(1));
+        assert!(named("sm_90").is_err() && named("avx3").is_err());
     }
 
     #[test]

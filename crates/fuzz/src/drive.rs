@@ -1,6 +1,7 @@
 //! Many cases on several workers, counted.
 
 use crate::case::{Check, Found, Kind, Mismatch, numbers};
+use crate::judge::Judged;
 use crate::shrink::shrink;
 use crate::supervise::Crumbs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -33,6 +34,8 @@ pub struct Tally {
     pub cases: u64,
     pub programs: u64,
     pub compared: u64,
+    /// Elements of graphs' results: those of tile programs are the same bits.
+    pub judged: Judged,
     pub without_code: u64,
     pub mismatches: usize,
     /// Sum over what the interpreter computed: the same for the same cases, whoever checks them in whatever order.
@@ -47,6 +50,7 @@ impl Tally {
         self.cases += 1;
         self.programs += found.programs;
         self.compared += found.compared;
+        self.judged += found.judged;
         self.without_code += found.without_code;
         self.digest = self.digest.wrapping_add(found.digest);
     }
@@ -55,6 +59,7 @@ impl Tally {
         self.cases += other.cases;
         self.programs += other.programs;
         self.compared += other.compared;
+        self.judged += other.judged;
         self.without_code += other.without_code;
         self.mismatches += other.mismatches;
         self.digest = self.digest.wrapping_add(other.digest);
@@ -77,6 +82,18 @@ impl Tally {
             self.taken.as_secs_f64(),
             self.rate()
         );
+        if self.judged.values > 0 {
+            let Judged {
+                values,
+                widened,
+                left_out,
+            } = self.judged;
+            line += &format!(
+                "\n{}: {values} values; {widened} within what rounding costs them, {left_out} left out since it decides over them ({:.4} %)",
+                plan.kind.name(),
+                100.0 * left_out as f64 / values as f64
+            );
+        }
         if let Some(next) = self.next {
             line += &format!(
                 "\n{}: stopped early; the rest is --{} {next}..{}",
@@ -96,6 +113,9 @@ impl Tally {
             "cases": self.cases,
             "programs": self.programs,
             "comparisons": self.compared,
+            "values": self.judged.values,
+            "values_widened": self.judged.widened,
+            "values_left_out": self.judged.left_out,
             "kernels_without_code": self.without_code,
             "mismatches": self.mismatches,
             "digest": format!("{:016x}", self.digest),

@@ -84,11 +84,14 @@ fn start(args: &[String], crumbs: &Path) -> Result<ExitStatus, String> {
 /// Runs each case that was under way alone and prints those that end their process.
 fn blame(options: &Options, cases: &[(Kind, u64)], crumbs: &Path) {
     for &(kind, index) in cases {
-        let args = [
+        let mut args = vec![
             format!("--{}={index}..{}", kind.name(), index + 1),
             format!("--seed={}", options.seed),
             "--threads=1".to_owned(),
         ];
+        if !options.targets.is_empty() {
+            args.push(format!("--targets={}", options.targets.join(",")));
+        }
         match start(&args, crumbs) {
             Ok(status) if status.code().is_some() => {}
             Ok(status) => {

@@ -22,6 +22,7 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(targets: &[Target]) -> Self {
+        let runs_here = targets.iter().filter(|target| target.supported_here());
         let device = |threads| {
             cpu_device(&Options {
                 threads,
@@ -29,7 +30,7 @@ impl Worker {
             })
         };
         Self {
-            targets: targets.to_vec(),
+            targets: runs_here.cloned().collect(),
             devices: [device(1), device(2)],
         }
     }

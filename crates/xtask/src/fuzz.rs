@@ -4,7 +4,7 @@ use crate::{Outcome, bench, process, revision, workspace};
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-usage: cargo xtask fuzz [--tiles N] [--graphs N] [--seed S] [--threads N] [--shard I/N] [--limit SECONDS] [--json FILE] [--record]
+usage: cargo xtask fuzz [--tiles N] [--graphs N] [--seed S] [--threads N] [--shard I/N] [--targets NAMES] [--limit SECONDS] [--json FILE] [--record]
 
 Builds `target/release/oxyfuel-fuzz`, which needs nothing but itself, and runs it: random tile programs, the tile interpreter
 against the code of every target of this machine, and random graphs, the graph interpreter against what the engine compiles. What

@@ -1,10 +1,10 @@
 //! Running one graph on every target.
 
-use crate::judge::{Neighbours, compare_all, expectations};
+use crate::judge::Judge;
 use crate::memory;
 use oxyfuel_base::Code;
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
-use oxyfuel_graph::{Graph, HostTensor, bind};
+use oxyfuel_graph::{Graph, HostTensor, bind, run};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::device::Device;
@@ -92,22 +92,22 @@ impl Machines {
         self.targets.iter().map(load).collect()
     }
 
-    /// Runs what was loaded and compares with the graph interpreter. An element may differ as much as it differs between neighbours.
+    /// Runs what was loaded and compares with the graph interpreter.
     pub fn run_loaded(
         &self,
         graph: &Graph,
         loaded: &[Loaded],
         inputs: &[HostTensor],
-        neighbours: &Neighbours,
+        judge: Judge,
     ) -> Result<Vec<Outcome>, String> {
-        let expected = expectations(graph, inputs, neighbours)?;
+        let expected = run(graph, inputs).map_err(|e| e.to_string())?;
         Ok(self
             .targets
             .iter()
             .zip(loaded)
             .map(|(target, loaded)| {
                 let name = target.name().to_owned();
-                match self.run_on(target, loaded, graph, inputs, &expected, neighbours) {
+                match self.run_on(target, loaded, graph, inputs, &expected, judge) {
                     Ok(()) => Outcome::Agrees(name),
                     Err((Some(Code::NoLowering), why)) => Outcome::NoLowering(name, why),
                     Err((_, why)) => Outcome::Wrong(name, why),
@@ -122,8 +122,8 @@ impl Machines {
         loaded: &Loaded,
         graph: &Graph,
         inputs: &[HostTensor],
-        expected: &[Vec<HostTensor>],
-        neighbours: &Neighbours,
+        expected: &[HostTensor],
+        judge: Judge,
     ) -> Result<(), Failure> {
         let (executable, device) = loaded.as_ref().map_err(Clone::clone)?;
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
@@ -141,7 +141,7 @@ impl Machines {
             .run(&tensors.iter().collect::<Vec<_>>())
             .map_err(coded)?;
         memory::check(graph, &bindings, inputs, &tensors, &outputs).map_err(|why| (None, why))?;
-        let result = compare_all(graph, &outputs, expected, neighbours);
-        result.map_err(|why| (None, why))
+        judge(graph, inputs, expected, &outputs).map_err(|why| (None, why))?;
+        Ok(())
     }
 }

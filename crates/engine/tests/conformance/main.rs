@@ -14,7 +14,7 @@ mod products;
 
 use everywhere::{Machines, Outcome};
 use inputs::{inputs_of, split};
-use judge::{order_decides, perturbed};
+use judge::{by_condition, closely};
 use oxyfuel_base::Result;
 use oxyfuel_graph::random::{self, Choices, Limits};
 use oxyfuel_graph::{Graph, parse};
@@ -36,7 +36,7 @@ fn conforms(case: &Case, machines: &Machines) -> std::result::Result<String, Str
     let loaded = machines.load(&graph);
     let mut report = String::new();
     for inputs in inputs_of(&graph, rest)? {
-        for outcome in machines.run_loaded(&graph, &loaded, &inputs, &Vec::new())? {
+        for outcome in machines.run_loaded(&graph, &loaded, &inputs, closely)? {
             let ignored = IGNORED.iter().any(|(file, target, _)| {
                 *file == case.name && outcome.target().starts_with(target)
             });
@@ -218,13 +218,12 @@ fn random_graphs(symbols: bool, program: fn(&mut Choices<'_>, &Limits) -> Result
         };
         for values in assignments {
             let inputs = random::inputs_of(&graph, values, &mut choices).unwrap();
-            if oxyfuel_graph::run(&graph, &inputs).is_err() || order_decides(&graph, &inputs) {
+            if oxyfuel_graph::run(&graph, &inputs).is_err() {
                 continue;
             }
-            let neighbours = perturbed(&graph, &inputs);
             let shown = || format!("{graph}\n{}", judge::show(&inputs));
             let outcomes = machines
-                .run_loaded(&graph, &loaded, &inputs, &neighbours)
+                .run_loaded(&graph, &loaded, &inputs, by_condition)
                 .map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown())))?;
             for outcome in outcomes {
                 let (ran, skipped) = tally.get();
