@@ -182,8 +182,8 @@ fn compare(
         let mut around = near.iter().map(|t| t.get(at).as_f64());
         let unstable = around
             .any(|n| n.is_finite() != b.is_finite() || (!expected.dtype.is_float() && n != b));
-        // The sign of a sum's zero is open, and so is that of its reciprocal.
-        let endless = a.is_infinite() && b.is_infinite();
+        // The sign of a sum's zero is open, and so is that of its reciprocal; so is whether something that vanishes is zero before it is divided by zero.
+        let endless = !a.is_finite() && !b.is_finite();
         let spread = spread(at, b);
         let vanishing = a.is_infinite() && b.is_finite() && spread >= VANISHING * b.abs();
         if unstable || endless || vanishing {
