@@ -1,6 +1,6 @@
 //! Methods of [`Tensor`] against PyTorch, family by family: every row of the tables here is run eagerly, compiled (to machine code alone) and in the interpreter, and its results are those that `golden.py` wrote into `*.txt`.
 
-#[path = "../agree/mod.rs"]
+#[path = "../it/agree.rs"]
 mod agree;
 mod arrange;
 mod elements;

@@ -1,8 +1,6 @@
 //! Sizes that change: symbols from the second size on, and what stays a number.
 
-mod numbers;
-
-use numbers::{close, randn};
+use crate::numbers::{close, randn};
 use oxyfuel::{Code, DType, Options, Result, Tensor, compile};
 
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {

@@ -1,8 +1,6 @@
 //! Declared buckets: padding never changes results, and what it would change is served without, as few compiles as there are buckets.
 
-mod numbers;
-
-use numbers::{close, randn};
+use crate::numbers::{close, randn};
 use oxyfuel::{Bucket, Code, DType, Options, Result, Tensor, compile, jit};
 
 /// Attention over a padded length: what is no token is masked.

@@ -1,12 +1,10 @@
 //! Special functions, random numbers, convolutions and attention through the door: eager, compiled and interpreted results agree, and all of it is machine code.
 
-mod agree;
-
 use oxyfuel::{CodeKind, Convolution, DType, Options, Result, Tensor, compile};
 
 /// The three agree, and all of it is machine code.
 fn check(name: &str, f: fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) {
-    for variant in &agree::check(name, f, inputs).explain().variants {
+    for variant in &crate::agree::check(name, f, inputs).explain().variants {
         for kernel in &variant.kernels {
             assert_eq!(kernel.code, CodeKind::Machine, "{name}: {}", kernel.name);
         }

@@ -1,8 +1,6 @@
 //! Functions that read tensors on their way: cut into segments, which are compiled once.
 
-mod numbers;
-
-use numbers::{close, randn};
+use crate::numbers::{close, randn};
 use oxyfuel::{Compiled, Explanation, Options, Result, Tensor, compile, disable, jit};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

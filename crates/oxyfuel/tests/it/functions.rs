@@ -1,8 +1,6 @@
 //! Functions that people write: compiled, eager and interpreted results agree.
 
-mod agree;
-
-use agree::check;
+use crate::agree::check;
 use oxyfuel::{DType, Meet, Options, Result, Tensor, compile};
 
 fn f32s(shape: &[i64], seed: u64) -> Tensor {

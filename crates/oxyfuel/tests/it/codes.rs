@@ -486,7 +486,7 @@ fn full_disk() -> Said {
     let folder = TempDir::new().unwrap();
     let output = std::process::Command::new("sh")
         .arg("-c")
-        .arg("trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact a_writer_without_room --nocapture")
+        .arg("trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact codes::a_writer_without_room --nocapture")
         .arg(std::env::current_exe().unwrap())
         .env(NO_ROOM, folder.path().join("x.npy"))
         .output()
