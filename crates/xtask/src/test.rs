@@ -156,7 +156,7 @@ fn python_tests(seen: &mut Tally) -> Result<bool, String> {
         .current_dir(workspace::root())
         .env(FULL_RUN, "1")
         // Quiet by its settings already; twice quiet it would not say how many passed.
-        .args(["-m", "pytest", "python/tests"])
+        .args(["-m", "pytest", "python/tests", "--durations", "25"])
         // Most of the time is torch's tracing, which uses one core.
         .args(["-n", &workers, "--dist", "worksteal"]);
     let status = timed("python", || {
