@@ -5,7 +5,7 @@ use crate::memory;
 use oxyfuel_base::Code;
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
 use oxyfuel_graph::{Graph, HostTensor, bind, run};
-use oxyfuel_plan::Artefact;
+use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::null::NullDevice;
@@ -35,7 +35,13 @@ const MOST_SCRATCH: u64 = 4 << 20;
 type Failure = (Option<Code>, String);
 
 /// A graph on one target.
-pub type Loaded = Result<(Executable, Arc<dyn Device>), Failure>;
+pub type Loaded = Result<Made, Failure>;
+
+pub enum Made {
+    Ready(Box<Executable>, Arc<dyn Device>),
+    /// The interpreter would run the very plan that it runs for an earlier target, which is given by its place.
+    Again(usize),
+}
 
 fn coded(e: oxyfuel_base::Error) -> Failure {
     (Some(e.code), e.to_string())
@@ -64,13 +70,22 @@ impl Machines {
 
     /// The graph compiled once for every target.
     pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
-        let load = |target: &Target| {
+        let mut interpreted: Vec<(usize, Plan)> = Vec::new();
+        let load = |(at, target): (usize, &Target)| {
             let mut compiled = compile(graph, target, &self.options, false).map_err(coded)?;
             if target.can_interpret() && !target.supported_here() {
                 // Code that this processor lacks instructions for is emitted, and its programs are interpreted as they were laid out.
                 for kernel in compiled.plan.kernels.values_mut() {
                     kernel.artefact = Artefact::Interpreted;
                 }
+                let plan = Plan {
+                    isa: String::new(),
+                    ..compiled.plan.clone()
+                };
+                if let Some((earlier, _)) = interpreted.iter().find(|(_, seen)| *seen == plan) {
+                    return Ok(Made::Again(*earlier));
+                }
+                interpreted.push((at, plan));
             }
             for kernel in compiled.plan.kernels.values() {
                 if let Artefact::MachineCode(code) = &kernel.artefact
@@ -87,9 +102,9 @@ impl Machines {
             };
             let executable =
                 Executable::load(compiled.plan, compiled.record, device.clone()).map_err(coded)?;
-            Ok((executable, device))
+            Ok(Made::Ready(Box::new(executable), device))
         };
-        self.targets.iter().map(load).collect()
+        self.targets.iter().enumerate().map(load).collect()
     }
 
     /// Runs what was loaded and compares with the graph interpreter.
@@ -101,35 +116,39 @@ impl Machines {
         judge: Judge,
     ) -> Result<Vec<Outcome>, String> {
         let expected = run(graph, inputs).map_err(|e| e.to_string())?;
-        Ok(self
-            .targets
-            .iter()
-            .zip(loaded)
-            .map(|(target, loaded)| {
-                let name = target.name().to_owned();
-                match self.run_on(target, loaded, graph, inputs, &expected, judge) {
-                    Ok(()) => Outcome::Agrees(name),
-                    Err((Some(Code::NoLowering), why)) => Outcome::NoLowering(name, why),
-                    Err((_, why)) => Outcome::Wrong(name, why),
+        let mut ran: Vec<Result<(), Failure>> = Vec::new();
+        for (target, loaded) in self.targets.iter().zip(loaded) {
+            ran.push(match loaded {
+                Ok(Made::Again(earlier)) => ran[*earlier].clone(),
+                Ok(Made::Ready(executable, device)) => {
+                    let on = (&**executable, &**device);
+                    self.run_on(target, on, graph, inputs, &expected, judge)
                 }
-            })
-            .collect())
+                Err(failure) => Err(failure.clone()),
+            });
+        }
+        let named = self.targets.iter().map(|target| target.name().to_owned());
+        let outcomes = named.zip(ran).map(|(name, ran)| match ran {
+            Ok(()) => Outcome::Agrees(name),
+            Err((Some(Code::NoLowering), why)) => Outcome::NoLowering(name, why),
+            Err((_, why)) => Outcome::Wrong(name, why),
+        });
+        Ok(outcomes.collect())
     }
 
     fn run_on(
         &self,
         target: &Target,
-        loaded: &Loaded,
+        (executable, device): (&Executable, &dyn Device),
         graph: &Graph,
         inputs: &[HostTensor],
         expected: &[HostTensor],
         judge: Judge,
     ) -> Result<(), Failure> {
-        let (executable, device) = loaded.as_ref().map_err(Clone::clone)?;
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
         let bindings = bind(graph, &shapes).map_err(coded)?;
         if !target.can_interpret() {
-            let tensors = memory::place_on(graph, &bindings, inputs, &**device).map_err(coded)?;
+            let tensors = memory::place_on(graph, &bindings, inputs, device).map_err(coded)?;
             executable
                 .run(&tensors.iter().collect::<Vec<_>>())
                 .map_err(coded)?;
