@@ -256,7 +256,8 @@ impl Workload {
                     2 * number(self.graph.ty(node.out()).numel()) * window
                 }
                 Op::ConvPanels { kernel, groups, .. } => {
-                    let channels = number(self.graph.ty(node.inputs[0]).shape[3].clone());
+                    let channels = self.graph.ty(node.inputs[0]).shape.last();
+                    let channels = channels.cloned().map_or(1, number);
                     let depth = channels / (*groups as u64).max(1);
                     let reach: u64 = kernel.iter().map(|&n| n as u64).product();
                     2 * number(self.graph.ty(node.out()).numel()) * depth * reach

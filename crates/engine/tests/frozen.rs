@@ -302,3 +302,49 @@ fn images_keep_their_channels_last() {
         }
     }
 }
+
+/// Lines, images and volumes; a kernel for each channel, groups of which a panel has one or several, and the last panel not full.
+#[test]
+fn weights_of_every_kind_are_panels() {
+    let mut rng = Rng::new(15);
+    let cases: [(&[i64], &[i64], usize); 9] = [
+        (&[2, 20, 41], &[24, 20, 3], 1),
+        (&[1, 24, 32], &[24, 1, 5], 24),
+        (&[1, 32, 19], &[32, 4, 3], 8),
+        (&[2, 37, 7, 6], &[37, 1, 3, 3], 37),
+        (&[1, 32, 9, 8], &[32, 4, 3, 3], 8),
+        (&[2, 16, 7, 5], &[32, 8, 3, 3], 2),
+        (&[1, 64, 6, 7], &[64, 32, 3, 3], 2),
+        (&[1, 17, 3, 6, 7], &[33, 17, 3, 3, 3], 1),
+        (&[2, 6, 4, 5, 4], &[16, 6, 2, 1, 3], 1),
+    ];
+    for (x, weight, groups) in cases {
+        let list = |sizes: &[i64]| {
+            let sizes: Vec<String> = sizes.iter().map(i64::to_string).collect();
+            sizes.join(", ")
+        };
+        let dims = x.len() - 2;
+        let numbers = |n: i64| list(&vec![n; dims]);
+        let mut out = vec![x[0], weight[0]];
+        out.extend(x[2..].iter().zip(&weight[2..]).map(|(n, k)| n + 3 - k));
+        let text = format!(
+            "graph @f(%x: f32[{}] cpu, %w: f32[{}] cpu frozen) {{
+  %y: f32[{}] = convolution %x, %w, stride=[{}], padding=[{}], dilation=[{}], groups={groups}
+  return %y
+}}",
+            list(x),
+            list(weight),
+            list(&out),
+            numbers(1),
+            numbers(1),
+            numbers(1)
+        );
+        let graph = parse("test", &text).unwrap();
+        for (target, kept, frozen) in both_of(&graph, &mut rng) {
+            if target.starts_with("avx") {
+                assert_eq!((frozen.images, kept), (1, 1), "{target}: {text}");
+                assert_eq!(frozen.main_inputs, [0], "{target}: {text}");
+            }
+        }
+    }
+}

@@ -1,11 +1,20 @@
-//! `conv_panels`: a convolution of images whose channels lie last, with a weight in the order of its kernel.
+//! `conv_panels`: a convolution of lines, images or volumes whose channels lie last, with a weight in the order of its kernel.
 //!
 //! ```text
 //!   weight [n, c, kh, kw] ─▶ [kh, kw, c, n] ──────────────────▶ [positions * c, n] ─▶ panels [n/w, positions * c, w]
 //!                            or G w Gᵀ of it, [4, 4, c, n] ───┘
 //! ```
 //!
-//! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call. In several groups it is always the weight.
+//! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call.
+//!
+//! In groups a panel has the columns of one group, or of several whole ones, and rows for the channels of these alone, with zeros where row and column are of different groups. Where every channel has a kernel of its own there are no such zeros: a column has a row for each position.
+//!
+//! What it says of images holds for the others as well ([`ConvPanels::flat`]): a line [b, l, c] is an image of one column, and each plane of a volume's result is made of an image that has the channels of all planes that it reads, one plane after the other.
+//!
+//! ```text
+//!   lines    [b, l, c]          with [n, c, k]             ─▶  images [b, l, 1, c]             with [n, c, k, 1]
+//!   volumes  [b, d, h, w, c]    with [n, c, kd, kh, kw]    ─▶  images [b * out, h, w, kd * c]  with [n, kd * c, kh, kw]
+//! ```
 //!
 //! With `winograd` the sixteen positions are the points of F(2x2, 3x3), four along each dim: four results of a kernel of 3 x 3 from sixteen products instead of thirty-six.
 //!
@@ -19,14 +28,14 @@ use crate::builder::Builder;
 use crate::convolution::{Convolution, LARGEST, result};
 use crate::ir::{TensorType, ValueId};
 use crate::op::Op;
-use oxyfuel_base::{DType, Expr, Result, ensure};
+use oxyfuel_base::{DType, Expr, Result, ensure, err};
 
 /// The numbers of [`Op::ConvPanels`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvPanels {
-    /// In one group, or with a weight as it is.
     pub how: Convolution,
-    pub kernel: [i64; 2],
+    /// Along the dims of lines, images or volumes: one to three numbers.
+    pub kernel: Vec<i64>,
     /// Output channels.
     pub n: i64,
     pub winograd: bool,
@@ -59,7 +68,10 @@ impl ConvPanels {
                 dilation: numbers(dilation),
                 groups: number(groups),
             },
-            kernel: numbers(kernel).try_into().ok()?,
+            kernel: match kernel.len() {
+                1..=3 => numbers(kernel),
+                _ => return None,
+            },
             n: number(n),
             winograd: *winograd,
         })
@@ -82,28 +94,88 @@ impl ConvPanels {
     /// Along the depth of the panels, beside the channels.
     pub fn positions(&self) -> i64 {
         if self.winograd {
-            POINTS * POINTS
-        } else {
-            self.kernel[0].saturating_mul(self.kernel[1])
+            return POINTS * POINTS;
+        }
+        let planes = self.kernel.len().saturating_sub(2);
+        self.kernel[planes..]
+            .iter()
+            .fold(1, |all, &n| all.saturating_mul(n))
+    }
+
+    /// Planes of a volume that a plane of its result is made of; one for everything else.
+    pub fn taps(&self) -> i64 {
+        match self.kernel[..] {
+            [taps, _, _] => taps,
+            _ => 1,
+        }
+    }
+
+    /// The same computed on images.
+    pub fn flat(&self) -> Self {
+        let of_images = |numbers: &[i64], single: i64| match *numbers {
+            [along] => vec![along, single],
+            [.., high, wide] => vec![high, wide],
+            [] => vec![],
+        };
+        Self {
+            how: Convolution {
+                stride: of_images(&self.how.stride, 1),
+                padding: of_images(&self.how.padding, 0),
+                dilation: of_images(&self.how.dilation, 1),
+                groups: self.how.groups,
+            },
+            kernel: of_images(&self.kernel, 1),
+            ..self.clone()
         }
     }
 
     /// Whether F(2x2, 3x3) computes it.
     pub fn can_be_winograd(&self) -> bool {
-        self.kernel == [3, 3]
-            && self.how.stride == [1, 1]
-            && self.how.dilation == [1, 1]
-            && self.how.groups == 1
+        let flat = self.flat();
+        flat.kernel == [3, 3]
+            && flat.how.stride == [1, 1]
+            && flat.how.dilation == [1, 1]
+            && flat.how.groups == 1
+    }
+
+    /// Groups that a panel of so many columns has columns of, and channels that it has rows for.
+    pub fn of_panel(&self, channels: i64, width: i64) -> (i64, i64) {
+        match self.how.groups {
+            ..=1 => (1, channels.saturating_mul(self.taps())),
+            groups if groups == channels && groups == self.n => (width, 1),
+            groups => {
+                let several = (width.saturating_mul(groups) / self.n.max(1)).max(1);
+                (several, several.saturating_mul(channels / groups))
+            }
+        }
+    }
+
+    /// Whether the second operand, for images of so many channels, is the weight itself.
+    pub fn is_whole<T: PartialEq + From<i64>>(&self, channels: &T, operand: &[T]) -> bool {
+        let rank = self.kernel.len() + 2;
+        let sizes = self.kernel.iter().map(|&n| T::from(n));
+        operand.len() == rank
+            && operand[0] == T::from(self.n)
+            && (self.how.groups > 1 || operand[1] == *channels)
+            && operand[2..].iter().eq(sizes.collect::<Vec<T>>().iter())
     }
 
     /// The type of the result.
     pub(crate) fn result(&self, x: &TensorType, panels: &TensorType) -> Result<TensorType> {
+        let rank = self.kernel.len() + 2;
         ensure!(
-            x.rank() == 4 && matches!(panels.rank(), 3 | 4),
+            x.rank() == rank && (panels.rank() == 3 || panels.rank() == rank),
             RankMismatch,
-            "conv_panels: images of {} dims with panels, or a weight, of {}, where 4 with 3, or 4, are read",
+            "conv_panels: images of {} dims with panels, or a weight, of {}, where {rank} with 3, or {rank}, are read",
             x.rank(),
             panels.rank()
+        );
+        let numbers = [&self.how.stride, &self.how.padding, &self.how.dilation];
+        ensure!(
+            numbers.iter().all(|list| list.len() == self.kernel.len()),
+            InvalidArgument,
+            "conv_panels: stride, padding and dilation have a number for each of the {} dims",
+            self.kernel.len()
         );
         ensure!(
             !self.winograd || self.can_be_winograd(),
@@ -112,9 +184,9 @@ impl ConvPanels {
         );
         let groups = self.how.groups;
         ensure!(
-            groups == 1 || (groups > 1 && panels.rank() == 4),
+            groups == 1 || (groups > 1 && rank < 5),
             InvalidArgument,
-            "conv_panels: {groups} groups with panels, which are of one group"
+            "conv_panels: {groups} groups of volumes, which are read in one"
         );
         let largest = self.n.max(self.positions());
         ensure!(
@@ -124,18 +196,16 @@ impl ConvPanels {
             self.positions(),
             self.n
         );
-        let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.shape[d].clone());
-        let of_group = match groups {
-            1 => c.clone(),
+        let c = x.shape[rank - 1].clone();
+        let whole = self.is_whole(&c, &panels.shape);
+        let of_group = match (groups, c.as_const()) {
+            (1, _) => c.clone(),
+            (_, Some(c)) if !whole => Expr::constant(c / groups),
             _ => panels.shape[1].clone(),
         };
-        let weight = [
-            Expr::constant(self.n),
-            of_group,
-            self.kernel[0].into(),
-            self.kernel[1].into(),
-        ];
-        if panels.rank() == 4 {
+        let mut weight = vec![Expr::constant(self.n), of_group];
+        weight.extend(self.kernel.iter().map(|&n| Expr::from(n)));
+        if panels.rank() > 3 {
             ensure!(
                 panels.shape == weight,
                 ShapeMismatch,
@@ -143,13 +213,15 @@ impl ConvPanels {
                 panels.shape,
                 weight
             );
-        } else {
+        } else if !whole {
             self.fits(&c, panels)?;
         }
-        let images = TensorType::new(x.dtype, vec![b.clone(), c, h, w], x.device);
-        let weight = TensorType::new(x.dtype, weight.to_vec(), x.device);
+        let first = first_of(&x.shape);
+        let images = TensorType::new(x.dtype, first, x.device);
+        let weight = TensorType::new(x.dtype, weight, x.device);
         let out = result(&images, &weight, &self.how)?.shape;
-        let shape = vec![b, out[2].clone(), out[3].clone(), out[1].clone()];
+        let dims = last(rank);
+        let shape = dims.into_iter().map(|d| out[d].clone()).collect();
         Ok(TensorType::new(x.dtype, shape, x.device))
     }
 
@@ -157,9 +229,21 @@ impl ConvPanels {
     fn fits(&self, channels: &Expr, panels: &TensorType) -> Result<()> {
         let sizes = [0, 2].map(|d| panels.shape[d].as_const());
         let holds = |count: i64, width: i64| width > 0 && (self.n + width - 1) / width == count;
-        let deep = channels.clone() * self.positions();
+        let (deep, cut) = match (self.how.groups, channels.as_const(), sizes[1]) {
+            (1, _, _) => (channels.clone() * self.taps() * self.positions(), true),
+            (groups, Some(channels), Some(width)) => {
+                let (several, span) = self.of_panel(channels, width);
+                let own = self.n / groups;
+                // Panels end where groups do.
+                let cut = span == 1
+                    || (width == several * own && self.n % width == 0)
+                    || (several == 1 && own % width.max(1) == 0);
+                (Expr::constant(span.saturating_mul(self.positions())), cut)
+            }
+            _ => (channels.clone(), false),
+        };
         ensure!(
-            panels.shape[1] == deep
+            cut && panels.shape[1] == deep
                 && matches!(sizes, [Some(count), Some(width)] if holds(count, width)),
             ShapeMismatch,
             "conv_panels: {} panels of {} rows and {} columns do not hold {deep} rows and {} columns",
@@ -172,36 +256,124 @@ impl ConvPanels {
     }
 }
 
+/// `permute` with these dims puts channels last, and first again.
+pub fn last(rank: usize) -> Vec<usize> {
+    [0].into_iter().chain(2..rank).chain([1]).collect()
+}
+
+pub fn first(rank: usize) -> Vec<usize> {
+    [0, rank - 1].into_iter().chain(1..rank - 1).collect()
+}
+
+fn first_of(shape: &[Expr]) -> Vec<Expr> {
+    let dims = first(shape.len());
+    dims.into_iter().map(|d| shape[d].clone()).collect()
+}
+
 /// Lines of columns.
 pub(crate) fn turned<T: Copy, const N: usize>(columns: [[T; N]; 4]) -> [[T; 4]; N] {
     std::array::from_fn(|row| columns.map(|column| column[row]))
 }
 
 impl Builder {
-    /// The panels of `width` columns that `conv_panels` reads, of a weight [n, c, kh, kw].
+    /// The panels of `width` columns that `conv_panels` reads, of a weight [n, c / groups, kernel..].
     #[track_caller]
     pub fn conv_weight_panels(
         &mut self,
         weight: ValueId,
         width: i64,
         winograd: bool,
+        groups: i64,
     ) -> Result<ValueId> {
-        ensure!(
-            self.ty(weight).rank() == 4,
-            RankMismatch,
-            "the panels of a weight of {} dims: it has 4",
-            self.ty(weight).rank()
-        );
-        let mut whole = self.permute(weight, &[2, 3, 1, 0])?;
+        let sizes = self.ty(weight).shape.iter().map(Expr::as_const);
+        if groups > 1
+            && let Some(sizes) = sizes.collect::<Option<Vec<i64>>>()
+            && let [n, inputs, ..] = sizes[..]
+            && width * groups / n.max(1) > 1
+            && (n, inputs) != (groups, 1)
+        {
+            return self.panels_of_groups(weight, &sizes, width, width * groups / n);
+        }
+        let order: &[i64] = match self.ty(weight).rank() {
+            3 => &[2, 1, 0],
+            4 => &[2, 3, 1, 0],
+            5 => &[3, 4, 2, 1, 0],
+            rank => {
+                return Err(err!(
+                    RankMismatch,
+                    "the panels of a weight of {rank} dims: it has 3 to 5"
+                ));
+            }
+        };
+        let mut whole = self.permute(weight, order)?;
         if winograd {
             for dim in [0, 1] {
                 whole = self.points_of(whole, dim)?;
             }
         }
         let shape = self.ty(whole).shape.clone();
-        let deep = shape[..3].iter().cloned().product::<Expr>();
-        let matrix = self.view(whole, &[deep, shape[3].clone()])?;
+        let rows = shape.len() - 1;
+        let deep = shape[..rows].iter().cloned().product::<Expr>();
+        let matrix = self.view(whole, &[deep, shape[rows].clone()])?;
         self.panels(matrix, width)
+    }
+
+    /// Panels that have columns of several groups each.
+    fn panels_of_groups(
+        &mut self,
+        weight: ValueId,
+        sizes: &[i64],
+        width: i64,
+        several: i64,
+    ) -> Result<ValueId> {
+        let (n, inputs, outputs) = (sizes[0], sizes[1], width / several);
+        let positions: i64 = sizes[2..].iter().product();
+        let split = [n / width, several, outputs, inputs, positions].map(Expr::constant);
+        let split = self.view(weight, &split)?;
+        let rows = self.permute(split, &[0, 4, 1, 3, 2])?;
+        let mut blocks = Vec::new();
+        for group in 0..several {
+            let block = self.slice(rows, 2, group, group + 1, 1)?;
+            let around = [group, several - 1 - group].map(|n| Expr::constant(n * outputs));
+            blocks.push(self.with_zeros(block, 4, around)?);
+        }
+        let all = self.cat(&blocks, 2)?;
+        let deep = positions * several * inputs;
+        let panels = self.view(all, &[n / width, deep, width].map(Expr::constant))?;
+        self.emit(Op::Clone, &[panels])
+    }
+
+    /// The weight that panels in groups are of.
+    fn weight_of_groups(
+        &mut self,
+        panels: ValueId,
+        channels: i64,
+        how: &ConvPanels,
+    ) -> Result<ValueId> {
+        let width = self.ty(panels).shape[2].as_const().unwrap_or(1);
+        let (several, span) = how.of_panel(channels, width);
+        let (inputs, positions) = (channels / how.how.groups, how.positions());
+        let mut shape: Vec<Expr> = [how.n, inputs].map(Expr::constant).to_vec();
+        shape.extend(how.kernel.iter().map(|&n| Expr::constant(n)));
+        if several == 1 || span == 1 {
+            let turned = self.permute(panels, &[0, 2, 1])?;
+            let count = self.ty(panels).shape[0].clone() * width;
+            let rows = self.view(turned, &[count, positions.into(), inputs.into()])?;
+            let rows = self.slice(rows, 0, 0, how.n, 1)?;
+            let weight = self.permute(rows, &[0, 2, 1])?;
+            return self.view(weight, &shape);
+        }
+        let outputs = width / several;
+        let split = [how.n / width, positions, several, inputs, several, outputs];
+        let split = self.view(panels, &split.map(Expr::constant))?;
+        let mut blocks = Vec::new();
+        for group in 0..several {
+            let rows = self.slice(split, 2, group, group + 1, 1)?;
+            blocks.push(self.slice(rows, 4, group, group + 1, 1)?);
+        }
+        let all = self.cat(&blocks, 2)?;
+        let turned = self.permute(all, &[0, 2, 5, 3, 1, 4])?;
+        self.view(turned, &shape)
     }
 
     /// `G` along a dim of three: `[w0, (w0 + w1 + w2) / 2, (w0 - w1 + w2) / 2, w2]`.
@@ -215,7 +387,7 @@ impl Builder {
         self.cat(&[first, sum, difference, last], dim)
     }
 
-    /// A convolution of images [b, h, w, c] with a weight in panels, or [n, c, kh, kw].
+    /// A convolution of lines, images or volumes [b, size.., c] with a weight in panels, or [n, c, kernel..].
     #[track_caller]
     pub fn conv_panels(
         &mut self,
@@ -233,12 +405,29 @@ impl Builder {
         panels: ValueId,
         how: &ConvPanels,
     ) -> Result<ValueId> {
+        let of_x = self.ty(x).shape.clone();
+        let rank = of_x.len();
+        let whole = how.is_whole(&of_x[rank - 1], &self.ty(panels).shape);
         if how.how.groups > 1 {
-            let images = self.permute(x, &[0, 3, 1, 2])?;
-            let out = self.composed_convolution(images, panels, &how.how)?;
-            return self.permute(out, &[0, 2, 3, 1]);
+            let images = self.emit(Op::Permute { dims: first(rank) }, &[x])?;
+            let weight = match (whole, of_x[rank - 1].as_const()) {
+                (false, Some(channels)) => self.weight_of_groups(panels, channels, how)?,
+                _ => panels,
+            };
+            let out = self.composed_convolution(images, weight, &how.how)?;
+            return self.emit(Op::Permute { dims: last(rank) }, &[out]);
         }
-        if self.ty(panels).rank() == 4 {
+        if rank != 4 {
+            let out = how.result(self.ty(x), self.ty(panels))?.shape;
+            let images = self.flat_images(x, how, &out)?;
+            let panels = match whole {
+                true => self.flat_weight(panels)?,
+                false => panels,
+            };
+            let flat = self.composed_conv_panels(images, panels, &how.flat())?;
+            return self.view(flat, &out);
+        }
+        if whole {
             return self.composed_with_weight(x, panels, how);
         }
         let shape = self.ty(panels).shape.clone();
@@ -250,13 +439,53 @@ impl Builder {
             return self.composed_winograd(x, whole, how);
         }
         let channels = self.ty(x).shape[3].clone();
-        let [high, wide] = how.kernel;
+        let [high, wide] = [how.kernel[0], how.kernel[1]];
         let split = [high.into(), wide.into(), channels, how.n.into()];
         let weight = self.view(whole, &split)?;
         let weight = self.permute(weight, &[3, 2, 0, 1])?;
         let images = self.permute(x, &[0, 3, 1, 2])?;
         let out = self.composed_convolution(images, weight, &how.how)?;
         self.permute(out, &[0, 2, 3, 1])
+    }
+
+    /// Lines and volumes as images; `out` is the shape of the result.
+    fn flat_images(&mut self, x: ValueId, how: &ConvPanels, out: &[Expr]) -> Result<ValueId> {
+        let shape = self.ty(x).shape.clone();
+        if let [b, l, c] = &shape[..] {
+            return self.view(x, &[b.clone(), l.clone(), Expr::ONE, c.clone()]);
+        }
+        let [stride, padding, dilation] =
+            [&how.how.stride, &how.how.padding, &how.how.dilation].map(|numbers| numbers[0]);
+        let x = self.with_zeros(x, 1, [Expr::from(padding), Expr::from(padding)])?;
+        let mut planes = Vec::new();
+        for tap in 0..how.taps() {
+            let begin = tap * dilation;
+            let end = (out[1].clone() - 1) * stride + (begin + 1);
+            planes.push(self.slice(x, 1, begin, end, stride)?);
+        }
+        let all = self.cat(&planes, 4)?;
+        let images = shape[0].clone() * out[1].clone();
+        let channels = shape[4].clone() * how.taps();
+        self.view(all, &[images, shape[2].clone(), shape[3].clone(), channels])
+    }
+
+    /// The weight of lines or volumes as that of images.
+    fn flat_weight(&mut self, weight: ValueId) -> Result<ValueId> {
+        let shape = self.ty(weight).shape.clone();
+        if let [n, c, k] = &shape[..] {
+            return self.view(weight, &[n.clone(), c.clone(), k.clone(), Expr::ONE]);
+        }
+        let planes = self.permute(weight, &[0, 2, 1, 3, 4])?;
+        let channels = shape[1].clone() * shape[2].clone();
+        self.view(
+            planes,
+            &[
+                shape[0].clone(),
+                channels,
+                shape[3].clone(),
+                shape[4].clone(),
+            ],
+        )
     }
 
     /// Points are not rounded to narrow types, of which a weight may be.
@@ -273,7 +502,7 @@ impl Builder {
             false => Ok(value),
         };
         let [x, weight] = [wide(self, x)?, wide(self, weight)?];
-        let panels = self.conv_weight_panels(weight, how.n, how.winograd)?;
+        let panels = self.conv_weight_panels(weight, how.n, how.winograd, 1)?;
         let out = self.composed_conv_panels(x, panels, how)?;
         match narrow {
             true => self.cast(out, dtype),

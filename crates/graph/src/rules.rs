@@ -482,7 +482,7 @@ pub fn infer(scope: Scope<'_>, op: &Op, operands: &[&TensorType]) -> Result<Vec<
                 return Err(fail(
                     Code::InvalidArgument,
                     op,
-                    "a kernel has two sizes".to_owned(),
+                    "a kernel has one to three sizes".to_owned(),
                 ));
             };
             one(how.result(operands[0], operands[1])?)

@@ -75,7 +75,7 @@ pub fn decompose_but(graph: &Graph, stays: &dyn Fn(&Node) -> bool) -> Result<Gra
                 let b = &mut rebuild.builder;
                 match ConvPanels::of(&node.op) {
                     Some(how) => vec![b.composed_conv_panels(inputs[0], inputs[1], &how)?],
-                    None => return Err(err!(Internal, "a kernel of two sizes")),
+                    None => return Err(err!(Internal, "a kernel of one to three sizes")),
                 }
             }
             Op::MmPanels { n } => {

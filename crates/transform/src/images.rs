@@ -1,4 +1,4 @@
-//! Images keep their channels last from one convolution in panels to the next.
+//! Images, and lines and volumes, keep their channels last from one convolution in panels to the next.
 //!
 //! ```text
 //!   conv_panels ─▶ permute ─▶ + bias [c, 1, 1] ─▶ relu ─▶ permute ─▶ conv_panels
@@ -14,13 +14,15 @@
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Arena, Expr, Result};
+use oxyfuel_graph::conv_panels::{first, last};
 use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Rebuild, ValueId};
 
 use crate::decompose::keep_name;
 
-/// `permute` with these dims puts channels last, and first again.
-pub(crate) const LAST: [usize; 4] = [0, 2, 3, 1];
-pub(crate) const FIRST: [usize; 4] = [0, 3, 1, 2];
+/// Dims of lines, images and volumes.
+const RANKS: std::ops::RangeInclusive<usize> = 3..=5;
+/// Of images.
+const IMAGES: usize = 4;
 
 /// Does all that it can with channels last, in a graph of `conv_panels`.
 pub fn images(graph: Graph) -> Result<Graph> {
@@ -67,30 +69,46 @@ impl Walk<'_> {
         let Op::Permute { dims } = &node.op else {
             return Ok(false);
         };
-        let x = node.inputs[0];
-        if dims[..] == FIRST {
+        let (x, rank) = (node.inputs[0], dims.len());
+        if !RANKS.contains(&rank) {
+            return Ok(false);
+        }
+        if *dims == last(rank)
+            && let Some(&there) = self.last.get(&x)
+        {
+            self.rebuild.define(node.out(), there);
+            return Ok(true);
+        }
+        // Dims of other things than images are often turned so.
+        if *dims == first(rank) && (rank == IMAGES || self.is_convolved(x)) {
             self.rebuild.copy(id)?;
             self.last.insert(node.out(), self.rebuild.get(x)?);
             return Ok(true);
         }
-        match self.last.get(&x) {
-            Some(&there) if dims[..] == LAST => {
-                self.rebuild.define(node.out(), there);
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
+        Ok(false)
+    }
+
+    fn is_convolved(&self, value: ValueId) -> bool {
+        let source = self.definitions[value].map(|id| &self.graph.nodes[id].op);
+        matches!(source, Some(Op::ConvPanels { .. }))
+    }
+
+    /// The version of a value of so many dims that has channels last.
+    fn there(&self, value: ValueId, rank: usize) -> Option<ValueId> {
+        let there = self.last.get(&value).copied();
+        there.filter(|_| self.shape(value).len() == rank)
     }
 
     /// Work of which both operands and the result are images.
     fn same_rank(&mut self, node: &Node) -> Result<bool> {
-        let has_images = node.inputs.iter().any(|v| self.last.contains_key(v));
         let [out] = node.outputs[..] else {
             return Ok(false);
         };
-        if !has_images || self.shape(out).len() != LAST.len() {
+        let rank = self.shape(out).len();
+        if !node.inputs.iter().any(|&v| self.there(v, rank).is_some()) {
             return Ok(false);
         }
+        let (first, last) = (first(rank), last(rank));
         let op = match &node.op {
             op if op.category() == Category::Pointwise => op.clone(),
             Op::Slice {
@@ -99,15 +117,15 @@ impl Walk<'_> {
                 end,
                 step,
             } => Op::Slice {
-                dim: FIRST[*dim],
+                dim: first[*dim],
                 start: start.clone(),
                 end: end.clone(),
                 step: *step,
             },
-            Op::Cat { dim } => Op::Cat { dim: FIRST[*dim] },
-            Op::IndexSelect { dim } => Op::IndexSelect { dim: FIRST[*dim] },
-            Op::Expand { shape } if self.shape(node.inputs[0]).len() == LAST.len() => Op::Expand {
-                shape: LAST.map(|d| shape[d].clone()).to_vec(),
+            Op::Cat { dim } => Op::Cat { dim: first[*dim] },
+            Op::IndexSelect { dim } => Op::IndexSelect { dim: first[*dim] },
+            Op::Expand { shape } if self.shape(node.inputs[0]).len() == rank => Op::Expand {
+                shape: last.iter().map(|&d| shape[d].clone()).collect(),
             },
             Op::Reduce {
                 op,
@@ -115,7 +133,7 @@ impl Walk<'_> {
                 keepdim: true,
             } => Op::Reduce {
                 op: *op,
-                dims: turned(dims),
+                dims: turned(dims, rank),
                 keepdim: true,
             },
             _ => return Ok(false),
@@ -128,14 +146,14 @@ impl Walk<'_> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (i, &v) in node.inputs.iter().enumerate() {
             inputs.push(match i < images {
-                true => self.operand(v, &op)?,
+                true => self.operand(v, &op, rank)?,
                 false => self.rebuild.get(v)?,
             });
         }
         let there = self.rebuild.builder.emit(op, &inputs)?;
         let here = {
-            let dims = FIRST.to_vec();
-            self.rebuild.builder.emit(Op::Permute { dims }, &[there])?
+            let turn = Op::Permute { dims: first };
+            self.rebuild.builder.emit(turn, &[there])?
         };
         keep_name(self.graph, out, &mut self.rebuild.builder, here);
         self.rebuild.define(out, here);
@@ -151,6 +169,7 @@ impl Walk<'_> {
         let Some(&there) = self.last.get(&x) else {
             return Ok(false);
         };
+        let rank = self.shape(x).len();
         let builder = &mut self.rebuild.builder;
         let result = match &node.op {
             // Elements stand in the same order where a pixel is all there is, or a channel.
@@ -164,12 +183,13 @@ impl Walk<'_> {
             } => {
                 let reduced = Op::Reduce {
                     op: *op,
-                    dims: turned(dims),
+                    dims: turned(dims, rank),
                     keepdim: false,
                 };
                 let reduced = builder.emit(reduced, &[there])?;
                 // The dims that are left, in the order of the program.
-                let left: Vec<usize> = LAST.into_iter().filter(|d| !dims.contains(d)).collect();
+                let mut left = last(rank);
+                left.retain(|d| !dims.contains(d));
                 let mut order: Vec<usize> = (0..left.len()).collect();
                 order.sort_by_key(|&at| left[at]);
                 match order.is_sorted() {
@@ -185,8 +205,8 @@ impl Walk<'_> {
     }
 
     /// An operand of work on images with channels last.
-    fn operand(&mut self, value: ValueId, op: &Op) -> Result<ValueId> {
-        if let Some(&there) = self.last.get(&value) {
+    fn operand(&mut self, value: ValueId, op: &Op, rank: usize) -> Result<ValueId> {
+        if let Some(there) = self.there(value, rank) {
             return Ok(there);
         }
         let own = self.shape(value).to_vec();
@@ -195,9 +215,10 @@ impl Walk<'_> {
         if broadcasts && own.iter().all(|n| n.is_const(1)) {
             return Ok(new);
         }
-        let mut shape = vec![Expr::ONE; LAST.len() - own.len()];
+        let mut shape = vec![Expr::ONE; rank - own.len()];
         shape.extend(own);
-        let turned = LAST.map(|d| shape[d].clone()).to_vec();
+        let dims = last(rank);
+        let turned: Vec<Expr> = dims.iter().map(|&d| shape[d].clone()).collect();
         let source = self.definitions[value].map(|id| &self.graph.nodes[id].op);
         let builder = &mut self.rebuild.builder;
         if let Some(Op::Full {
@@ -212,26 +233,18 @@ impl Walk<'_> {
         if is_flat(&shape) {
             // Something for each channel is a vector.
             let ones = turned.iter().take_while(|n| n.is_const(1)).count();
-            let first = if broadcasts {
-                ones.min(LAST.len() - 1)
-            } else {
-                0
-            };
+            let first = if broadcasts { ones.min(rank - 1) } else { 0 };
             return builder.view(new, &turned[first..]);
         }
         let whole = builder.view(new, &shape)?;
-        builder.emit(
-            Op::Permute {
-                dims: LAST.to_vec(),
-            },
-            &[whole],
-        )
+        builder.emit(Op::Permute { dims }, &[whole])
     }
 }
 
 /// Dims where they stand with channels last.
-fn turned(dims: &[usize]) -> Vec<usize> {
-    let mut dims: Vec<usize> = dims.iter().map(|&d| FIRST[d]).collect();
+fn turned(dims: &[usize], rank: usize) -> Vec<usize> {
+    let first = first(rank);
+    let mut dims: Vec<usize> = dims.iter().map(|&d| first[d]).collect();
     dims.sort_unstable();
     dims
 }

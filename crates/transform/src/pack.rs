@@ -12,13 +12,12 @@
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Expr, Id, Result};
-use oxyfuel_graph::conv_panels::ConvPanels;
+use oxyfuel_graph::conv_panels::{ConvPanels, first, last};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Graph, Node, NodeId, Op, Rebuild, ValueId};
 
 use crate::decompose::keep_name;
 use crate::freeze::{From, sources};
-use crate::images::{FIRST, LAST};
 
 /// What a machine's kernel for a node reads of its weight, where it reads panels.
 pub type Reads<'a, T> = &'a dyn Fn(&Graph, &Node) -> Option<T>;
@@ -54,16 +53,10 @@ pub(crate) fn pack(
                 let width = product(graph, node);
                 width.map(|width| pack.product(a, b, Some(bias), width))
             }
-            (Op::Convolution { groups, .. }, _) if images => {
-                image(node).map(|(width, winograd)| {
-                    // In groups a kernel reads the weight as it is.
-                    let weight = match groups {
-                        1 => pack.panels(node.inputs[1], width, winograd)?,
-                        _ => pack.rebuild.get(node.inputs[1])?,
-                    };
-                    pack.convolution(node, weight, winograd)
-                })
-            }
+            (&Op::Convolution { groups, .. }, _) if images => image(node).map(|reads| {
+                let panels = pack.panels(node.inputs[1], reads, groups)?;
+                pack.convolution(node, panels, reads.1)
+            }),
             _ => None,
         };
         pack.put(id, node, out)?;
@@ -137,13 +130,18 @@ impl<'a> Pack<'a> {
     }
 
     /// The panels of a convolution's weight.
-    fn panels(&mut self, weight: ValueId, width: i64, winograd: bool) -> Result<ValueId> {
+    fn panels(
+        &mut self,
+        weight: ValueId,
+        (width, winograd): (i64, bool),
+        groups: usize,
+    ) -> Result<ValueId> {
         let panels = match self.cut.get(&(weight, width, winograd)) {
             Some(&panels) => panels,
             None => {
                 let whole = self.rebuild.get(weight)?;
-                let builder = &mut self.rebuild.builder;
-                builder.conv_weight_panels(whole, width, winograd)?
+                let (builder, groups) = (&mut self.rebuild.builder, groups as i64);
+                builder.conv_weight_panels(whole, width, winograd, groups)?
             }
         };
         self.cut.insert((weight, width, winograd), panels);
@@ -152,27 +150,18 @@ impl<'a> Pack<'a> {
 
     fn convolution(&mut self, node: &Node, panels: ValueId, winograd: bool) -> Result<ValueId> {
         let [x, weight] = [node.inputs[0], node.inputs[1]];
+        let rank = self.graph.ty(weight).rank();
         let numbers = ConvPanels {
             how: Convolution::of(&node.op).unwrap_or_default(),
-            kernel: [self.known(weight, 2), self.known(weight, 3)],
+            kernel: (2..rank).map(|d| self.known(weight, d)).collect(),
             n: self.known(weight, 0),
             winograd,
         };
         let x = self.rebuild.get(x)?;
         let builder = &mut self.rebuild.builder;
-        let images = builder.emit(
-            Op::Permute {
-                dims: LAST.to_vec(),
-            },
-            &[x],
-        )?;
+        let images = builder.emit(Op::Permute { dims: last(rank) }, &[x])?;
         let out = builder.conv_panels(images, panels, &numbers)?;
-        builder.emit(
-            Op::Permute {
-                dims: FIRST.to_vec(),
-            },
-            &[out],
-        )
+        builder.emit(Op::Permute { dims: first(rank) }, &[out])
     }
 
     /// A size of a weight.

@@ -181,7 +181,8 @@ pub fn node_products(graph: &Graph, node: &Node) -> Expr {
         Op::ConvPanels { kernel, groups, .. } => {
             let reach = kernel.iter().fold(2_usize, |all, &n| all.saturating_mul(n));
             let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-            let channels = graph.values[node.inputs[0]].ty.shape[3].clone();
+            let channels = graph.values[node.inputs[0]].ty.shape.last();
+            let channels = channels.cloned().unwrap_or(Expr::ONE);
             let depth = channels.floordiv(number(*groups).max(1)) * number(reach);
             return graph.values[node.out()].ty.numel() * depth;
         }

@@ -61,6 +61,11 @@ pub(super) fn conv_panels(
     how: &ConvPanels,
     shape: Vec<usize>,
 ) -> Tensor {
+    if x.shape.len() != 4 {
+        let (images, flat) = flat_images(x, how, &shape);
+        let out = conv_panels(&images, weight, &how.flat(), flat);
+        return Tensor { shape, ..out };
+    }
     let ([b, h, w, c], n) = ([0, 1, 2, 3].map(|d| x.shape[d]), shape[3]);
     let images = Tensor::floats(
         x.dtype,
@@ -94,8 +99,96 @@ pub(super) fn conv_panels(
     Tensor::floats(x.dtype, shape, values.into_iter())
 }
 
-/// A weight [n, c, kh, kw] as the matrix [positions * c, n] whose columns are cut into panels; of points it is not rounded.
+/// Lines as images of one column; volumes as an image for each plane of the result, with the channels of all planes that it is made of. And the shape of the result.
+fn flat_images(x: &Tensor, how: &ConvPanels, shape: &[usize]) -> (Tensor, Vec<usize>) {
+    let (b, c) = (x.shape[0], x.shape[x.shape.len() - 1]);
+    if x.shape.len() == 3 {
+        let images = Tensor {
+            shape: vec![b, x.shape[1], 1, c],
+            ..x.clone()
+        };
+        return (images, vec![b, shape[1], 1, shape[2]]);
+    }
+    let [deep, area] = [x.shape[1], x.shape[2] * x.shape[3]];
+    let [stride, padding, dilation] =
+        [&how.how.stride, &how.how.padding, &how.how.dilation].map(|list| numbers(list, 0));
+    let (outs, taps) = (shape[1], numbers(&how.kernel, 0));
+    let size = b * outs * area * taps * c;
+    let values = (0..size).map(|i| {
+        let (channel, i) = (i % c, i / c);
+        let (tap, i) = (i % taps, i / taps);
+        let (place, i) = (i % area, i / area);
+        let (out, image) = (i % outs, i / outs);
+        match (out * stride + tap * dilation).checked_sub(padding) {
+            Some(plane) if plane < deep => {
+                x.float_at(((image * deep + plane) * area + place) * c + channel)
+            }
+            _ => 0.0,
+        }
+    });
+    let flat = vec![b * outs, x.shape[2], x.shape[3], taps * c];
+    let images = Tensor::floats(x.dtype, flat, values.collect::<Vec<f64>>().into_iter());
+    (images, vec![b * outs, shape[2], shape[3], shape[4]])
+}
+
+/// The weight of lines or volumes as that of images.
+fn flat_weight(weight: &Tensor) -> Tensor {
+    let (n, c) = (weight.shape[0], weight.shape[1]);
+    let &[taps, high, wide] = &weight.shape[2..] else {
+        let mut shape = weight.shape.clone();
+        shape.resize(4, 1);
+        return Tensor {
+            shape,
+            ..weight.clone()
+        };
+    };
+    let area = high * wide;
+    let values = (0..n * taps * c * area).map(|i| {
+        let (place, i) = (i % area, i / area);
+        let (channel, i) = (i % c, i / c);
+        let (tap, o) = (i % taps, i / taps);
+        weight.float_at(((o * c + channel) * taps + tap) * area + place)
+    });
+    Tensor {
+        dtype: weight.dtype,
+        shape: vec![n, taps * c, high, wide],
+        data: Data::F(values.collect()),
+    }
+}
+
+/// Of a matrix of panels in groups, [positions * channels of a panel, n], the rows of each column's own group.
+pub(super) fn own_rows(matrix: &Tensor, how: &ConvPanels, channels: i64, width: i64) -> Tensor {
+    let groups = how.how.groups;
+    let (several, span) = how.of_panel(channels, width);
+    if groups == 1 || span == 1 || several == 1 {
+        return matrix.clone();
+    }
+    let numbers = [
+        span,
+        several,
+        channels / groups,
+        how.n / groups,
+        how.positions(),
+    ];
+    let [span, several, inputs, outputs, positions] =
+        numbers.map(|n| usize::try_from(n).unwrap_or(0));
+    let n = matrix.shape[1];
+    let values = (0..positions * inputs * n).map(|i| {
+        let (o, i) = (i % n, i / n);
+        let (channel, position) = (i % inputs, i / inputs);
+        let row = position * span + o / outputs % several * inputs + channel;
+        matrix.float_at(row * n + o)
+    });
+    Tensor {
+        dtype: matrix.dtype,
+        shape: vec![positions * inputs, n],
+        data: Data::F(values.collect()),
+    }
+}
+
+/// A weight [n, c, kernel..] as the matrix [positions * c, n] whose columns are cut into panels; of points it is not rounded.
 pub(super) fn matrix_of(weight: &Tensor, winograd: bool) -> Tensor {
+    let weight = &flat_weight(weight);
     let [n, c, high, wide] = [0, 1, 2, 3].map(|d| weight.shape[d]);
     let own = |o: usize, channel: usize, y: usize, x: usize| {
         weight.float_at(((o * c + channel) * high + y) * wide + x)

@@ -191,10 +191,19 @@ fn apply(
             Ok(attention::backward(operands, *causal, scale.as_f64()))
         }
         Op::ConvPanels { .. } => {
-            let how = ConvPanels::of(op).ok_or_else(|| err!(Internal, "a kernel of two sizes"))?;
-            let weight = match operands[1].shape.len() {
-                4 => convolution::matrix_of(operands[1], how.winograd),
-                _ => matmul::from_panels(operands[1], usize::try_from(how.n).unwrap_or(0)),
+            let how = ConvPanels::of(op)
+                .ok_or_else(|| err!(Internal, "a kernel of one to three sizes"))?;
+            let [x, weight] = [0, 1].map(|i| {
+                let sizes = operands[i].shape.iter();
+                sizes.map(|&n| n as i64).collect::<Vec<i64>>()
+            });
+            let weight = match how.is_whole(&x[x.len() - 1], &weight) {
+                true => convolution::matrix_of(operands[1], how.winograd),
+                false => {
+                    let n = usize::try_from(how.n).unwrap_or(0);
+                    let all = matmul::from_panels(operands[1], n);
+                    convolution::own_rows(&all, &how, x[x.len() - 1], weight[2])
+                }
             };
             one(convolution::conv_panels(operands[0], &weight, &how, shape))
         }

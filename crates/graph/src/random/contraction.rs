@@ -270,7 +270,7 @@ fn panels(
     winograd: bool,
 ) -> Result<Panels> {
     let number = |d: usize| weight[d].as_const().unwrap_or(1);
-    let (n, c, kernel) = (number(0), number(1), [number(2), number(3)]);
+    let (n, c, kernel) = (number(0), number(1), vec![number(2), number(3)]);
     let width = choices.pick(&[8, 16, 32, 3]);
     let is_whole = choices.flip() || how.groups > 1;
     let shape = match winograd || is_whole {
@@ -494,7 +494,7 @@ impl Window {
             && choices.flip()
         {
             let panels = match packed.numbers.winograd && !packed.is_whole {
-                true => b.conv_weight_panels(packed.value, packed.width, true)?,
+                true => b.conv_weight_panels(packed.value, packed.width, true, 1)?,
                 false => packed.value,
             };
             let images = b.permute(x, &[0, 2, 3, 1])?;

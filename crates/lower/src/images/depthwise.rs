@@ -37,6 +37,11 @@ const FAR: i64 = 16 << 20;
 /// Positions of the kernel that are turned together: the lanes of the widest vectors.
 const SQUARE: i64 = 16;
 
+/// Whether so many lines of one column can be cut into parts that are worth summing together.
+pub fn cuts(lines: i64) -> bool {
+    divisors(lines).any(|part| (SQUARE..=TURN).contains(&part))
+}
+
 /// What things cost, in cycles of a worker: only their ratios matter.
 mod cost {
     /// To copy an element of the lines, of parts of pixels in memory, and of the weight.
@@ -258,17 +263,12 @@ impl Work<'_> {
         let channels = blocking.channels(images);
         let length = blocking.elements(images);
         let lines = k.alloc(Space::Panel, images.dtype, length, None);
-        let width = blocking.across * blocking.lanes;
-        let weights = k.alloc(Space::Panel, images.dtype, self.positions() * width, None);
         let (shape, _) = self.sums();
         let pieces = ceil_div(self.positions(), blocking.piece);
         let length = shape.iter().product::<i64>();
         let sums = (pieces > 1).then(|| k.alloc(Space::Panel, images.dtype, length, None));
         let (panel, across) = (&block * blocking.across, blocking.across);
-        k.for_range(0, across, 1, [], |k, i, []| {
-            self.copy_weights(k, &weights, &panel, &i);
-            []
-        });
+        let weights = self.weights(k, &panel);
         self.clear_edges(k, &lines);
         let line = &band * blocking.band;
         let first = &line * images.lines.stride - images.lines.padding;
@@ -283,7 +283,7 @@ impl Work<'_> {
                 let down = &step * (blocking.together * images.lines.stride * pitch);
                 k.for_range(0, across, 1, [], |k, i, []| {
                     let start = &down + &i * size;
-                    let sum = self.windows(k, [&lines, &weights], &start, &i, sums.as_ref());
+                    let sum = self.windows(k, &lines, &weights, &start, &i, sums.as_ref());
                     let panel = &panel + &i;
                     let line = &line + &step * blocking.together;
                     finish(
@@ -340,7 +340,8 @@ impl Work<'_> {
     fn windows(
         &self,
         k: &KernelBuilder,
-        [lines, weights]: [&Mem; 2],
+        lines: &Mem,
+        (weights, first): &(Mem, Tile),
         start: &Tile,
         i: &Tile,
         sums: Option<&Mem>,
@@ -372,7 +373,7 @@ impl Work<'_> {
                     .strides(strides.clone()),
             );
             let at = (i * self.positions() + position) * lanes;
-            let weight = k.load(weights.at(at).shape(&single));
+            let weight = k.load(weights.at(first + at).shape(&single));
             sum = Some(match sum {
                 Some(sum) => pixels.fma(&weight, &sum),
                 None => pixels * weight,
@@ -396,6 +397,22 @@ impl Work<'_> {
             places,
             panel,
         }
+    }
+
+    /// The kernels of an instance's channels, `[vector][position][lanes]`, and where they begin: as they were laid ahead of time, or a copy.
+    fn weights(&self, k: &KernelBuilder, panel: &Tile) -> (Mem, Tile) {
+        let (images, across) = (self.images, self.blocking.across);
+        let size = self.positions() * self.blocking.lanes;
+        if images.whole.is_none() {
+            let weights = self.params.mems[images.weight].clone();
+            return (weights, panel * size + images.weight_base);
+        }
+        let copy = k.alloc(Space::Panel, images.dtype, across * size, None);
+        k.for_range(0, across, 1, [], |k, i, []| {
+            self.copy_weights(k, &copy, panel, &i);
+            []
+        });
+        (copy, k.constant(DType::I64, 0))
     }
 
     /// Positions of the kernel that are copied at once.

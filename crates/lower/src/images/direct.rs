@@ -84,12 +84,17 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
     let lanes = i64::from(target.lanes(images.dtype.size() as u32));
     let most = (i64::from(target.registers) - 4) / (images.width / lanes).max(1);
     let wide = images.cols.out;
-    let together = match merged {
+    let tallest = match merged {
         true => (most / wide).clamp(1, images.lines.out),
         false => 1,
     };
+    // Many lines of one column: a few less in a block may make more numbers of blocks that are parts of all.
+    let fewest = match wide {
+        1 => (tallest * 3 / 4).max(2).min(tallest),
+        _ => tallest,
+    };
     let blocks = ceil_div(wide, most);
-    let blocking = Blocking {
+    let of = |together: i64| Blocking {
         rows: ceil_div(wide, blocks),
         together,
         blocks,
@@ -99,19 +104,21 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
         across: 1,
     };
     let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
-    let mut best = (f64::INFINITY, blocking.clone());
-    for (together, band) in parts(images.images, blocking.groups) {
-        for across in divisors(images.part) {
-            let shape = Blocking {
-                images: together,
-                band,
-                across,
-                ..blocking.clone()
-            };
-            let fits = images.bytes(shape.elements(images)) <= room;
-            let cost = shape.cost(images, target);
-            if (fits || together * band == 1) && cost < best.0 {
-                best = (cost, shape);
+    let mut best = (f64::INFINITY, of(tallest));
+    for blocking in (fewest..=tallest).rev().map(of) {
+        for (together, band) in parts(images.images, blocking.groups) {
+            for across in divisors(images.part) {
+                let shape = Blocking {
+                    images: together,
+                    band,
+                    across,
+                    ..blocking.clone()
+                };
+                let fits = images.bytes(shape.elements(images)) <= room;
+                let cost = shape.cost(images, target);
+                if (fits || together * band == 1) && cost < best.0 {
+                    best = (cost, shape);
+                }
             }
         }
     }
@@ -129,8 +136,23 @@ struct Run {
     length: i64,
 }
 
-/// Runs of a line of the kernel: columns and channels in one, or, where channels of other groups or columns that are skipped lie between them, column by column.
-fn runs(images: &Images, kernel: i64) -> Vec<Run> {
+/// Runs of the kernel: where pixels below each other lie side by side, all of it. Else, of each line, columns and channels in one, or, where channels of other groups or columns that are skipped lie between them, column by column.
+fn runs(images: &Images) -> Vec<Run> {
+    if images.groups == 1 && images.is_column() {
+        let all = summed(images.lines.kernel * images.span());
+        let run = |(first, length)| Run {
+            kernel: 0,
+            first,
+            row: first,
+            length,
+        };
+        return all.map(run).collect();
+    }
+    let lines = 0..images.lines.kernel;
+    lines.flat_map(|line| of_line(images, line)).collect()
+}
+
+fn of_line(images: &Images, kernel: i64) -> Vec<Run> {
     let (cols, span) = (&images.cols, images.span());
     let apart = images.groups > 1 || cols.dilation > 1;
     let (columns, length) = match apart {
@@ -152,7 +174,7 @@ fn runs(images: &Images, kernel: i64) -> Vec<Run> {
 fn pieces(images: &Images) -> Vec<Vec<Run>> {
     let mut pieces: Vec<Vec<Run>> = Vec::new();
     let mut terms = SUMMED;
-    for run in (0..images.lines.kernel).flat_map(|line| runs(images, line)) {
+    for run in runs(images) {
         match pieces.last_mut() {
             Some(piece) if terms + run.length <= SUMMED => piece.push(run),
             _ => {

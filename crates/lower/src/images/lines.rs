@@ -11,6 +11,7 @@ use oxyfuel_kernel::ir::{BinaryOp, CompareOp};
 use super::shape::Images;
 use crate::map::Spread;
 use crate::packed::lay_out;
+use crate::tile::ceil_div;
 
 /// Columns that are turned together: the lanes of the widest vectors.
 const SQUARE: i64 = 16;
@@ -24,9 +25,11 @@ pub struct Lines {
     before: i64,
     inner: i64,
     after: i64,
+    /// Channels that are copied at once: of a volume, those of one plane.
     channels: i64,
-    /// Elements of a pixel, of which channels come first; the rest is zero.
+    /// Elements of a pixel, and how many of them are channels, which come first; the rest is zero.
     padded: i64,
+    filled: i64,
 }
 
 impl Lines {
@@ -40,8 +43,9 @@ impl Lines {
             before,
             inner,
             after: columns - before - inner,
-            channels: images.channels,
+            channels: images.of_tap(),
             padded: images.padded,
+            filled: images.channels,
         }
     }
 
@@ -57,6 +61,15 @@ impl Lines {
     /// Whether columns lie side by side, and channels apart: the copy is turned, square by square. The last one has columns of the one before, too, where columns are no whole squares.
     fn is_turned(&self, images: &Images) -> bool {
         images.cols.step == 1 && images.channel_step != 1 && self.inner >= SQUARE
+    }
+
+    /// Whether lines are single pixels that lie side by side, and channels apart: they are turned as columns are.
+    fn is_turned_down(&self, images: &Images) -> bool {
+        images.cols.size == 1
+            && self.columns == 1
+            && images.lines.step == 1
+            && images.channel_step != 1
+            && self.count >= SQUARE
     }
 
     /// Copies some columns of a line.
@@ -79,6 +92,7 @@ impl Lines {
         images.channel_step == 1
             && images.cols.step == images.channels
             && images.padded == images.channels
+            && images.taps() == 1
     }
 
     pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread, images: &Images) {
@@ -91,15 +105,16 @@ impl Lines {
         if let Some(joined) = &images.joined {
             joined.lay_out(k, spread, images);
         } else if !Self::is_run(images) {
-            let columns = if self.is_turned(images) {
-                SQUARE
-            } else {
-                self.inner
-            };
-            lay_out(k, spread, &[columns, self.channels]);
+            let squares = self.is_turned(images) || self.is_turned_down(images);
+            if squares {
+                lay_out(k, spread, &[SQUARE, self.channels]);
+            }
+            if !squares || images.taps() > 1 || self.is_turned_down(images) {
+                lay_out(k, spread, &[self.inner, self.channels]);
+            }
         }
-        if self.padded > self.channels {
-            lay_out(k, spread, &[self.inner, self.padded - self.channels]);
+        if self.padded > self.filled {
+            lay_out(k, spread, &[self.inner, self.padded - self.filled]);
         }
     }
 
@@ -113,7 +128,7 @@ impl Lines {
 
     /// Fills the columns, and the channels, that are zero whatever is copied.
     pub fn clear_edges(&self, k: &KernelBuilder, images: &Images, (to, home): (&Mem, &Tile)) {
-        let rest = self.padded - self.channels;
+        let rest = self.padded - self.filled;
         if self.before + self.after + rest == 0 {
             return;
         }
@@ -124,7 +139,7 @@ impl Lines {
             self.clear(k, images, to, &(&start + behind), self.after);
             if rest > 0 {
                 let shape = [self.inner, rest];
-                let first = to.at(start + (self.before * self.padded + self.channels));
+                let first = to.at(start + (self.before * self.padded + self.filled));
                 let zero = k.full(images.dtype, shape, 0.0);
                 k.store(first.shape(shape).strides([self.padded, 1]), &zero);
             }
@@ -141,8 +156,45 @@ impl Lines {
         (to, home): (&Mem, &Tile),
         [image, first]: [&Tile; 2],
     ) {
+        let Some(depth) = &images.depth else {
+            let start = image * images.image_step + images.base;
+            return self.copy_from(k, images, (from, &start), (to, home), first);
+        };
+        // Of a volume, each plane that a plane of the result reads has its channels of every pixel.
+        let [image, plane] = [BinaryOp::Div, BinaryOp::Rem].map(|op| image.binary(op, depth.out));
         let start = image * images.image_step + images.base;
-        self.copy_from(k, images, (from, &start), (to, home), first);
+        for tap in 0..depth.kernel {
+            let plane = &plane * depth.stride + (tap * depth.dilation - depth.padding);
+            let start = &start + &plane * depth.step;
+            let home = home + tap * self.channels;
+            let copy = |k: &KernelBuilder| {
+                self.copy_from(k, images, (from, &start), (to, &home), first);
+            };
+            if depth.padding == 0 {
+                copy(k);
+                continue;
+            }
+            let within = within(&plane, depth.size);
+            k.when(&within, copy);
+            let beyond = within.compare(CompareOp::Eq, k.constant(DType::Bool, false));
+            k.when(&beyond, |k| {
+                k.for_range(0, self.count, 1, [], |k, line, []| {
+                    let home = &home + (&line * self.pitch() + self.before * self.padded);
+                    self.clear_inner(k, images, to, &home);
+                    []
+                });
+            });
+        }
+    }
+
+    /// Zeros for the copied columns of a line, of the channels that are copied at once.
+    fn clear_inner(&self, k: &KernelBuilder, images: &Images, to: &Mem, home: &Tile) {
+        if images.taps() == 1 {
+            return self.clear(k, images, to, home, self.inner);
+        }
+        let shape = [self.inner, self.channels];
+        let zero = k.full(images.dtype, shape, 0.0);
+        k.store(to.at(home).shape(shape).strides([self.padded, 1]), &zero);
     }
 
     /// The same of an image that begins there, perhaps with one of its channels.
@@ -179,8 +231,38 @@ impl Lines {
                 self.copy_columns(k, images, from.at(source), to.at(home), self.inner);
             }
         };
-        let none = |k: &KernelBuilder, home: &Tile| self.clear(k, images, to, home, self.inner);
-        self.each_line(k, images, (start, home), first, line_of, none);
+        let none = |k: &KernelBuilder, home: &Tile| self.clear_inner(k, images, to, home);
+        if !self.is_turned_down(images) {
+            let all = [
+                first,
+                &k.constant(DType::I64, 0),
+                &k.constant(DType::I64, self.count),
+            ];
+            return self.each_line(k, images, (start, home), all, line_of, none);
+        }
+        // Squares of pixels; the last one has some of the one before, too.
+        let squares = ceil_div(self.count, SQUARE);
+        k.for_range(0, squares, 1, [], |k, square, []| {
+            let line = (square * SQUARE).binary(BinaryOp::Min, self.count - SQUARE);
+            let (from_line, behind) = (first + &line, first + &line + SQUARE);
+            let whole = from_line.compare(CompareOp::Ge, 0i64).binary(
+                BinaryOp::And,
+                behind.compare(CompareOp::Le, images.lines.size),
+            );
+            k.when(&whole, |k| {
+                let shape = [SQUARE, self.channels];
+                let window = from.at(start + &from_line).shape(shape);
+                let tile = k.load(window.strides([1, images.channel_step]));
+                let to = to.at(home + &line * self.pitch()).shape(shape);
+                k.store(to.strides([self.pitch(), 1]), &tile);
+            });
+            let cut = whole.compare(CompareOp::Eq, k.constant(DType::Bool, false));
+            k.when(&cut, |k| {
+                let some = [first, &line, &(&line + SQUARE)];
+                self.each_line(k, images, (start, home), some, line_of, none);
+            });
+            []
+        });
     }
 
     /// Copies an image with channels last so that each of so many vectors of channels, which these lines are of, is a copy of its own, one behind the other: what is read is read in order.
@@ -204,6 +286,11 @@ impl Lines {
             let to = to.at(home).shape(&shape);
             k.store(to.strides(strides(self.padded, self.elements())), &tile);
         };
+        let all = [
+            first,
+            &k.constant(DType::I64, 0),
+            &k.constant(DType::I64, self.count),
+        ];
         let none = |k: &KernelBuilder, home: &Tile| {
             k.for_range(0, vectors, 1, [], |k, vector, []| {
                 let home = home + vector * self.elements();
@@ -211,7 +298,7 @@ impl Lines {
                 []
             });
         };
-        self.each_line(k, images, (start, home), first, line_of, none);
+        self.each_line(k, images, (start, home), all, line_of, none);
     }
 
     /// The tile that holds so many vectors of a line.
@@ -227,22 +314,20 @@ impl Lines {
         k.layout_shape(&shape, spread.layout(&shape, &shape));
     }
 
-    /// Goes through the lines from `first` on: where one begins in the image, or that there is none, and where its columns are copied to.
+    /// Goes through some lines of the copy, whose first one is `first` of the image: where each begins there, or that there is none, and where its columns are copied to.
     fn each_line(
         &self,
         k: &KernelBuilder,
         images: &Images,
         (start, home): (&Tile, &Tile),
-        first: &Tile,
+        [first, begin, end]: [&Tile; 3],
         copy: impl Fn(&KernelBuilder, &Tile, &Tile),
         none: impl Fn(&KernelBuilder, &Tile),
     ) {
-        k.for_range(0, self.count, 1, [], |k, line, []| {
+        k.for_range(begin, end, 1, [], |k, line, []| {
             let at = first + &line;
             let home = home + (&line * self.pitch() + self.before * self.padded);
-            let within = at
-                .compare(CompareOp::Ge, 0i64)
-                .binary(BinaryOp::And, at.compare(CompareOp::Lt, images.lines.size));
+            let within = within(&at, images.lines.size);
             k.when(&within, |k| {
                 copy(k, &(start + &at * images.lines.step), &home);
             });
@@ -251,4 +336,10 @@ impl Lines {
             []
         });
     }
+}
+
+/// Whether a position is one of so many.
+fn within(at: &Tile, size: i64) -> Tile {
+    let from = at.compare(CompareOp::Ge, 0i64);
+    from.binary(BinaryOp::And, at.compare(CompareOp::Lt, size))
 }

@@ -1,4 +1,4 @@
-//! Convolutions of images with channels last, on the vector or the matrix unit of a CPU, with weights in panels (`conv_panels`).
+//! Convolutions of images, and of lines and volumes, with channels last, on the vector or the matrix unit of a CPU, with weights in panels (`conv_panels`).
 //!
 //! Rows of the product are output positions, its columns output channels: a pixel's channels lie side by side, and so do those of the pixels beside it. What a window reads of one line is one run of memory, so that nothing is
 //! gathered: an instance copies the lines that its windows touch once, for zeros around them, and multiplies them where they are.
@@ -11,6 +11,8 @@
 //!   matrix.rs      the same with a unit that multiplies pairs of channels, in bf16                      matrix registers
 //!   winograd.rs    the same at the sixteen points of F(2x2, 3x3): 4 results for 16 products, not 36
 //! ```
+//!
+//! Lines are images of one column: a window is then one run of all that it reads. A plane of a volume's result reads several planes: to the kernels that is an image with the channels of all of them, one plane's after the other's in each copied pixel.
 //!
 //! | file | idea |
 //! |---|---|
@@ -33,11 +35,12 @@ mod shape;
 mod winograd;
 
 use oxyfuel_base::{DType, Expr, Result};
-use oxyfuel_graph::conv_panels::{ConvPanels, POINTS};
+use oxyfuel_graph::conv_panels::{ConvPanels, last};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
+use oxyfuel_kernel::ir::BinaryOp;
 use oxyfuel_plan::TargetDesc;
 
 use crate::nest::Nest;
@@ -45,6 +48,7 @@ use crate::rows::{Frame, left};
 use crate::size::Params;
 use crate::tile::{Tiling, ceil_div};
 
+use shape::Flat;
 pub use shape::Images;
 
 /// Channels and outputs from which on the points cost less than what they save.
@@ -64,30 +68,31 @@ fn sizes(graph: &Graph, value: ValueId) -> Option<Vec<i64>> {
     shape.map(Expr::as_const).collect()
 }
 
-/// Whether there is a kernel for images of these sizes, `[b, h, w, c]`, and results, `[b, h, w, n]`.
-fn suits(
-    dtype: DType,
-    x: &[i64],
-    out: &[i64],
-    kernel: [i64; 2],
-    how: &Convolution,
-    target: &TargetDesc,
-) -> bool {
-    let ([_, _, _, c], [_, high, wide, n]) = (x, out) else {
-        return false;
-    };
+/// Whether there is a kernel for such images.
+fn suits(dtype: DType, flat: &Flat, is_volume: bool, target: &TargetDesc) -> bool {
+    let Flat { x, out, how } = flat;
+    let ([_, _, _, c], [_, high, wide, n]) = (x, out);
+    let (kernel, how) = (&how.kernel, &how.how);
     let lanes = i64::from(target.lanes(dtype.size() as u32));
     let there = !x.contains(&0) && !out.contains(&0);
-    if there && how.groups == 1 && shape::unit(dtype, target).is_some() {
+    let has_unit = shape::unit(dtype, target).is_some();
+    if is_volume && (has_unit || how.groups > 1) {
+        return false;
+    }
+    if there && how.groups == 1 && has_unit {
         let single = how.dilation[1] == 1;
         return single && kernel[0] <= MOST_PIECES && *n >= 2 && *high >= 2 && *wide >= 2;
     }
     let positions = kernel[0].saturating_mul(kernel[1]);
     let pieces = |length: i64| ceil_div(length, crate::blocked::SUMMED).max(1);
     let fits = match how.groups {
+        1 if flat.is_column() => pieces(kernel[0] * c) <= MOST_PIECES,
         1 if how.dilation[1] == 1 => kernel[0] * pieces(kernel[1] * c) <= MOST_PIECES,
         1 => positions * pieces(*c) <= MOST_PIECES,
-        groups if groups == *c => c == n && positions <= depthwise::MOST_POSITIONS,
+        groups if groups == *c => {
+            let together = *wide > 1 || depthwise::cuts(*high);
+            c == n && positions <= depthwise::MOST_POSITIONS && together
+        }
         groups => {
             let width = shape::width_in_groups(*n, groups, dtype, target);
             let span = width.map(|width| (width * groups / n).max(1) * (c / groups));
@@ -100,28 +105,40 @@ fn suits(
     floats && vectors && there && several && *n >= lanes && kernel[1] <= MOST_PIECES && fits
 }
 
+/// A convolution's numbers; winograd is still open.
+fn numbers(graph: &Graph, node: &Node) -> Option<ConvPanels> {
+    let how = Convolution::of(&node.op)?;
+    let weight = sizes(graph, node.inputs[1])?;
+    (3..=5).contains(&weight.len()).then(|| ConvPanels {
+        how,
+        kernel: weight[2..].to_vec(),
+        n: weight[0],
+        winograd: false,
+    })
+}
+
 /// The panels for the weight of a convolution: their columns, and whether they are of points.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a share of sizes far below 2^53"
 )]
 pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, bool)> {
-    let how = Convolution::of(&node.op)?;
-    let [x, weight] = [node.inputs[0], node.inputs[1]].map(|value| sizes(graph, value));
-    let (x, weight, out) = (x?, weight?, sizes(graph, node.out())?);
+    let numbers = numbers(graph, node)?;
+    let (x, out) = (sizes(graph, node.inputs[0])?, sizes(graph, node.out())?);
     let dtype = graph.ty(node.out()).dtype;
-    if x.len() != 4 {
+    let in_order = |sizes: &[i64]| -> Vec<i64> {
+        let dims = last(sizes.len());
+        dims.into_iter().map(|d| sizes[d]).collect()
+    };
+    let flat = Flat::of(&in_order(&x), &in_order(&out), &numbers)?;
+    if !suits(dtype, &flat, x.len() == 5, target) {
         return None;
     }
-    let last = |shape: &[i64]| [shape[0], shape[2], shape[3], shape[1]];
-    let kernel = [weight[2], weight[3]];
-    if !suits(dtype, &last(&x), &last(&out), kernel, &how, target) {
-        return None;
-    }
-    let (n, channels) = (weight[0], weight[1]);
-    match how.groups {
+    let Flat { x, out, how } = flat;
+    let (n, channels) = (out[3], x[3]);
+    match how.how.groups {
         1 => {}
-        groups if groups == x[1] => {
+        groups if groups == channels => {
             return Some((i64::from(target.lanes(dtype.size() as u32)), false));
         }
         groups => {
@@ -129,22 +146,16 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
             return width.map(|width| (width, false));
         }
     }
-    let numbers = ConvPanels {
-        how,
-        kernel,
-        n,
-        winograd: false,
-    };
-    let tiles = ceil_div(out[2], 2) * ceil_div(out[3], 2) * 4;
-    let waste = tiles as f64 / (out[2] * out[3]) as f64;
+    let tiles = ceil_div(out[1], 2) * ceil_div(out[2], 2) * 4;
+    let waste = tiles as f64 / (out[1] * out[2]) as f64;
     let winograd = dtype.size() >= 4
-        && numbers.can_be_winograd()
+        && how.can_be_winograd()
         && channels.min(n) >= WINOGRAD_CHANNELS
         && waste <= WINOGRAD_WASTE;
     Some((shape::width(n, dtype, target), winograd))
 }
 
-/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points; or some in groups and some not, which keep
+/// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points or along lines; or some in groups and some not, which keep
 /// channels last between them; or kernels of single channels alone. Groups of several channels alone are faster with channels first.
 pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     let product = |sizes: &[i64]| sizes.iter().copied().fold(1, i64::saturating_mul);
@@ -152,27 +163,28 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
     let (mut grouped, mut plain, mut single) = (false, false, true);
     let is_convolution = |node: &&Node| matches!(node.op, Op::Convolution { .. });
     for node in graph.nodes.values().filter(is_convolution) {
-        let (Some((_, winograd)), Some(weight), Some(out)) = (
+        let (Some((_, winograd)), Some(how), Some(weight), Some(out)) = (
             panels(graph, node, target),
+            numbers(graph, node),
             sizes(graph, node.inputs[1]),
             sizes(graph, node.out()),
         ) else {
             return false;
         };
         let work = product(&out).saturating_mul(product(&weight[1..]));
-        let positions = match winograd {
-            true => POINTS * POINTS,
-            false => product(&weight[2..]),
-        };
         all = all.saturating_add(work);
-        let how = Convolution::of(&node.op).unwrap_or_default();
-        grouped |= how.groups > 1;
-        plain |= how.groups == 1;
-        single &= how.groups == weight[0];
-        if winograd || shape::unit(graph.ty(node.out()).dtype, target).is_some() {
+        let groups = how.how.groups;
+        grouped |= groups > 1;
+        plain |= groups == 1;
+        single &= groups == weight[0];
+        let is_line = how.kernel.len() == 1;
+        if winograd || is_line || shape::unit(graph.ty(node.out()).dtype, target).is_some() {
             faster = faster.saturating_add(work);
         }
-        packed = packed.saturating_add(product(&weight[..2]).saturating_mul(positions));
+        let how = ConvPanels { winograd, ..how };
+        let rows = weight[1] * how.taps();
+        let deep = rows.saturating_mul(how.positions());
+        packed = packed.saturating_add(weight[0].saturating_mul(deep));
     }
     let gains = faster >= all / AT_POINTS && faster > 0;
     (gains || (grouped && (plain || single))) && all / packed.max(1) >= WORTH_PACKING
@@ -182,23 +194,26 @@ pub fn pays(graph: &Graph, target: &TargetDesc) -> bool {
 pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64> {
     let (width, winograd) = panels(graph, node, target)?;
     let (x, weight) = (sizes(graph, node.inputs[0])?, sizes(graph, node.inputs[1])?);
-    let groups = Convolution::of(&node.op)?.groups;
+    let how = ConvPanels {
+        winograd,
+        ..numbers(graph, node)?
+    };
+    let groups = how.how.groups;
     if groups > 1 && groups == x[1] {
         return Some(0);
     }
-    let how = ConvPanels {
-        how: Convolution::of(&node.op)?,
-        kernel: [weight[2], weight[3]],
-        n: weight[0],
-        winograd,
-    };
     let dtype = graph.ty(node.out()).dtype;
     let padded = match groups {
-        1 => shape::padded(weight[1], shape::unit(dtype, target)),
+        1 => shape::padded(weight[1] * how.taps(), shape::unit(dtype, target)),
         _ => (width * groups / how.n).max(1) * weight[1],
     };
     let bytes = shape::panel_bytes(&how, padded, width, dtype);
-    let part = shape::part(ceil_div(how.n, width), bytes, x[0]);
+    // Of a volume, planes of the result count as images.
+    let planes = match how.kernel.len() {
+        3 => sizes(graph, node.out())?[2],
+        _ => 1,
+    };
+    let part = shape::part(ceil_div(how.n, width), bytes, x[0] * planes);
     Some(bytes.saturating_mul(part))
 }
 
@@ -210,10 +225,6 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let [x, panels] = [node.inputs[0], node.inputs[1]];
     let strides = graph.values[panels].layout.strides();
     let dense = strides.is_none_or(|strides| strides == graph.ty(panels).contiguous_strides());
-    let whole = graph.ty(panels).rank() == 4;
-    if !whole && (!dense || !graph.inputs.contains(&panels)) {
-        return false;
-    }
     let (Some(of_x), Some(of_panels), Some(out)) = (
         sizes(graph, x),
         sizes(graph, panels),
@@ -221,13 +232,26 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     ) else {
         return false;
     };
-    let dtype = graph.ty(x).dtype;
-    // Panels that were made ahead have single channels.
-    let readable = || match shape::unit(dtype, target) {
-        Some(_) => whole && !how.winograd,
-        None => whole || of_panels[2] == shape::width(how.n, dtype, target),
+    let Some(flat) = Flat::of(&of_x, &out, &how) else {
+        return false;
     };
-    suits(dtype, &of_x, &out, how.kernel, &how.how, target) && (how.how.groups > 1 || readable())
+    let whole = how.is_whole(&of_x[of_x.len() - 1], &of_panels);
+    if !whole && (!dense || !graph.inputs.contains(&panels)) {
+        return false;
+    }
+    let dtype = graph.ty(x).dtype;
+    let width = match how.how.groups {
+        1 => Some(shape::width(how.n, dtype, target)),
+        groups if groups == flat.x[3] => Some(i64::from(target.lanes(dtype.size() as u32))),
+        groups => shape::width_in_groups(how.n, groups, dtype, target),
+    };
+    // Panels that were made ahead have single channels.
+    let readable = match shape::unit(dtype, target) {
+        Some(_) if how.how.groups == 1 => whole && !how.winograd,
+        _ => whole || width == Some(of_panels[2]),
+    };
+    let is_volume = of_x.len() == 5;
+    readable && suits(dtype, &flat, is_volume, target)
 }
 
 /// Builds the program. `nest` is the work on the result, over its dims.
@@ -283,8 +307,16 @@ fn finish(
         start.push(Some(first));
         rest.push(left);
     };
-    if images.images > 1 {
-        push(1, at.image, None);
+    let planes = images.depth.as_ref().map_or(1, |depth| depth.out);
+    let [image, plane] = match planes {
+        1 => [at.image, k.constant(DType::I64, 0)],
+        _ => [BinaryOp::Div, BinaryOp::Rem].map(|op| at.image.binary(op, planes)),
+    };
+    if images.images > planes {
+        push(1, image, None);
+    }
+    if planes > 1 {
+        push(1, plane, None);
     }
     for (size, first, left) in at.places {
         push(size, first, left);

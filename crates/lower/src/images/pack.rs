@@ -70,7 +70,7 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         groups(k, spread, images, (weight, steps), &panels);
         return panels;
     }
-    let few = divisors(images.channels).take_while(|&part| part <= TOGETHER);
+    let few = divisors(images.of_tap()).take_while(|&part| part <= TOGETHER);
     let pack = Pack {
         images,
         weight,
@@ -97,7 +97,7 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
         joined.pack(k, images, (weight, steps), &panels);
         return panels;
     }
-    let grid = [images.padded / pack.block, images.panels()];
+    let grid = [pack.blocks(), images.panels()];
     k.phase(grid.map(Expr::constant), |k| pack.instance(k, &panels));
     panels
 }
@@ -173,10 +173,17 @@ impl Pack<'_> {
         self.images.lines.kernel * self.images.cols.kernel
     }
 
+    /// Instances along the channels: of a volume, each has those of every plane.
+    fn blocks(&self) -> i64 {
+        self.images.padded / self.images.taps() / self.block
+    }
+
     /// Whether a run of memory has more than the channels of one position, or pairs of them are wanted apart, so that what is turned has to be taken apart.
     fn is_run(&self) -> bool {
         let wide = self.images.cols.kernel;
-        let dense = self.steps[1..] == [self.positions(), wide, 1];
+        let all = self.positions() * self.images.taps();
+        let planes = self.images.taps() == 1 || self.images.tap_step == self.positions();
+        let dense = self.steps[1..] == [all, wide, 1] && planes;
         dense
             && (self.positions() > 1 || self.side > 1)
             && self.block == TOGETHER
@@ -190,30 +197,37 @@ impl Pack<'_> {
         let first =
             &panel * (images.width * across) + &block * (self.block * channel) + images.weight_base;
         let home = panels.home(&panel) + &block * (self.block * images.width);
-        let where_it_lies = |left| Source {
+        let taps = images.taps();
+        let where_it_lies = |tap: i64, left| Source {
             mem: self.weight,
-            first: first.clone(),
+            first: &first + tap * images.tap_step,
             steps: [channel, across, down, along],
             left,
         };
+        let home_of = |tap: i64| &home + tap * images.of_tap() * images.width;
         let whole = |k: &KernelBuilder| match self.is_run() {
             true => {
                 let turned = self.turned(k, &first);
-                let zero = k.constant(DType::I64, 0);
                 let (cols, wide) = (images.width, images.cols.kernel);
-                let source = Source {
-                    mem: &turned,
-                    first: zero,
-                    steps: [self.positions() * cols, 1, wide * cols, cols],
-                    left: None,
-                };
-                self.write(k, &source, panels, &home);
+                for tap in 0..taps {
+                    let source = Source {
+                        mem: &turned,
+                        first: k.constant(DType::I64, tap * self.positions() * cols),
+                        steps: [taps * self.positions() * cols, 1, wide * cols, cols],
+                        left: None,
+                    };
+                    self.write(k, &source, panels, &home_of(tap));
+                }
             }
-            false => self.write(k, &where_it_lies(None), panels, &home),
+            false => {
+                for tap in 0..taps {
+                    self.write(k, &where_it_lies(tap, None), panels, &home_of(tap));
+                }
+            }
         };
         // Bounds keep a window from being turned: only the last panel, and the last channels, have them.
-        let full = [images.channels / self.block, images.n / images.width];
-        let all = [images.padded / self.block, images.panels()];
+        let full = [images.of_tap() / self.block, images.n / images.width];
+        let all = [self.blocks(), images.panels()];
         if full == all {
             return whole(k);
         }
@@ -230,19 +244,22 @@ impl Pack<'_> {
             let rest = (number * -size + all).binary(BinaryOp::Min, size);
             rest.binary(BinaryOp::Max, 0i64)
         };
-        let rows = here(&block, self.block, images.channels);
+        let rows = here(&block, self.block, images.of_tap());
         let cols = here(&panel, images.width, images.n);
         k.when(&beyond, |k| {
-            self.write(k, &where_it_lies(Some([&rows, &cols])), panels, &home);
+            for tap in 0..taps {
+                let source = where_it_lies(tap, Some([&rows, &cols]));
+                self.write(k, &source, panels, &home_of(tap));
+            }
         });
     }
 
     /// A copy of the instance's channels, output channels side by side.
     fn turned(&self, k: &KernelBuilder, first: &Tile) -> Mem {
         let (rows, cols) = (self.block, self.images.width);
-        let length = self.positions() * rows * cols;
-        let turned = k.alloc(Space::Panel, self.images.dtype, length, None);
-        k.for_range(0, self.positions(), 1, [], |k, number, []| {
+        let runs = self.positions() * self.images.taps();
+        let turned = k.alloc(Space::Panel, self.images.dtype, runs * rows * cols, None);
+        k.for_range(0, runs, 1, [], |k, number, []| {
             let window = self.weight.at(first + &number * rows).shape([rows, cols]);
             let tile = k.load(window.strides([1, self.steps[0]]));
             k.store(turned.at(number * (rows * cols)).shape([rows, cols]), &tile);

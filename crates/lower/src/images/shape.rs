@@ -1,4 +1,4 @@
-//! What a convolution of images computes, in numbers, and where its operands lie.
+//! What a convolution of images computes, in numbers, and where its operands lie. Lines and volumes are images here: see [`Flat`].
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::conv_panels::ConvPanels;
@@ -28,6 +28,19 @@ pub struct Axis {
 }
 
 impl Axis {
+    /// A dim of one position.
+    fn single(step: i64) -> Self {
+        Self {
+            size: 1,
+            out: 1,
+            kernel: 1,
+            stride: 1,
+            padding: 0,
+            dilation: 1,
+            step,
+        }
+    }
+
     /// The same where a kernel of one position skips some: those are not copied.
     fn without_gaps(self) -> Self {
         if self.kernel > 1 || self.padding > 0 {
@@ -100,10 +113,45 @@ pub fn padded(channels: i64, unit: Option<Unit>) -> i64 {
     }
 }
 
+/// A convolution of lines, images or volumes as one of images with sizes [b, h, w, c]: a line is an image of one column, and each plane of a volume's result is made of an image that has the channels of all planes that it reads.
+#[derive(Clone, Debug)]
+pub struct Flat {
+    pub x: [i64; 4],
+    pub out: [i64; 4],
+    pub how: ConvPanels,
+}
+
+impl Flat {
+    /// Of sizes with channels last; `None` where there are dims of something else.
+    pub fn of(x: &[i64], out: &[i64], how: &ConvPanels) -> Option<Self> {
+        let (x, out) = match (x, out) {
+            (&[b, l, c], &[_, length, n]) => ([b, l, 1, c], [b, length, 1, n]),
+            (&[b, h, w, c], &[_, high, wide, n]) => ([b, h, w, c], [b, high, wide, n]),
+            (&[b, _, h, w, c], &[_, deep, high, wide, n]) => {
+                let planes = b.saturating_mul(deep);
+                let channels = c.saturating_mul(how.taps());
+                ([planes, h, w, channels], [planes, high, wide, n])
+            }
+            _ => return None,
+        };
+        let how = how.flat();
+        Some(Self { x, out, how })
+    }
+
+    /// Whether a window is one run of memory: pixels below each other lie side by side.
+    pub fn is_column(&self) -> bool {
+        self.x[2] == 1 && self.how.kernel[1] == 1 && self.how.how.dilation[0] == 1
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Images {
+    /// Of a volume, planes of its results.
     pub images: i64,
+    /// Of a volume, those of all planes that a result reads.
     pub channels: i64,
+    /// Along the planes of a volume.
+    pub depth: Option<Axis>,
     pub groups: i64,
     /// With those that fill the last step of the unit.
     pub padded: i64,
@@ -124,6 +172,8 @@ pub struct Images {
     pub weight: usize,
     pub weight_base: i64,
     pub whole: Option<[i64; 4]>,
+    /// Elements of that from the kernel for one plane of a volume to the next.
+    pub tap_step: i64,
     /// Panels that there are at once: all, or equal parts of them, one after another.
     pub part: i64,
     /// The image, where columns of the kernel count as channels here.
@@ -166,56 +216,74 @@ impl Images {
             Ok((buffer, base, numbers(&place.strides)?))
         };
         let shape = |value: ValueId| numbers(&graph.ty(value).shape);
-        let (of_x, of_out) = (shape(node.inputs[0])?, shape(node.out())?);
+        let (sizes, results) = (shape(node.inputs[0])?, shape(node.out())?);
+        let operand = shape(node.inputs[1])?;
+        let flat = Flat::of(&sizes, &results, &how)
+            .ok_or_else(|| err!(Internal, "images of {} dims", sizes.len()))?;
         let (x, base, strides) = place(node.inputs[0])?;
         let (weight, weight_base, steps) = place(node.inputs[1])?;
         let dtype = graph.ty(node.inputs[0]).dtype;
-        let whole: Option<[i64; 4]> = steps.try_into().ok();
+        let channel = sizes.len() - 1;
+        let is_whole = how.is_whole(&sizes[channel], &operand);
+        // Of a kernel with one column, the step along columns is open.
+        let (whole, tap_step) = match steps[..] {
+            _ if !is_whole => (None, 0),
+            [across, channel, down] => (Some([across, channel, down, down]), 0),
+            [across, channel, down, along] => (Some([across, channel, down, along]), 0),
+            [across, channel, tap, down, along] => (Some([across, channel, down, along]), tap),
+            _ => (None, 0),
+        };
         let groups = how.how.groups;
-        let depthwise = groups > 1 && groups == of_x[3];
+        let depthwise = groups > 1 && groups == flat.x[3];
         let width = match whole {
             Some(_) if depthwise => i64::from(target.lanes(dtype.size() as u32)),
             Some(_) if groups > 1 => width_in_groups(how.n, groups, dtype, target)
                 .ok_or_else(|| err!(Internal, "groups that fill no vectors"))?,
             Some(_) => width(how.n, dtype, target),
-            None => shape(node.inputs[1])?[2],
+            None => operand[2],
         };
         let unit = unit(dtype, target).filter(|_| groups == 1);
-        let padded = padded(of_x[3], unit);
-        let axis = |d: usize| {
-            let axis = Axis {
-                size: of_x[d + 1],
-                out: of_out[d + 1],
-                kernel: how.kernel[d],
-                stride: how.how.stride[d],
-                padding: how.how.padding[d],
-                dilation: how.how.dilation[d],
-                step: strides[d + 1],
-            };
-            // Columns that lie side by side are turned together, whoever wants them.
-            match d == 0 || strides[3] == 1 {
-                true => axis.without_gaps(),
-                false => axis,
-            }
+        let padded = padded(flat.x[3], unit);
+        // Along a dim of the images, and one of what they are made of.
+        let axis = |d: usize| Axis {
+            size: sizes[d + 1],
+            out: results[d + 1],
+            kernel: how.kernel[d],
+            stride: how.how.stride[d],
+            padding: how.how.padding[d],
+            dilation: how.how.dilation[d],
+            step: strides[d + 1],
+        };
+        let (depth, lines, cols) = match channel {
+            2 => (None, axis(0), Axis::single(sizes[channel])),
+            3 => (None, axis(0), axis(1)),
+            _ => (Some(axis(0)), axis(1), axis(2)),
+        };
+        // Columns that lie side by side are turned together, whoever wants them.
+        let cols = match strides[channel] == 1 {
+            true => cols.without_gaps(),
+            false => cols,
         };
         let images = Joined::of(Self {
-            images: of_x[0],
-            channels: of_x[3],
+            images: flat.x[0],
+            channels: flat.x[3],
+            depth,
             groups,
             padded,
             unit,
             n: how.n,
             width,
-            lines: axis(0),
-            cols: axis(1),
+            lines: lines.without_gaps(),
+            cols,
             winograd: how.winograd,
             dtype,
             x,
             base,
             image_step: strides[0],
-            channel_step: strides[3],
+            channel_step: strides[channel],
             weight,
             weight_base,
+            tap_step,
             part: ceil_div(how.n, width),
             whole,
             joined: None,
@@ -270,6 +338,21 @@ impl Images {
             false => self.lines.kernel * self.cols.kernel,
         };
         self.span() * positions
+    }
+
+    /// Planes of a volume that a plane of its result reads.
+    pub fn taps(&self) -> i64 {
+        self.depth.as_ref().map_or(1, |depth| depth.kernel)
+    }
+
+    /// Channels of each of them.
+    pub fn of_tap(&self) -> i64 {
+        self.channels / self.taps()
+    }
+
+    /// Whether a window is one run of the copied lines.
+    pub fn is_column(&self) -> bool {
+        self.cols.size == 1 && self.cols.kernel == 1 && self.lines.dilation == 1
     }
 
     pub fn is_depthwise(&self) -> bool {
