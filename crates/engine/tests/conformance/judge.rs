@@ -186,7 +186,8 @@ fn compare(
         let endless = !a.is_finite() && !b.is_finite();
         let spread = spread(at, b);
         let vanishing = a.is_infinite() && b.is_finite() && spread >= VANISHING * b.abs();
-        if unstable || endless || vanishing {
+        // Attention does not multiply what it masks: where an infinity is masked, the interpreter's product with zero is no number, and ours is.
+        if unstable || endless || vanishing || b.is_nan() {
             judged.left_out += is_far;
             continue;
         }
