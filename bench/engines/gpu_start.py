@@ -45,9 +45,12 @@ def measured(args):
     jobs = [(part, name) for part in args.parts.split(",") for name in names]
     with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         lines = pool.map(lambda job: torch_door.measure_start(job[0], job[0] == "first", [job[1]], args.processes, BASES, SHARE), jobs)
-        rows = [{"part": part, **line} for (part, _), (line,) in zip(jobs, lines, strict=True)]
-    if args.json:
-        args.json.write_text(json.dumps({"at_once": args.at_once, "rows": rows}, indent=1) + "\n")
+        rows = []
+        for (part, _), (line,) in zip(jobs, lines, strict=True):
+            rows.append({"part": part, **line})
+            if args.json:
+                # What is measured stands, even if the rest is not waited for.
+                args.json.write_text(json.dumps({"at_once": args.at_once, "rows": rows}, indent=1) + "\n")
     passed = sum(all(row["met"].values()) for row in rows)
     print(f"{passed} passed, {len(rows) - passed} failed")
     return int(passed < len(rows))

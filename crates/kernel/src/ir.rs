@@ -270,6 +270,8 @@ pub enum CacheHint {
     Default,
     /// Not used again soon: stores may bypass the caches.
     Streaming,
+    /// Let go of last: what passes through the caches beside it takes the room of other data.
+    Kept,
 }
 
 /// An operand of [`Op::Mma`].

@@ -521,6 +521,7 @@ impl Terms {
         let hint = |hint: CacheHint| match hint {
             CacheHint::Default => "",
             CacheHint::Streaming => " streaming",
+            CacheHint::Kept => " kept",
         };
         let fill = |fill: &Scalar| {
             let zero = [Scalar::F(0.0), Scalar::I(0), Scalar::B(false)].contains(fill);

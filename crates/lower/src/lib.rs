@@ -471,6 +471,8 @@ fn loops(
     let mut mapped = map::map(expanded(logical.clone(), target)?, target)?;
     if target.tiles_spill {
         stream::stream(&mut mapped);
+    } else if target.is_simt() {
+        stream::keep(&mut mapped, target);
     }
     let sizes = params.sizes.of_parameters(&mapped);
     Ok((logical, mapped, sizes))

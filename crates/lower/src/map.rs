@@ -8,7 +8,7 @@ use oxyfuel_base::{Arena, Result, err};
 use oxyfuel_kernel::ir::{
     Block, Form, Geometry, Inst, Mode, Op, Order, Program, TileLayout, Type, Val, ValueData,
 };
-use oxyfuel_plan::TargetDesc;
+use oxyfuel_plan::{TargetDesc, WIDEST_ACCESS};
 
 use crate::aligned::{neighbours, odd_stores};
 use crate::tile::{SIMT_MOST, ceil_div};
@@ -18,6 +18,7 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     let mut widest = 4;
     let mut largest: Vec<i64> = Vec::new();
     let mut narrowest_access = 16u32;
+    let mut widest_store = 1u32;
     for (_, data) in program.values.iter() {
         if let Type::Tile(tile) = &data.ty
             && !tile.shape.is_empty()
@@ -33,7 +34,15 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
         }
     }
     let mut has_dot = false;
-    program.walk(|inst| has_dot |= matches!(inst.op, Op::Dot { .. }));
+    program.walk(|inst| {
+        has_dot |= matches!(inst.op, Op::Dot { .. });
+        if let Op::Store { access, value, .. } = &inst.op
+            && access.shape == largest
+            && let Type::Tile(tile) = &program.value(*value).ty
+        {
+            widest_store = widest_store.max(tile.dtype.size() as u32);
+        }
+    });
     if has_dot {
         return Err(err!(
             NoLowering,
@@ -42,7 +51,9 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
     }
     let lanes = target.lanes(widest);
     let (geometry, spread) = if target.is_simt() {
-        let vector = (16 / narrowest_access.max(1)).clamp(1, 8);
+        // Neighbours of a thread that are written in two accesses leave every other 16 bytes to the second one: half of what memory takes at once.
+        let vector = (WIDEST_ACCESS / narrowest_access.max(1)).clamp(1, 8);
+        let vector = vector.min((WIDEST_ACCESS / widest_store).max(1));
         let vector = neighbours(&program, &largest, vector);
         let rows = rows_of_warps(&program, &largest, target, vector);
         let (mut geometry, spread) = match blocks_of(&program, &largest, target) {

@@ -1,10 +1,16 @@
-//! Results that no cache holds until somebody reads them are written past the caches.
+//! What no cache holds until somebody reads it again: results of CPUs are written past the caches, and on GPUs results take the room of each other.
 //!
 //! An ordinary store reads the line that it is going to write, and pushes out lines that are still wanted: a copy moves three bytes for every two. That pays where the reader finds the result in a cache, and is a third of the
 //! time where it does not. Tiles of a transposed result are there sooner: their rows are in pages of their own, which no prefetcher follows, so that a store waits for each line that it reads. A hint changes no result. Stores of narrow elements fill no line at a time and stay as they are; so does what the kernel reads as well, whose lines it has anyway.
+//!
+//! A GPU's stores never read. But its cache lets go of what was read and of what was written in the order in which they came, so that memory turns between reading and writing all the time; where reads are let go of last,
+//! results leave in longer runs.
 
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::ir::{Access, BufferMode, CacheHint, Index, Op, Param, ParamKind, Phase, Val};
+use oxyfuel_kernel::ir::{
+    Access, BufferMode, CacheHint, Index, Op, Param, ParamKind, Phase, Type, Val,
+};
+use oxyfuel_plan::TargetDesc;
 
 /// Bytes that a kernel touches from which on its results are gone from the caches before they are read.
 const FAR: i64 = 64 << 20;
@@ -17,12 +23,18 @@ const LARGE: i64 = 1 << 20;
 /// Bytes of an element from which on a vector is as long as a line.
 pub const WIDE: i64 = 4;
 
+/// How many times the cache of a GPU a kernel touches from which on nothing of its results is there when it ends.
+const FAR_OF_CACHE: i64 = 4;
+/// Ops on whole tiles up to which memory alone bounds a kernel.
+const PLAIN: usize = 16;
+
 /// What a kernel touches of one buffer.
 struct Touched {
     mem: Val,
     /// Bytes of an element.
     size: i64,
     bytes: i64,
+    is_read: bool,
     /// Whether it is a result that may go past the caches.
     past: bool,
 }
@@ -58,6 +70,60 @@ pub fn stream(program: &mut Program) {
             *hint = CacheHint::Streaming;
         }
     });
+}
+
+/// Gives the loads of a GPU's kernel that does little but read and write, several times what its cache holds, the hint that they are let go of last.
+pub fn keep(program: &mut Program, target: &TargetDesc) {
+    let Some(windows) = windows(&program.phases) else {
+        return;
+    };
+    let touched = (program.params.iter()).filter_map(|param| buffer(param, &windows));
+    let (mut read, mut written) = (0i64, 0i64);
+    for buffer in touched {
+        let sum = match buffer.is_read {
+            true => &mut read,
+            false => &mut written,
+        };
+        *sum = sum.saturating_add(buffer.bytes);
+    }
+    let cache = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
+    let far = read.saturating_add(written) / FAR_OF_CACHE >= cache;
+    // Where little is written nothing takes the room of what is read.
+    if !far || read < cache || written < read / 2 || !is_plain(program) {
+        return;
+    }
+    program.walk_mut(|inst| {
+        if let Op::Load { hint, .. } = &mut inst.op {
+            *hint = CacheHint::Kept;
+        }
+    });
+}
+
+/// Whether a kernel loads, stores, and does little else.
+fn is_plain(program: &Program) -> bool {
+    let elements = |v: &Val| match &program.value(*v).ty {
+        Type::Tile(tile) => tile.len(),
+        Type::Mem(_) | Type::TensorMap => 0,
+    };
+    let mut largest = 0;
+    program.walk(|inst| largest = inst.results.iter().map(elements).fold(largest, i64::max));
+    let (mut ops, mut others) = (0, 0);
+    program.walk(|inst| {
+        let is_whole = inst.results.iter().any(|v| elements(v) == largest);
+        match &inst.op {
+            Op::Load { .. } | Op::Store { .. } | Op::ProgramId { .. } => {}
+            Op::Const { .. } | Op::Iota { .. } | Op::Splat { .. } | Op::Broadcast { .. } => {}
+            Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Compare { .. }
+            | Op::Select { .. }
+            | Op::Fma { .. }
+            | Op::Cast { .. }
+            | Op::Bitcast { .. } => ops += usize::from(is_whole),
+            _ => others += 1,
+        }
+    });
+    others == 0 && ops <= PLAIN
 }
 
 /// Whether all that may go past the caches is written in tiles.
@@ -118,6 +184,7 @@ fn buffer(param: &Param, windows: &[(Val, i64)]) -> Option<Touched> {
         mem: param.value,
         size,
         bytes,
+        is_read: buffer.mode == BufferMode::Read,
         past: buffer.mode == BufferMode::Write && size >= WIDE && bytes >= LARGE,
     })
 }

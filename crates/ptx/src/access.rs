@@ -5,7 +5,7 @@
 //! the facts prove that it is aligned and that its elements are inside the bounds or outside of them together.
 
 use oxyfuel_base::{Result, ensure};
-use oxyfuel_kernel::ir::{Access, Mode, Space};
+use oxyfuel_kernel::ir::{Access, CacheHint, Mode, Space};
 use rustc_hash::FxHashMap;
 
 use crate::asm::{Class, Opd, Reg};
@@ -21,8 +21,8 @@ pub(crate) struct Window {
     pub(crate) base: Int,
     pub(crate) strides: Vec<Int>,
     pub(crate) valid: Vec<Option<Int>>,
-    /// Read once: not kept in the first-level cache.
-    pub(crate) streaming: bool,
+    /// What is known of how soon the data is used again.
+    pub(crate) hint: CacheHint,
 }
 
 /// When an element may be touched.
@@ -86,7 +86,7 @@ impl Emitter<'_> {
             base,
             strides,
             valid,
-            streaming: false,
+            hint: CacheHint::Default,
         })
     }
 
@@ -542,7 +542,7 @@ impl Emitter<'_> {
             base: Int::constant(0),
             strides: strides.iter().map(|s| Int::constant(*s)).collect(),
             valid: vec![None; strides.len()],
-            streaming: false,
+            hint: CacheHint::Default,
         }
     }
 

@@ -82,6 +82,8 @@ pub(crate) struct Emitter<'p> {
     pub(crate) meetings: Option<Meetings>,
     /// In the role at hand shared memory is read by asynchronous products alone, which answer for their own warps.
     pub(crate) reads_by_products: bool,
+    /// The policy of loads whose data the second-level cache lets go of last.
+    pub(crate) kept: Option<Reg>,
 }
 
 /// Which kinds of asynchronous copies a phase uses; commits and waits speak of those.
@@ -158,11 +160,13 @@ pub(crate) fn emit_phase(
         places: RefCell::default(),
         meetings: None,
         reads_by_products: false,
+        kept: None,
     };
     if geometry.cluster != [1; 3] {
         emitter.begin_cluster()?;
     }
     emitter.parameters()?;
+    emitter.keep();
     emitter.wait_for_grids_before();
     let persistent = emitter.instances()?;
     let shared = emitter.shared.finish(target)?;

@@ -1,7 +1,7 @@
 //! Loads and stores of windows, gathers, scatters, atomics.
 
 use oxyfuel_base::{DType, Result, Scalar, ensure, err};
-use oxyfuel_kernel::ir::{Access, CacheHint, ReduceOp, Space, Val};
+use oxyfuel_kernel::ir::{Access, CacheHint, Op, ReduceOp, Space, Val};
 
 use crate::access::{Plan, Run, When, Window};
 use crate::asm::{Class, Opd, Reg, braces};
@@ -20,8 +20,8 @@ fn space_name(space: Space) -> Result<&'static str> {
     }
 }
 
-/// The PTX version with loads that leave the first-level cache alone.
-const NO_ALLOCATE: (u32, u32) = (7, 4);
+/// The PTX version whose loads say what the caches do with the data.
+const HINTS: (u32, u32) = (7, 4);
 
 /// The type of a load or store of one element.
 fn element_type(dtype: DType) -> &'static str {
@@ -39,6 +39,21 @@ fn element_type(dtype: DType) -> &'static str {
 }
 
 impl Emitter<'_> {
+    /// Makes the policy of loads whose data the second-level cache lets go of last, where there are such loads.
+    pub(crate) fn keep(&mut self) {
+        let mut any = false;
+        self.phase.body.walk(&mut |inst| {
+            any |= matches!(&inst.op, Op::Load { hint: CacheHint::Kept, .. });
+        });
+        if any && self.target.ptx >= HINTS {
+            let policy = self.asm.reg(Class::B64);
+            self.asm.line(format_args!(
+                "createpolicy.fractional.L2::evict_last.b64 {policy}, 1.0"
+            ));
+            self.kept = Some(policy);
+        }
+    }
+
     pub(crate) fn load(
         &mut self,
         result: Val,
@@ -49,7 +64,7 @@ impl Emitter<'_> {
     ) -> Result<()> {
         let place = self.place(result)?;
         let window = Window {
-            streaming: hint == CacheHint::Streaming,
+            hint,
             ..self.window(access)?
         };
         let mask = mask.map(|mask| self.tile(mask)).transpose()?;
@@ -194,11 +209,16 @@ impl Emitter<'_> {
         fill: Opd,
     ) -> Result<Vec<Slot>> {
         let dtype = window.memory.dtype;
-        let space = match window.memory.space {
-            Space::Global if window.streaming && self.target.ptx >= NO_ALLOCATE => {
-                "global.L1::no_allocate"
+        let hint = match window.memory.space {
+            Space::Global if self.target.ptx >= HINTS => window.hint,
+            _ => CacheHint::Default,
+        };
+        let (space, policy) = match (hint, self.kept) {
+            (CacheHint::Streaming, _) => ("global.L1::no_allocate", String::new()),
+            (CacheHint::Kept, Some(policy)) => ("global.L2::cache_hint", format!(", {policy}")),
+            (CacheHint::Default | CacheHint::Kept, _) => {
+                (space_name(window.memory.space)?, String::new())
             }
-            space => space_name(space)?,
         };
         let bytes = n * dtype.size();
         if n == 1 || bytes < 4 || dtype.size() == 8 {
@@ -224,7 +244,7 @@ impl Emitter<'_> {
                 };
                 let at = offset + (first * dtype.size()) as i64;
                 self.asm.line(format_args!(
-                    "{}ld.{space}{vector}.{} {}, [{address}+{at}]",
+                    "{}ld.{space}{vector}.{} {}, [{address}+{at}]{policy}",
                     guard(p),
                     element_type(dtype),
                     braces(&regs)
@@ -255,7 +275,7 @@ impl Emitter<'_> {
             String::new()
         };
         self.asm.line(format_args!(
-            "{}ld.{space}{vector}.b32 {}, [{address}+{offset}]",
+            "{}ld.{space}{vector}.b32 {}, [{address}+{offset}]{policy}",
             guard(p),
             braces(&words)
         ));

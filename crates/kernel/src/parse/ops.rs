@@ -100,6 +100,8 @@ impl<'t> Parser<'t> {
     fn hint(&mut self) -> CacheHint {
         if self.eat_word("streaming") {
             CacheHint::Streaming
+        } else if self.eat_word("kept") {
+            CacheHint::Kept
         } else {
             CacheHint::Default
         }
