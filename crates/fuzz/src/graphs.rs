@@ -286,6 +286,43 @@ mod tests {
         }
     }
 
+    /// A step of bf16 in what attention gives, which a matrix unit takes in other places than the interpreter, moves its gradients by more than their own size where weights are all but one.
+    #[test]
+    fn gradients_of_narrow_attention_may_differ_by_a_step_of_what_they_are_made_from() {
+        let body = |moved: &str| {
+            let text = format!(
+                "graph @g(%q: bf16[1, 1, 5, 5] cpu, %k: bf16[1, 1, 9, 5] cpu) {{
+                   %o: bf16[1, 1, 5, 5], %l: f32[1, 1, 5] = sdpa %q, %k, %k, causal=false, scale=0.5
+                   %w: f32[1, 1, 5, 5] = _to_copy %o
+                   %f: f32[] = full value={moved}
+                   %m: f32[1, 1, 5, 5] = mul %w, %f
+                   %p: bf16[1, 1, 5, 5] = _to_copy %m
+                   %d: bf16[1, 1, 5, 5], %e: bf16[1, 1, 9, 5], %h: bf16[1, 1, 9, 5] = sdpa_backward %p, %q, %k, %k, %p, %l, causal=false, scale=0.5
+                   return %d
+                 }}"
+            );
+            parse("g", &text).expect("a graph")
+        };
+        // As the generator's: neighbours are a step of -0.53 apart, and start again at 4.
+        let values = |n: i32| -> Vec<f64> {
+            (0..n)
+                .map(|i| (f64::from(i) * 3.7345 - 0.2637 + 4.0).rem_euclid(8.0) - 4.0)
+                .collect()
+        };
+        let tensor = |rows: i64| {
+            let values = values(rows as i32 * 5);
+            HostTensor::from_f64(DType::BF16, &[1, 1, rows, 5], &values).expect("an input")
+        };
+        let inputs = [tensor(5), tensor(9)];
+        let right = body("1.0");
+        for verdict in verdicts(&right, &body("1.004"), &inputs) {
+            verdict.expect("a step of bf16 in the result of attention");
+        }
+        for verdict in verdicts(&right, &body("1.5"), &inputs) {
+            verdict.expect_err("half as much again");
+        }
+    }
+
     #[test]
     fn a_sum_without_its_last_term_is_a_mismatch() {
         let right = graph(SUM);

@@ -43,7 +43,13 @@ impl Emitter<'_> {
     pub(crate) fn keep(&mut self) {
         let mut any = false;
         self.phase.body.walk(&mut |inst| {
-            any |= matches!(&inst.op, Op::Load { hint: CacheHint::Kept, .. });
+            any |= matches!(
+                &inst.op,
+                Op::Load {
+                    hint: CacheHint::Kept,
+                    ..
+                }
+            );
         });
         if any && self.target.ptx >= HINTS {
             let policy = self.asm.reg(Class::B64);

@@ -277,6 +277,14 @@ fn rounds(op: &Op) -> bool {
     }
 }
 
+/// Whether an op makes floats narrower.
+fn narrows(graph: &Graph, node: &Node) -> bool {
+    let bytes = |v: ValueId| graph.ty(v).dtype.size();
+    matches!(node.op, Op::Cast { .. })
+        && graph.ty(node.inputs[0]).dtype.is_float()
+        && bytes(node.out()) < bytes(node.inputs[0])
+}
+
 /// Whether a result jumps where a float operand moves a little.
 fn jumps(graph: &Graph, node: &Node) -> bool {
     match &node.op {
@@ -364,7 +372,9 @@ fn noisy(graph: &Graph, noise: Noise) -> oxyfuel_base::Result<Graph> {
     for (n, (id, node)) in graph.nodes.iter().enumerate() {
         rebuild.copy(id)?;
         let dtype = graph.ty(node.out()).dtype;
-        if !rounds(&node.op) || !dtype.is_float() {
+        // What is made narrower may lie on either side of where it is rounded.
+        let narrowed = narrows(&graph, node) && trust(&graph, node.inputs[0]) >= Trust::Rounded;
+        if !(rounds(&node.op) || narrowed) || !dtype.is_float() {
             continue;
         }
         let step = match dtype {
