@@ -38,7 +38,9 @@ pub fn compare(expected: &HostTensor, ours: &[u8], near: &[&HostTensor]) -> Resu
             DType::F16 => 0.06,
             _ => 1e-5,
         };
-        if (a - b).abs() > 64.0 * spread + ulps * largest.min(b.abs() + 1.0) {
+        // A NaN is within nothing.
+        let is_within = (a - b).abs() <= 64.0 * spread + ulps * largest.min(b.abs() + 1.0);
+        if !is_within {
             return Err(format!(
                 "element {at} is {a}, not {b} (neighbours differ by {spread})"
             ));

@@ -92,7 +92,7 @@ fn compare_outputs(
         let ours = output.to_bytes().map_err(|e| e.to_string())?;
         let near: Vec<&HostTensor> = neighbours.iter().map(|results| &results[i]).collect();
         let result = match trust(graph, graph.outputs[i].value) {
-            Trust::Exact => equal(expected, &ours).map(|()| Judged::default()),
+            Trust::Exact | Trust::Signs => equal(expected, &ours).map(|()| Judged::default()),
             Trust::Decided if !near.is_empty() => unjudged(expected, &ours),
             Trust::Rounded | Trust::Decided => {
                 compare(expected, &ours, &near, 2.0 * coarsest(graph))
@@ -209,6 +209,8 @@ enum Trust {
     /// Every rounding is said: the same bits.
     #[default]
     Exact,
+    /// The same numbers, and a zero may have either sign.
+    Signs,
     /// A sum in some order, or a function to within a few ulps, is behind it.
     Rounded,
     /// A last bit may decide it: it depends on a jump over rounded floats, and two right answers may differ by much.
@@ -225,10 +227,15 @@ fn trust(graph: &Graph, value: ValueId) -> Trust {
             .iter()
             .filter(|&&v| graph.ty(v).dtype.is_float());
         let rounded = floats.clone().any(|v| of(v) >= Trust::Rounded);
-        let here = if jumps(graph, node) && rounded {
+        let signs = floats.clone().any(|v| of(v) >= Trust::Signs);
+        // The angle of a zero is none or a half turn by its sign.
+        let turns = matches!(node.op, Op::Binary(Binary::Atan2)) && signs;
+        let here = if jumps(graph, node) && rounded || turns {
             Trust::Decided
         } else if rounds(&node.op) && node.outputs.iter().any(|&v| graph.ty(v).dtype.is_float()) {
             Trust::Rounded
+        } else if leaves_signs_open(&node.op) {
+            Trust::Signs
         } else {
             Trust::Exact
         };
@@ -236,6 +243,16 @@ fn trust(graph: &Graph, value: ValueId) -> Trust {
         known.extend(node.outputs.iter().map(|&v| (v, worst)));
     }
     known.get(&value).copied().unwrap_or_default()
+}
+
+/// Whether an op may give either of two zeros: which of them is the lesser, eager leaves open.
+fn leaves_signs_open(op: &Op) -> bool {
+    match op {
+        Op::Binary(f) => matches!(f, Binary::Minimum | Binary::Maximum),
+        Op::Unary(f) => matches!(f, Unary::Relu),
+        Op::Reduce { op, .. } => matches!(op, Reduce::Amax | Reduce::Amin),
+        _ => false,
+    }
 }
 
 /// Ops whose float result is not a function of their operands' bits alone.
