@@ -203,13 +203,6 @@ impl Window {
         self
     }
 
-    /// The data is let go of last, after what passes through the caches beside it.
-    #[must_use]
-    pub fn kept(mut self) -> Self {
-        self.hint = CacheHint::Kept;
-        self
-    }
-
     pub fn access(&self) -> &Access {
         &self.access
     }
