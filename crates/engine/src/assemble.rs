@@ -98,11 +98,20 @@ pub fn assemble(
         });
         let args = args.collect::<Result<Vec<_>>>()?;
         kernel.cost = Cost::NOTHING;
-        for member in members(group) {
-            kernel.cost = kernel.cost.and(&kernel_cost(graph, schedule, member));
-            kernel.provenance.extend(provenance(graph, member));
+        let mut came_from = Provenance::default();
+        for piece in group.pieces() {
+            kernel.cost = kernel.cost.and(&kernel_cost(graph, schedule, piece));
+            let piece = provenance(graph, piece);
+            match group.in_order {
+                true => came_from.then(piece),
+                false => came_from.extend(piece),
+            }
         }
-        kernel.members = u32::try_from(members(group).len()).unwrap_or(u32::MAX);
+        kernel.provenance.extend(came_from);
+        kernel.members = match group.in_order {
+            true => 1,
+            false => u32::try_from(group.pieces().len()).unwrap_or(u32::MAX),
+        };
         steps.push(Step::Launch { kernel: id, args });
     }
 
@@ -168,14 +177,6 @@ pub fn assemble(
     };
     oxyfuel_plan::verify(&plan)?;
     Ok(plan)
-}
-
-/// The groups of a launch.
-fn members(group: &Group) -> &[Group] {
-    match group.members.is_empty() {
-        true => std::slice::from_ref(group),
-        false => &group.members,
-    }
 }
 
 /// Buffers in an arena; apart from each other where the arena would be more than `most` bytes with all that a call holds beside it, and they are less. What one step moves its operands through comes

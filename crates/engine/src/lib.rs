@@ -32,6 +32,7 @@ mod executable;
 pub mod explain;
 mod figures;
 mod frozen;
+mod gather;
 mod interpret;
 mod join;
 mod joint;

@@ -16,6 +16,7 @@ use oxyfuel_transform::{
 
 use crate::assemble::{Emitted, assemble};
 use crate::cost::{live_bytes, node_flops};
+use crate::gather::gather_all;
 use crate::join::join_all;
 use crate::options::{Numerics, Options};
 use crate::parallel;
@@ -52,6 +53,9 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
     let (schedule, lowered) = record.step("join", || {
         let name = |group: &Group, number| kernel_name(&graph, group, number);
         join_all(&graph, schedule, lowered, &target.desc, most, &name)
+    })?;
+    let (schedule, lowered) = record.step("gather", || {
+        gather_all(&graph, schedule, lowered, &target.desc, most)
     })?;
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 

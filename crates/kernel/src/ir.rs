@@ -15,6 +15,7 @@
 //! * Phases run one after the other; all writes of a phase are visible to the next one. Instances of one phase run in any order and
 //!   concurrently; two instances must not touch the same element unless both only read it or both use [`Op::Atomic`].
 //! * In a program of several rounds all phases run once a round, each on its part of the grid: what one phase leaves for another in a workspace may be as large as a part, not as all.
+//! * Where a program is gathered, a GPU launches a few blocks that run all instances of all phases; it changes speed, never results.
 //! * Integer arithmetic wraps. Integer `div` and `rem` truncate, `floordiv` and `mod` round down; division by zero gives 0 (a defined value,
 //!   never a trap). Shifts by at least the width give 0, or the sign for an arithmetic shift right.
 //! * Float arithmetic rounds once for each op to the dtype of the result; `fma` rounds once; targets never contract `mul` and `add` by themselves. Denormals are kept.
@@ -51,6 +52,8 @@ pub struct Program {
     pub phases: Vec<Phase>,
     /// How often the phases run, one after the other: each time an equal part of every grid's last axis, in order. Mostly once.
     pub rounds: u32,
+    /// Blocks that run all phases in one launch and meet after each of them, every instance by one of them; 0: each phase is a launch of its own.
+    pub gathered: u32,
 }
 
 impl Program {

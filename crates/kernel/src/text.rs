@@ -270,6 +270,9 @@ impl<'p> Printer<'p> {
         if p.rounds != 1 {
             self.line(format_args!("rounds {}", p.rounds));
         }
+        if p.gathered != 0 {
+            self.line(format_args!("gathered {}", p.gathered));
+        }
         for phase in &p.phases {
             self.phase(phase);
         }

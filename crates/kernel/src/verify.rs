@@ -5,7 +5,7 @@
 //!    has rank 1 to 5, equal ranks of dims, strides and box, positive boxes of at most 256 along each dim, a last stride of 1, and, under a swizzle, rows no longer than the swizzle's span.
 //! 2. **Symbols** in grids, lengths and tensor maps are bound by scalar parameters, each symbol by one; expressions are valid.
 //! 3. **Phases**: at least one; grids have 1 to 3 axes; `program_id` asks for an axis that exists; bodies yield nothing. Where there are several rounds, instances are handed out in the
-//!    plain order, and the last axis of every grid is a known multiple of them.
+//!    plain order, and the last axis of every grid is a known multiple of them. Where they are gathered, grids are known and in the plain order, and one block carries an instance.
 //! 4. **SSA**: every value that is used is defined once, before, in the same block or one around it.
 //! 5. **Types** of results are those of [`Op::infer`](crate::ir::Op::infer).
 //! 6. **Loops and branches**: counter `i64`; starts, carried values, yields and results have the same types; both sides of a branch yield the same.
@@ -88,6 +88,16 @@ fn verify_inner(program: &Program) -> Result<()> {
         InvalidKernel,
         "a program has at least one round"
     );
+    ensure!(
+        program.gathered == 0
+            || program.form == Form::Mapped
+                && geometry.cluster == [1; 3]
+                && program.rounds == 1
+                && program.gathered <= 16,
+        InvalidKernel,
+        "a program cannot be gathered in {} blocks: one block carries an instance, in one round, and at most 16 of them meet",
+        program.gathered
+    );
     for phase in &program.phases {
         ensure!(
             (1..=3).contains(&phase.grid.len()),
@@ -107,6 +117,13 @@ fn verify_inner(program: &Program) -> Result<()> {
             "a grid of {:?} cannot be cut into {} rounds",
             phase.grid,
             program.rounds
+        );
+        ensure!(
+            program.gathered == 0
+                || phase.order == Order::Plain && phase.grid.iter().all(|n| n.as_const().is_some()),
+            InvalidKernel,
+            "a grid of {:?} cannot be gathered: it must be known, and in the plain order",
+            phase.grid
         );
         verifier.grid_rank = phase.grid.len();
         ensure!(

@@ -137,6 +137,7 @@ impl Joined {
             values: Arena::new(),
             geometry: first.0.mapped.geometry,
             rounds: 1,
+            gathered: 0,
             phases: vec![Phase {
                 grid: Vec::new(),
                 order: Order::Plain,

@@ -26,6 +26,7 @@
 //! | `stream.rs` | results that no cache holds, written past them |
 //! | `behind.rs` | such rows, each stored while the next one is reduced |
 //! | `join.rs` | programs side by side in one grid |
+//! | `gathered.rs` | programs one after the other in one launch |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
 //!
 //! This is the only crate that sees both IRs.
@@ -44,6 +45,7 @@ mod convolution;
 mod decode;
 mod direct;
 mod flat;
+mod gathered;
 mod images;
 mod join;
 mod library;
@@ -88,6 +90,7 @@ use crate::attention_backward::Backward;
 use crate::nest::{Nest, NestBuffer};
 use crate::size::{Known, Params, Sizes};
 
+pub use crate::gathered::{MOST_PHASES, gather, gathers};
 pub use crate::join::{MOST_PARAMS, MOST_PROGRAMS, join, join_arguments, joins};
 pub use crate::wide::Rounding;
 

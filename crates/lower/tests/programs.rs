@@ -4,7 +4,9 @@ use oxyfuel_base::DType;
 use oxyfuel_graph::{Graph, HostTensor, ValueId, parse};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::ir::ParamKind;
-use oxyfuel_lower::{Argument, Lowered, Rounding, join, join_arguments, joins, lower_group};
+use oxyfuel_lower::{
+    Argument, Lowered, Rounding, gather, gathers, join, join_arguments, joins, lower_group,
+};
 use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_schedule::{Schedule, schedule};
 use oxyfuel_transform::{decompose, simplify};
@@ -226,17 +228,22 @@ fn everywhere(text: &str, tolerance: f64) {
     }
 }
 
+/// A graph and tensors for its inputs.
+fn given(text: &str) -> (Graph, Vec<HostTensor>) {
+    let graph = parse("test", text).unwrap();
+    let inputs = (graph.inputs.iter().zip(1..)).map(|(&v, seed)| {
+        let ty = graph.ty(v);
+        let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+        input(ty.dtype, &shape, seed)
+    });
+    let inputs = inputs.collect();
+    (graph, inputs)
+}
+
 /// All groups of a graph as one kernel; equal programs share their code.
 fn agree_side_by_side(text: &str, programs: usize, target: &TargetDesc) {
-    let graph = parse("test", text).unwrap();
+    let (graph, inputs) = given(text);
     let plan = schedule(&graph, target).unwrap();
-    let inputs: Vec<HostTensor> = (graph.inputs.iter().zip(1..))
-        .map(|(&v, seed)| {
-            let ty = graph.ty(v);
-            let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
-            input(ty.dtype, &shape, seed)
-        })
-        .collect();
     let expected = oxyfuel_graph::run(&graph, &inputs).unwrap();
     let given = inputs.iter().map(|t| t.data.clone());
     let mut memory: Memory = graph.inputs.iter().copied().zip(given).collect();
@@ -282,6 +289,74 @@ fn work_on_tensors_of_its_own_is_one_kernel() {
     let (straight, _) = text.split_once("  %t").unwrap();
     let straight = format!("{straight}  return %x, %y, %z\n}}");
     agree_side_by_side(&straight, 2, &gpu());
+}
+
+/// Kernels of unlike numbers of warps and phases as those of one. Here they know nothing of each other: what one leaves for the next is the same memory on a device, and buffers apart in the interpreter.
+#[test]
+fn phases_of_several_kernels_are_those_of_one() {
+    let text =
+        "graph @f(%a: i32[64, 64] cpu, %b: i32[9] cpu, %c: i64[20000] cpu, %d: i32[3, 5000] cpu) {
+  %s: i32[64, 1] = amax %a, dims=[1], keepdim=true
+  %x: i32[64, 64] = sub %a, %s
+  %y: i32[9] = neg %b
+  %z: i64[20000] = cumsum %c, dim=0
+  %u: i32[3] = amax %d, dims=[1], keepdim=false
+  return %x, %y, %z, %u
+}";
+    let target = gpu();
+    let (graph, inputs) = given(text);
+    let plan = schedule(&graph, &target).unwrap();
+    let expected = oxyfuel_graph::run(&graph, &inputs).unwrap();
+    let bytes = inputs.iter().map(|t| t.data.clone());
+    let mut memory: Memory = graph.inputs.iter().copied().zip(bytes).collect();
+    let lowered = plan.groups.iter().map(|group| {
+        let (strategy, rounding) = (group.alternatives[0], Rounding::Everywhere);
+        lower_group(&graph, &plan, group, strategy, &target, rounding, "k").unwrap()
+    });
+    let parts: Vec<Lowered> = lowered.collect();
+    let warps: Vec<u32> = parts.iter().map(|p| p.mapped.geometry.warps).collect();
+    assert!(warps.iter().any(|w| *w != warps[0]), "{warps:?}");
+    assert!(parts.iter().all(|part| gathers(part, 8).is_some()));
+    let mut all = gather("all", &parts.iter().collect::<Vec<_>>(), 8).unwrap();
+    all.arguments = parts.iter().flat_map(|p| p.arguments.clone()).collect();
+    let phases: usize = parts.iter().map(|part| part.mapped.phases.len()).sum();
+    assert_eq!((all.mapped.phases.len(), all.mapped.gathered), (phases, 8));
+    assert!(phases > parts.len(), "one of them has several");
+    oxyfuel_kernel::verify(&all.mapped).unwrap_or_else(|e| panic!("{e}\n{}", all.mapped));
+    let text = all.mapped.to_string();
+    let again = oxyfuel_kernel::parse::parse("again", &text).unwrap();
+    assert_eq!(again.to_string(), text);
+    launch(&graph, &all, &mut memory);
+    judge(&graph, &plan, &memory, &expected, 0.0);
+}
+
+#[test]
+fn what_fills_a_machine_is_not_gathered() {
+    let target = gpu();
+    let one = |text: &str| {
+        let (graph, _) = given(text);
+        let plan = schedule(&graph, &target).unwrap();
+        let (group, rounding) = (&plan.groups[0], Rounding::Everywhere);
+        let mut ways = group.alternatives.iter().filter_map(|&strategy| {
+            lower_group(&graph, &plan, group, strategy, &target, rounding, "k").ok()
+        });
+        ways.next().unwrap()
+    };
+    let rows = |n| {
+        one(&format!(
+            "graph @f(%a: f32[{n}, 512] cpu) {{\n  %s: f32[{n}] = sum %a, dims=[1], keepdim=false\n  return %s\n}}"
+        ))
+    };
+    assert!(gathers(&rows(8), 8).is_some());
+    assert_eq!(gathers(&rows(4096), 8), None);
+    let product = one(
+        "graph @f(%a: bf16[128, 64] cpu, %b: bf16[64, 256] cpu) {\n  %c: bf16[128, 256] = mm %a, %b\n  return %c\n}",
+    );
+    assert_eq!(
+        gathers(&product, 8),
+        None,
+        "the matrix unit has copies of its own"
+    );
 }
 
 #[test]

@@ -141,6 +141,16 @@ pub struct Provenance {
 }
 
 impl Provenance {
+    /// Adds what the kernel does after that.
+    pub fn then(&mut self, other: Provenance) {
+        let ops = other.ops.clone();
+        let before = self.ops.len();
+        self.extend(other);
+        if before > 0 {
+            self.ops.extend(ops);
+        }
+    }
+
     /// Adds another place that the same kernel came from: its ops are the same, its lines and sources may be new.
     pub fn extend(&mut self, other: Provenance) {
         if self.ops.is_empty() {

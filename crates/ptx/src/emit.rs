@@ -1,4 +1,4 @@
-//! One phase of a program to one entry of PTX.
+//! One phase of a program to one entry of PTX, or all of them where they are gathered.
 //!
 //! The walk follows the tile IR: each op looks only at itself and at the layouts of its values. A *team* is the set of warps that runs the code at
 //! hand: all of them, or those of one role. Ops that happen "once per role" are done by the team's first thread.
@@ -94,7 +94,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    fn of(block: &Block) -> Self {
+    pub(crate) fn of(block: &Block) -> Self {
         let mut all = Self::default();
         block.walk(&mut |inst| {
             all.bulk |= matches!(inst.op, Op::TensorStore { .. });
@@ -104,16 +104,14 @@ impl Copies {
     }
 }
 
-/// The text of one entry, and its launch.
-pub(crate) fn emit_phase(
+/// The text of one entry, and its launch: of the phase of a number, or of all of them.
+pub(crate) fn emit_entry(
     program: &Program,
-    number: usize,
+    number: Option<usize>,
     target: &'static Target,
 ) -> Result<(String, Entry)> {
-    let phase = program
-        .phases
-        .get(number)
-        .ok_or_else(|| err!(Internal, "there is no phase {number}"))?;
+    let phase = program.phases.get(number.unwrap_or(0));
+    let phase = phase.ok_or_else(|| err!(Internal, "there is no phase {number:?}"))?;
     let geometry = program.geometry;
     let threads = geometry.lanes.saturating_mul(geometry.warps);
     ensure!(
@@ -165,10 +163,19 @@ pub(crate) fn emit_phase(
     if geometry.cluster != [1; 3] {
         emitter.begin_cluster()?;
     }
-    emitter.parameters()?;
-    emitter.keep();
-    emitter.wait_for_grids_before();
-    let persistent = emitter.instances()?;
+    let persistent = match number {
+        Some(_) => {
+            emitter.parameters(&name, |_| true)?;
+            emitter.keep();
+            emitter.wait_for_grids_before();
+            emitter.instances()?
+        }
+        None => {
+            emitter.wait_for_grids_before();
+            emitter.all_phases(&name)?;
+            Some(u64::from(program.gathered))
+        }
+    };
     let shared = emitter.shared.finish(target)?;
 
     let mut text = String::new();
@@ -191,14 +198,14 @@ pub(crate) fn emit_phase(
         ".visible .entry {name}(\n\t{}\n)\n.reqntid {threads},1,1\n",
         params.join(",\n\t")
     ));
-    let cluster = geometry.cluster;
+    let cluster = launched_cluster(program);
     if cluster != [1; 3] {
         text.push_str(&format!(
             ".explicitcluster\n.reqnctapercluster {},{},{}\n",
             cluster[0], cluster[1], cluster[2]
         ));
     }
-    let budgets = has_budgets(&phase.body);
+    let budgets = number.is_some() && has_budgets(&phase.body);
     if budgets {
         // Roles can trade registers only where the assembler knows how many there are.
         text.push_str(".minnctapersm 1\n");
@@ -227,8 +234,16 @@ pub(crate) fn emit_phase(
     Ok((text, entry))
 }
 
-/// Letters, digits and underscores of the program's name, and the phase where there are several.
-fn entry_name(program: &Program, phase: usize) -> String {
+/// The blocks that the hardware places together: those of one instance, or those that run all.
+pub(crate) fn launched_cluster(program: &Program) -> [u32; 3] {
+    match program.gathered {
+        0 => program.geometry.cluster,
+        blocks => [blocks, 1, 1],
+    }
+}
+
+/// Letters, digits and underscores of the program's name, and the phase where it is one of several.
+fn entry_name(program: &Program, phase: Option<usize>) -> String {
     let mut name: String = program
         .name
         .chars()
@@ -237,7 +252,7 @@ fn entry_name(program: &Program, phase: usize) -> String {
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
         name.insert_str(0, "k_");
     }
-    if program.phases.len() > 1 {
+    if let Some(phase) = phase.filter(|_| program.phases.len() > 1) {
         name.push_str(&format!("_{phase}"));
     }
     name
@@ -266,14 +281,8 @@ impl Emitter<'_> {
         }
     }
 
-    fn parameters(&mut self) -> Result<()> {
-        let number = self
-            .program
-            .phases
-            .iter()
-            .position(|phase| std::ptr::eq(phase, self.phase))
-            .unwrap_or(0);
-        let entry = entry_name(self.program, number);
+    /// Those of the parameters that are wanted, read from the launch of an entry.
+    pub(crate) fn parameters(&mut self, entry: &str, wanted: impl Fn(Val) -> bool) -> Result<()> {
         let picked = self.program.picked();
         if !picked.is_empty() {
             let table = self.asm.reg(Class::B64);
@@ -281,7 +290,7 @@ impl Emitter<'_> {
             self.table = Some(table);
         }
         for (i, param) in self.program.params.iter().enumerate() {
-            if picked.contains(&param.value) {
+            if picked.contains(&param.value) || !wanted(param.value) {
                 continue;
             }
             let at = match self.table {
@@ -545,7 +554,7 @@ impl Emitter<'_> {
     }
 
     /// A fixed number of blocks, each taking every so-manieth instance.
-    fn persistent(&mut self, extents: &[i64], total: i64, group: u32) -> Result<()> {
+    pub(crate) fn persistent(&mut self, extents: &[i64], total: i64, group: u32) -> Result<()> {
         let linear = self.asm.reg(Class::B32);
         self.asm.line(format_args!("mov.u32 {linear}, %ctaid.x"));
         self.asm.mark_mutable(linear);
@@ -563,6 +572,21 @@ impl Emitter<'_> {
             opd: id.into(),
             fact: Fact::range(0, (total - 1).max(0)),
         };
+        self.at_instance(id, extents, group);
+        let phase = self.phase;
+        self.block(&phase.body)?;
+        self.loops -= 1;
+        self.asm.leave();
+        self.sync();
+        self.asm
+            .line(format_args!("add.s32 {linear}, {linear}, {step}"));
+        self.asm.line(format_args!("bra {head}"));
+        self.asm.place(&end);
+        Ok(())
+    }
+
+    /// The position on every axis of instance `id` of a grid.
+    pub(crate) fn at_instance(&mut self, id: Int, extents: &[i64], group: u32) {
         let (rows, cols) = (
             extents.first().copied().unwrap_or(1),
             extents.get(1).copied().unwrap_or(1),
@@ -582,16 +606,6 @@ impl Emitter<'_> {
             self.program_id[0] = Some(self.asm.int_mod(plane, rows.max(1)));
             self.program_id[1] = Some(self.asm.int_floordiv(plane, rows.max(1)));
         }
-        let phase = self.phase;
-        self.block(&phase.body)?;
-        self.loops -= 1;
-        self.asm.leave();
-        self.sync();
-        self.asm
-            .line(format_args!("add.s32 {linear}, {linear}, {step}"));
-        self.asm.line(format_args!("bra {head}"));
-        self.asm.place(&end);
-        Ok(())
     }
 
     // ---- values ------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! Mapped tile programs to PTX text.
 //!
-//! [`emit`] takes a mapped [`Program`] and gives a [`PtxModule`]: one entry a phase, and what a launch must know. Nothing here is
+//! [`emit`] takes a mapped [`Program`] and gives a [`PtxModule`]: one entry a phase or one of all, and what a launch must know. Nothing here is
 //! written for one kernel: what comes out follows from ops, layouts, and the facts that are known of integers.
 //!
 //! | module | what lives there |
@@ -14,6 +14,7 @@
 //! | `reduce` | reductions and changes of layout |
 //! | `mma` | products on matrix units |
 //! | `asynchronous` | barriers, the tensor copy engine |
+//! | `cluster`, `gathered` | blocks that carry one instance; blocks that run all phases |
 //! | `emit`, `ops`, `control` | the walk over phases and ops; loops, branches, roles |
 //! | [`examples`] | mapped programs to start from |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ mod control;
 mod emit;
 pub mod examples;
 mod fact;
+mod gathered;
 mod int;
 mod memory;
 mod mma;
@@ -63,7 +65,8 @@ fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<
         "only mapped programs can be emitted"
     );
     let mut version = target.ptx;
-    if program.geometry.cluster != [1; 3] {
+    let cluster = emit::launched_cluster(program);
+    if cluster != [1; 3] {
         version = version.max(CLUSTERS);
     }
     let (major, minor) = version;
@@ -74,14 +77,18 @@ fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<
         ),
         entries: Vec::new(),
         threads: program.geometry.lanes * program.geometry.warps,
-        cluster: program.geometry.cluster,
+        cluster,
         shared_bytes: 0,
         persistent_blocks: Vec::new(),
         dependent: target.dependent_launch,
         tensor_maps: tensor_maps(program)?,
     };
-    for number in 0..program.phases.len() {
-        let (text, entry) = emit::emit_phase(program, number, target)?;
+    let entries = match program.gathered {
+        0 => (0..program.phases.len()).map(Some).collect(),
+        _ => vec![None],
+    };
+    for number in entries {
+        let (text, entry) = emit::emit_entry(program, number, target)?;
         module.text.push('\n');
         module.text.push_str(&text);
         module.entries.push(entry.name);

@@ -14,6 +14,8 @@ pub(crate) struct SharedPlan {
     used: u64,
     /// Offset and bytes of the region that layout changes pass through.
     exchange: Option<(u64, u64)>,
+    /// The most that was in use at a time before.
+    most: u64,
 }
 
 /// How the entry declares its shared memory; one of the two is 0.
@@ -30,16 +32,24 @@ impl SharedPlan {
         at
     }
 
+    /// Nobody uses any of it from here on.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Self {
+            most: self.most.max(self.used),
+            ..Self::default()
+        };
+    }
+
     pub(crate) fn finish(&self, target: &Target) -> Result<SharedSize> {
         let limit = u64::from(target.shared_bytes);
+        let used = self.most.max(self.used);
         ensure!(
-            self.used <= limit,
+            used <= limit,
             TooLarge,
-            "the kernel needs {} bytes of shared memory, {} has {limit}",
-            self.used,
+            "the kernel needs {used} bytes of shared memory, {} has {limit}",
             target.name
         );
-        let used = self.used as u32;
+        let used = used as u32;
         Ok(if used <= FIXED_LIMIT {
             SharedSize {
                 fixed: used,

@@ -146,15 +146,26 @@ fn apart(a: &Step, b: &Step) -> bool {
 }
 
 impl Schedule {
-    /// The same work in the given order, the groups of each list as one.
+    /// The same work in the given order, the groups of each list as one, side by side.
     #[must_use]
     pub fn together(&self, steps: &[Vec<usize>]) -> Self {
+        self.united(steps, false)
+    }
+
+    /// The same work, the groups of each list as one that does them in order. Lists are the groups as they come.
+    #[must_use]
+    pub fn one_after_the_other(&self, steps: &[Vec<usize>]) -> Self {
+        self.united(steps, true)
+    }
+
+    fn united(&self, steps: &[Vec<usize>], in_order: bool) -> Self {
         let groups = steps.iter().map(|step| match step[..] {
             [one] => self.groups[one].clone(),
             _ => union(
                 step.iter()
                     .map(|&group| self.groups[group].clone())
                     .collect(),
+                in_order,
             ),
         });
         Self {
@@ -165,7 +176,7 @@ impl Schedule {
 }
 
 /// Groups as one that is all of them.
-fn union(members: Vec<Group>) -> Group {
+fn union(members: Vec<Group>, in_order: bool) -> Group {
     let mut union = Group {
         kind: GroupKind::Loops,
         dims: Vec::new(),
@@ -178,6 +189,7 @@ fn union(members: Vec<Group>) -> Group {
         outputs: Vec::new(),
         alternatives: Vec::new(),
         members: Vec::new(),
+        in_order,
     };
     let (mut inputs, mut outputs) = (BTreeSet::new(), BTreeSet::new());
     for member in &members {

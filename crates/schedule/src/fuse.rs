@@ -765,6 +765,7 @@ impl<'a> Fuser<'a> {
                 },
                 alternatives: Vec::new(),
                 members: Vec::new(),
+                in_order: false,
             };
             group.alternatives = strategies(&group, target, &guess);
             group

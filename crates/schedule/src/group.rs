@@ -62,9 +62,19 @@ pub struct Group {
     pub alternatives: Vec<Strategy>,
     /// The groups that share a launch here, each over a domain of its own; none where this is one group.
     pub members: Vec<Group>,
+    /// Members run one after the other; otherwise side by side, and know nothing of each other.
+    pub in_order: bool,
 }
 
 impl Group {
+    /// The groups that are one piece of work each.
+    pub fn pieces(&self) -> Vec<&Group> {
+        match self.members.is_empty() {
+            true => vec![self],
+            false => self.members.iter().flat_map(Group::pieces).collect(),
+        }
+    }
+
     /// Whether a node that computes `out` is a cast that a product of the group makes as it reads its operand: all others have a place in the domain.
     pub fn is_widened(&self, node: NodeId, out: ValueId) -> bool {
         matches!(self.kind, GroupKind::Contraction(_))

@@ -25,20 +25,28 @@ struct Shown<'a> {
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, group) in self.schedule.groups.iter().enumerate() {
-            if group.members.is_empty() {
-                self.group(f, &format!("group {i}"), group)?;
-                continue;
-            }
-            writeln!(f, "group {i}: {} side by side", group.members.len())?;
-            for (j, member) in group.members.iter().enumerate() {
-                self.group(f, &format!("group {i}.{j}"), member)?;
-            }
+            self.all(f, &format!("group {i}"), group)?;
         }
         Ok(())
     }
 }
 
 impl Shown<'_> {
+    fn all(&self, f: &mut fmt::Formatter<'_>, name: &str, group: &Group) -> fmt::Result {
+        if group.members.is_empty() {
+            return self.group(f, name, group);
+        }
+        let how = match group.in_order {
+            true => "one after the other",
+            false => "side by side",
+        };
+        writeln!(f, "{name}: {} {how}", group.members.len())?;
+        for (j, member) in group.members.iter().enumerate() {
+            self.all(f, &format!("{name}.{j}"), member)?;
+        }
+        Ok(())
+    }
+
     fn group(&self, f: &mut fmt::Formatter<'_>, name: &str, group: &Group) -> fmt::Result {
         let kind = match group.kind {
             GroupKind::Loops => "loops",

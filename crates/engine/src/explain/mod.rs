@@ -97,6 +97,8 @@ pub struct KernelReport {
     pub grids: Vec<String>,
     /// How often the phases run, each time on a part of their grids.
     pub rounds: u32,
+    /// Blocks that run all phases in one launch, where they do.
+    pub gathered: Option<u32>,
     /// How often a call launches it: the same work elsewhere in the graph is the same kernel.
     pub launches: usize,
     /// How many pieces of work that know nothing of each other share a launch.
@@ -215,6 +217,16 @@ pub fn explain(plan: &Plan, record: &Record, basis: &Basis<'_>) -> Explanation {
     explanation
 }
 
+/// Blocks that run all phases of a kernel in one launch.
+fn gathered(kernel: &Kernel) -> Option<u32> {
+    match &kernel.artefact {
+        Artefact::Ptx(ptx) if ptx.entries.len() < kernel.phases.len() => {
+            ptx.persistent_blocks.first().copied()
+        }
+        Artefact::Ptx(_) | Artefact::MachineCode(_) | Artefact::Interpreted => None,
+    }
+}
+
 fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> KernelReport {
     let (code, code_bytes) = match &kernel.artefact {
         Artefact::Interpreted => (CodeKind::Interpreted, 0),
@@ -266,6 +278,7 @@ fn report(plan: &Plan, id: KernelId, kernel: &Kernel, basis: &Basis<'_>) -> Kern
             .map(|phase| grid(&phase.grid))
             .collect(),
         rounds: kernel.rounds,
+        gathered: gathered(kernel),
         launches: usize::from(first.is_some()) + launches.count(),
         members: kernel.members,
         bytes_read,

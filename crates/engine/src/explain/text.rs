@@ -184,7 +184,16 @@ impl fmt::Display for KernelReport {
             1 => String::new(),
             rounds => format!(", in {rounds} rounds"),
         };
-        writeln!(f, "  grid     {}{rounds}", self.grids.join(", then "))?;
+        let gathered = match self.gathered {
+            None => String::new(),
+            Some(1) => ", all in one block".to_owned(),
+            Some(blocks) => format!(", all in one launch of {blocks} blocks"),
+        };
+        writeln!(
+            f,
+            "  grid     {}{rounds}{gathered}",
+            self.grids.join(", then ")
+        )?;
         if self.members > 1 {
             writeln!(
                 f,

@@ -114,6 +114,7 @@ impl KernelBuilder {
             geometry,
             phases: Vec::new(),
             rounds: 1,
+            gathered: 0,
         })
     }
 
@@ -171,6 +172,7 @@ impl KernelBuilder {
                 geometry: Geometry::LOGICAL,
                 phases: Vec::new(),
                 rounds: 1,
+                gathered: 0,
             },
         );
         if verify {

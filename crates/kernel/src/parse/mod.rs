@@ -23,6 +23,7 @@ pub fn parse(file: &str, text: &str) -> Result<Program> {
         geometry: Geometry::LOGICAL,
         phases: Vec::new(),
         rounds: 1,
+        gathered: 0,
     };
     let mut parser = Parser {
         file,
@@ -427,6 +428,9 @@ impl<'t> Parser<'t> {
         }
         if self.eat_word("rounds") {
             self.program.rounds = self.number()?;
+        }
+        if self.eat_word("gathered") {
+            self.program.gathered = self.number()?;
         }
         while self.eat_word("phase") {
             self.phase()?;
