@@ -53,6 +53,13 @@ class Options:
         return self.cudagraphs == "require" or (self.cudagraphs == "auto" and self.mode in RECORDED)
 
     @property
+    def compiled_mode(self) -> str:
+        """The mode by what calls do, whatever it was called: kernels that are recorded are others."""
+        if self.recorded == (self.mode in RECORDED):
+            return self.mode
+        return {"default": "reduce-overhead", "reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs", "max-autotune-no-cudagraphs": "max-autotune"}[self.mode]
+
+    @property
     def loose_strides(self) -> bool:
         """Whether rows of results on a GPU may be further apart than eager's."""
         return self.result_strides == "auto" and self.mode in RECORDED
@@ -60,7 +67,7 @@ class Options:
     def native(self, external: list[str], threads: int, device: str = "cpu", frozen: Sequence[int] = (), images: bool = False) -> str:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are; `images` says that every convolution has a kernel of ours."""
         names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cudagraph_branches", "cache_dir", "trace_dir")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names} | {"mode": self.compiled_mode}
         return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "images": images, "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 

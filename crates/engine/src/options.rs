@@ -248,9 +248,17 @@ impl Options {
     /// What of the options changes code, as text for the cache key.
     pub fn key(&self) -> String {
         format!(
-            "{:?} {:?} {:?}",
-            self.mode, self.numerics, self.deterministic
+            "{:?} {:?} {:?} {:?}",
+            self.mode,
+            self.numerics,
+            self.deterministic,
+            self.gathers()
         )
+    }
+
+    /// Whether small kernels that need each other share a launch on a GPU. In a recorded call they follow each other sooner by themselves; and where the host waits after each, a fault is to be that of one.
+    pub fn gathers(&self) -> bool {
+        !self.mode.records() && !self.launch_blocking
     }
 }
 

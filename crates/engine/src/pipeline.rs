@@ -54,9 +54,12 @@ pub fn compile(graph: &Graph, target: &Target, options: &Options, texts: bool) -
         let name = |group: &Group, number| kernel_name(&graph, group, number);
         join_all(&graph, schedule, lowered, &target.desc, most, &name)
     })?;
-    let (schedule, lowered) = record.step("gather", || {
-        gather_all(&graph, schedule, lowered, &target.desc, most)
-    })?;
+    let (schedule, lowered) = match options.gathers() {
+        true => record.step("gather", || {
+            gather_all(&graph, schedule, lowered, &target.desc, most)
+        })?,
+        false => (schedule, lowered),
+    };
     record.reached(Stage::Schedule, || schedule.display(&graph).to_string());
 
     record.step("map", || {

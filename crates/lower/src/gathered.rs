@@ -17,8 +17,8 @@ use oxyfuel_kernel::ir::{
 
 use crate::{Lowered, MOST_PARAMS};
 
-/// The most phases of one kernel: a driver's compiler takes milliseconds for each.
-pub const MOST_PHASES: usize = 24;
+/// The most phases of one kernel: a driver's compiler takes about 10 ms for each, and for those of one kernel one after the other.
+pub const MOST_PHASES: usize = 8;
 /// How often a block may take a turn in one phase: with more, the whole machine is sooner done.
 const TURNS: i64 = 2;
 

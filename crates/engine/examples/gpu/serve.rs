@@ -5,7 +5,7 @@
 //! ```text
 //!   ready compile_us=… load_us=… kernels=…      after start
 //!   run N      -> times in microseconds, one a run, between events of the device
-//!   graph on   -> done; calls are recorded at their second time and launched as one from then on (`graph off` for the opposite)
+//!   graph on   -> done; compiled anew to be recorded: calls are at their second time, and launched as one from then on (`graph off` for the opposite)
 //!   wall N     -> two medians over N calls in microseconds: of the host's time to ask for one, the device idle before, and of the time until its results are there
 //!   save FILE  -> saved; the bytes of all outputs, one after another
 //!   ptx FILE   -> saved; the code of all kernels
@@ -16,7 +16,7 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use oxyfuel_base::{Error, Result, ensure, err};
-use oxyfuel_engine::{Executable, Options, compile};
+use oxyfuel_engine::{Executable, Mode, Options, compile};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::device::Stream;
 use oxyfuel_runtime::tensor::Tensor;
@@ -119,7 +119,18 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
                 writeln!(out, "{}", times?.join(" ")).map_err(io)?;
             }
             ["graph", wanted] => {
-                executable = executable.replaying(*wanted == "on")?;
+                let recorded = *wanted == "on";
+                let options = Options {
+                    mode: match recorded {
+                        true => Mode::ReduceOverhead,
+                        false => Mode::Default,
+                    },
+                    ..Options::default()
+                };
+                let compiled = compile(&graph, &place.target, &options, false)?;
+                executable =
+                    Executable::load(compiled.plan, compiled.record, place.device.clone())?
+                        .replaying(recorded)?;
                 writeln!(out, "done").map_err(io)?;
             }
             ["wall", count] => {
