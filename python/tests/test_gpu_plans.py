@@ -75,7 +75,9 @@ def test_products_convolutions_and_attention_are_torch_s() -> None:
     inputs = [torch.randn(shape) for shape in shapes]
     graph = planned(traced(f, *inputs))
     kernels, calls = explained(graph)
-    assert sorted(calls) == ["aten.convolution.default", "aten.mm.default"] and len(kernels) == 3
+    assert sorted(calls) == ["aten.convolution.default", "aten.mm.default"]
+    # What is done behind the two calls is small, and one launch.
+    assert [kernel["gathered"] for kernel in kernels] == [None, 1]
     # The host's calls are made, whatever kernels do.
     assert [tuple(result.shape) for result in graph(list(inputs))] == [(8, 4), (1, 5, 7, 7)]
 
