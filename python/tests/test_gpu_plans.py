@@ -76,8 +76,8 @@ def test_products_convolutions_and_attention_are_torch_s() -> None:
     graph = planned(traced(f, *inputs))
     kernels, calls = explained(graph)
     assert sorted(calls) == ["aten.convolution.default", "aten.mm.default"]
-    # What is done behind the two calls is small, and one launch.
-    assert [kernel["gathered"] for kernel in kernels] == [None, 1]
+    # What stands between the two calls, the activation of one and the operand of the other, is small, and one launch.
+    assert [kernel["gathered"] for kernel in kernels] == [1, None]
     # The host's calls are made, whatever kernels do.
     assert [tuple(result.shape) for result in graph(list(inputs))] == [(8, 4), (1, 5, 7, 7)]
 
