@@ -58,6 +58,15 @@ def test_every_mode_works_both_ways(mode: str) -> None:
     torch.testing.assert_close(torch.compile(one, backend="oxyfuel", options={"mode": mode})(x), x + 1)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_code_is_for_what_calls_do(mode: str) -> None:
+    """Kernels of recorded calls are others, whoever said that calls are recorded."""
+    recorded = {"reduce-overhead", "max-autotune"}
+    assert Options(mode=mode).compiled_mode == mode
+    assert Options(mode=mode, cudagraphs="off").compiled_mode not in recorded
+    assert Options(mode=mode, cudagraphs="require").compiled_mode in recorded
+
+
 def test_mode_and_options_must_agree() -> None:
     with pytest.raises(OxyfuelError) as raised:
         resolve(Options(), "default", {"mode": "max-autotune"})

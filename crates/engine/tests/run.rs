@@ -1,7 +1,7 @@
 //! Graphs run, and say why they do not.
 
 use oxyfuel_base::Code;
-use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
+use oxyfuel_engine::{Executable, Mode, Options, Target, compile, cpu_device};
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::tensor::Tensor;
 use std::sync::Arc;
@@ -199,6 +199,31 @@ fn gpu_plans_load_on_the_null_device() {
         let y = executable.run(&[&x, &b]).unwrap();
         assert_eq!(y[0].shape(), [3, 5]);
     }
+}
+
+/// Small kernels that need each other are one launch, unless calls are recorded or the host waits after each kernel; and a plan of the one is not found for the other.
+#[test]
+fn kernels_are_gathered_where_calls_are_launched_one_by_one() {
+    let graph = oxyfuel_graph::parse("test", CHAIN).unwrap();
+    let target = Target::by_name("sm_90a").unwrap();
+    let launches = |options: &Options| {
+        let plan = compile(&graph, &target, options, false).unwrap().plan;
+        plan.steps.len()
+    };
+    let plain = options();
+    let recorded = Options {
+        mode: Mode::ReduceOverhead,
+        ..options()
+    };
+    let waiting = Options {
+        launch_blocking: true,
+        ..options()
+    };
+    assert_eq!(launches(&plain), 1);
+    assert!(launches(&recorded) > 1);
+    assert_eq!(launches(&waiting), launches(&recorded));
+    assert_ne!(plain.key(), recorded.key());
+    assert_ne!(plain.key(), waiting.key());
 }
 
 /// A sum that everything waits for, so that intermediates must live in memory.
