@@ -2,7 +2,7 @@
 """What the host pays for calls on a GPU: usage: gpu_host.py [--json FILE]
 
 Plans of 1 to 40 kernels of ours in the Rust door (`gpu serve`): microseconds until a call has been asked for, the device idle before, without graphs and as one recorded graph; and beside them as many launches of a kernel that does nothing by the driver itself, called by ctypes
-(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of matrices that fill the machine, each kernel a launch of its own, stand beside them. Bars: 60 us for 20 kernels, and a replay at most 10 us above one
+(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of larger matrices, each kernel a launch of its own, stand beside them. Bars: 60 us for 20 kernels, and a replay at most 10 us above one
 launch of the driver's. Closes with 'N passed, N failed'.
 """
 
@@ -111,8 +111,7 @@ def main():
             plain, replay, done = ours(count, SIDE, folder)
             apart, _, apart_done = ours(count, LARGE, folder)
             rows.append({"kernels": count, "ours": plain, "done": done, "replay": replay, "apart": apart, "apart_done": apart_done, "driver": driver.launches(count)})
-            row = rows[-1]
-            print(f"{count} kernels: {plain:.1f} us (done after {done:.1f}), as one graph {replay:.1f} us; each a launch of its own {apart:.1f} us; launches by the driver itself {row['driver']:.1f} us", flush=True)
+            print(f"{count} kernels: {plain:.1f} us (done after {done:.1f}), as one graph {replay:.1f} us; each a launch of its own {apart:.1f} us; launches by the driver itself {rows[-1]['driver']:.1f} us", flush=True)
     by_count = {row["kernels"]: row for row in rows}
     met = {"plan": by_count[20]["ours"] <= PLAN, "replay": by_count[20]["replay"] - by_count[1]["driver"] <= REPLAY}
     if "--json" in sys.argv:

@@ -10,12 +10,6 @@ use oxyfuel_schedule::{Group, GroupKind, Schedule, least_bytes};
 
 use crate::share::{Kernels, Launch};
 
-/// The most elements that a group has in its domain: with more, a launch of its own fills the machine.
-const ELEMENTS: i64 = 64 << 10;
-
-/// Bytes in which a GPU hands out memory: a call that holds less takes no more for holding its values a little longer.
-const GRANULE: i64 = 2 << 20;
-
 /// A launch, of one group or of several that follow each other.
 struct Run {
     groups: std::ops::Range<usize>,
@@ -31,10 +25,7 @@ pub fn gather_all(
     target: &TargetDesc,
     most: i64,
 ) -> Result<(Schedule, Kernels<Lowered>)> {
-    if !target.is_simt() {
-        return Ok((schedule, kernels));
-    }
-    let runs = runs(&schedule, &kernels, target.max_cluster.max(1));
+    let runs = runs(&schedule, &kernels, target);
     if runs.iter().all(|run| run.blocks == 0) {
         return Ok((schedule, kernels));
     }
@@ -44,7 +35,7 @@ pub fn gather_all(
         .collect();
     let gathered = schedule.one_after_the_other(&steps);
     let bytes = least_bytes(graph, &gathered);
-    if bytes > most.max(GRANULE) && bytes > least_bytes(graph, &schedule) {
+    if bytes > most.max(target.memory_granule()) && bytes > least_bytes(graph, &schedule) {
         return Ok((schedule, kernels));
     }
     let kernels = gathered_kernels(kernels, &runs)?;
@@ -52,7 +43,8 @@ pub fn gather_all(
 }
 
 /// All groups, in order.
-fn runs(schedule: &Schedule, kernels: &Kernels<Lowered>, blocks: u32) -> Vec<Run> {
+fn runs(schedule: &Schedule, kernels: &Kernels<Lowered>, target: &TargetDesc) -> Vec<Run> {
+    let blocks = target.max_cluster.clamp(1, target.workers.max(1));
     let sizes: Vec<Option<i64>> = kernels.unique.iter().map(|k| gathers(k, blocks)).collect();
     let mut runs: Vec<Run> = Vec::new();
     // Of the last run, where others may follow: phases, parameters, and the instances of the largest phase.
@@ -60,7 +52,7 @@ fn runs(schedule: &Schedule, kernels: &Kernels<Lowered>, blocks: u32) -> Vec<Run
     for (number, (group, launch)) in schedule.groups.iter().zip(&kernels.launches).enumerate() {
         let small = launch
             .as_ref()
-            .filter(|_| is_small(group))
+            .filter(|_| is_small(group, target.gathered_counts()))
             .and_then(|launch| {
                 let phases = kernels.unique[launch.kernel].mapped.phases.len();
                 Some((phases, launch.arguments.len(), sizes[launch.kernel]?))
@@ -89,14 +81,13 @@ fn runs(schedule: &Schedule, kernels: &Kernels<Lowered>, blocks: u32) -> Vec<Run
     runs
 }
 
-/// Whether a group is little work: elementwise, reductions and writes over few elements.
-fn is_small(group: &Group) -> bool {
-    if !group.members.is_empty() {
-        return group.members.iter().all(is_small);
-    }
-    let elements: Expr = group.dims.iter().cloned().product();
-    matches!(group.kind, GroupKind::Loops | GroupKind::Writes(_))
-        && elements.as_const().is_some_and(|n| n <= ELEMENTS)
+/// Whether a group is little work: elementwise, reductions and writes over at most so many elements.
+fn is_small(group: &Group, most: i64) -> bool {
+    group.pieces().into_iter().all(|piece| {
+        let elements: Expr = piece.dims.iter().cloned().product();
+        matches!(piece.kind, GroupKind::Loops | GroupKind::Writes(_))
+            && elements.as_const().is_some_and(|n| n <= most)
+    })
 }
 
 /// The kernels of the runs. Those that no run launches any more are gone.

@@ -9,12 +9,13 @@
 //! A launch costs microseconds of the host's time and of the device's, whatever it does; a meeting of blocks in one cluster costs some hundred nanoseconds. Work that fills a few blocks and needs what such work made is
 //! sooner done by the blocks that are there.
 
-use oxyfuel_base::{Arena, Expr, Id, Result, ensure, err};
+use oxyfuel_base::{Arena, Id, Result, ensure, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::ir::{
     Block, Form, Geometry, Inst, Op, Order, Param, ParamKind, Phase, Role, Val,
 };
 
+use crate::join::instances;
 use crate::{Lowered, MOST_PARAMS};
 
 /// The most phases of one kernel: a driver's compiler takes about 10 ms for each, and for those of one kernel one after the other.
@@ -50,21 +51,13 @@ pub fn gathers(lowered: &Lowered, blocks: u32) -> Option<i64> {
         && program.params.iter().all(buffer)
         && program.params.len() <= MOST_PARAMS
         && program.phases.len() <= MOST_PHASES;
+    let in_order = |phase: &Phase| instances(phase).filter(|_| phase.order == Order::Plain);
     let largest = || {
-        let sizes = program.phases.iter().map(instances);
-        sizes
-            .into_iter()
-            .try_fold(0, |most, size| Some(size?.max(most)))
+        let mut sizes = program.phases.iter().map(in_order);
+        sizes.try_fold(0, |most, size| Some(size?.max(most)))
     };
     let largest = fits.then(largest).flatten()?;
     (largest <= TURNS * i64::from(blocks)).then_some(largest)
-}
-
-/// How many instances a phase has, where that is known and not none.
-fn instances(phase: &Phase) -> Option<i64> {
-    let mut extents = phase.grid.iter().map(Expr::as_const);
-    let total = extents.try_fold(1i64, |total, extent| total.checked_mul(extent?))?;
-    (phase.order == Order::Plain && total > 0).then_some(total)
 }
 
 /// One kernel of programs that [`gathers`] says may be gathered, one after the other. Parameters are those of the first, then those of the next.

@@ -60,7 +60,7 @@ pub fn joins(lowered: &Lowered) -> Option<Geometry> {
 }
 
 /// How many instances a phase has, where that is known and not none.
-fn instances(phase: &Phase) -> Option<i64> {
+pub(crate) fn instances(phase: &Phase) -> Option<i64> {
     let mut extents = phase.grid.iter().map(Expr::as_const);
     let total = extents.try_fold(1i64, |total, extent| total.checked_mul(extent?))?;
     (1..1 << 24).contains(&total).then_some(total)

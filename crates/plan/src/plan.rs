@@ -250,7 +250,7 @@ pub struct GemmOperand {
     pub align: u32,
 }
 
-/// One grid launch of a kernel.
+/// One grid of a kernel: a launch, unless all phases are one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelPhase {
     pub grid: Vec<Expr>,
@@ -281,12 +281,12 @@ pub struct MachineCode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PtxModule {
     pub text: String,
-    /// Function name of each phase.
+    /// Function name of each phase, or one of all of them.
     pub entries: Vec<String>,
     pub threads: u32,
     pub cluster: [u32; 3],
     pub shared_bytes: u32,
-    /// Blocks to launch when the phase is persistent; 0: the whole grid.
+    /// By entry: blocks to launch when they take instances in turns; 0: the whole grid.
     pub persistent_blocks: Vec<u32>,
     /// Whether every thread waits for the grids before it ahead of its first access: then blocks may be placed while those end.
     pub dependent: bool,

@@ -78,6 +78,16 @@ impl TargetDesc {
         if self.is_simt() { 4 << 20 } else { 128 << 10 }
     }
 
+    /// Elements up to which work that needs what was made just before shares its launch: with more, a launch of its own fills the machine. None where a launch is a barrier of threads that are there.
+    pub fn gathered_counts(&self) -> i64 {
+        if self.is_simt() { 64 << 10 } else { 0 }
+    }
+
+    /// Bytes in which memory is handed out: a call that holds less takes no more for holding its values a little longer.
+    pub fn memory_granule(&self) -> i64 {
+        if self.is_simt() { 2 << 20 } else { 1 }
+    }
+
     /// A threads-are-lanes machine.
     pub fn is_simt(&self) -> bool {
         self.warp_lanes > 1

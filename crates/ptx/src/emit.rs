@@ -205,7 +205,7 @@ pub(crate) fn emit_entry(
             cluster[0], cluster[1], cluster[2]
         ));
     }
-    let budgets = number.is_some() && has_budgets(&phase.body);
+    let budgets = has_budgets(&phase.body);
     if budgets {
         // Roles can trade registers only where the assembler knows how many there are.
         text.push_str(".minnctapersm 1\n");
@@ -425,16 +425,9 @@ impl Emitter<'_> {
                 "axis {axis} of the grid has {extent:?} instances, at most {limit} can be launched"
             );
         }
-        let known: Option<Vec<i64>> = extents.iter().copied().collect();
-        let total = known
-            .as_ref()
-            .and_then(|all| all.iter().try_fold(1i64, |n, e| n.checked_mul(*e)))
-            .filter(|n| *n <= i64::from(i32::MAX));
-        match (phase.order, &known, total) {
-            (Order::Persistent { group }, Some(extents), Some(total))
-                if !has_roles(&phase.body) =>
-            {
-                self.persistent(extents, total, group)?;
+        match (phase.order, known_grid(phase)) {
+            (Order::Persistent { group }, Some((extents, total))) if !has_roles(&phase.body) => {
+                self.persistent(&extents, total, group)?;
                 Ok(Some(total.unsigned_abs()))
             }
             (Order::Plain, ..) => {
@@ -903,6 +896,14 @@ pub(crate) fn has_roles(block: &Block) -> bool {
     block.insts.iter().any(|inst| {
         matches!(inst.op, Op::Roles { .. }) || inst.op.blocks().into_iter().any(has_roles)
     })
+}
+
+/// The extents of a phase's grid and how many instances that is, where they are known and a register holds the number.
+pub(crate) fn known_grid(phase: &Phase) -> Option<(Vec<i64>, i64)> {
+    let extents: Option<Vec<i64>> = phase.grid.iter().map(|extent| extent.as_const()).collect();
+    let extents = extents?;
+    let total = extents.iter().try_fold(1i64, |n, e| n.checked_mul(*e))?;
+    (total <= i64::from(i32::MAX)).then_some((extents, total))
 }
 
 /// `@p `, or nothing.

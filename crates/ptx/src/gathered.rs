@@ -13,7 +13,7 @@ use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_kernel::ir::Val;
 
 use crate::asm::{Class, Opd};
-use crate::emit::{Copies, Emitter};
+use crate::emit::{Copies, Emitter, known_grid};
 use crate::fact::Fact;
 use crate::value::Int;
 
@@ -50,13 +50,8 @@ impl Emitter<'_> {
     /// The instances of the phase at hand, each by one of the blocks.
     fn turns(&mut self, blocks: u32) -> Result<()> {
         let phase = self.phase;
-        let extents: Option<Vec<i64>> = phase.grid.iter().map(|extent| extent.as_const()).collect();
-        let known = extents.and_then(|extents| {
-            let total = extents.iter().try_fold(1i64, |n, e| n.checked_mul(*e))?;
-            (0..1 << 24).contains(&total).then_some((extents, total))
-        });
-        let (extents, total) =
-            known.ok_or_else(|| err!(NoLowering, "a grid of {:?} in a few blocks", phase.grid))?;
+        let (extents, total) = known_grid(phase)
+            .ok_or_else(|| err!(NoLowering, "a grid of {:?} in a few blocks", phase.grid))?;
         if total == 0 {
             return Ok(());
         }

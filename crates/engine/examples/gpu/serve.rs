@@ -5,7 +5,7 @@
 //! ```text
 //!   ready compile_us=… load_us=… kernels=…      after start
 //!   run N      -> times in microseconds, one a run, between events of the device
-//!   graph on   -> done; compiled anew to be recorded: calls are at their second time, and launched as one from then on (`graph off` for the opposite)
+//!   graph on   -> done; compiled anew for it, calls are recorded at their second time and launched as one from then on (`graph off` for the opposite)
 //!   wall N     -> two medians over N calls in microseconds: of the host's time to ask for one, the device idle before, and of the time until its results are there
 //!   save FILE  -> saved; the bytes of all outputs, one after another
 //!   ptx FILE   -> saved; the code of all kernels
