@@ -45,6 +45,8 @@ pub struct Case {
     pub input: String,
     /// The line of the file (from 1) on which `input` begins, for messages.
     pub input_line: usize,
+    /// The expected text as it stands in the file, for the parts of it that not every machine can check.
+    pub expected: Option<String>,
 }
 
 impl Case {
@@ -323,6 +325,7 @@ fn parse<'a>(path: &Path, text: &'a str) -> Result<File<'a>, String> {
         .file_stem()
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default();
+    let expected = expected.map(tidy);
     let case = |(command, args)| Case {
         path: path.to_owned(),
         name: name.clone(),
@@ -330,12 +333,13 @@ fn parse<'a>(path: &Path, text: &'a str) -> Result<File<'a>, String> {
         args,
         input: input.clone(),
         input_line: header_len + 1,
+        expected: expected.clone(),
     };
     let cases = tests.into_iter().map(case).collect();
     Ok(File {
         cases,
         before_expect,
-        expected: expected.map(tidy),
+        expected,
     })
 }
 
