@@ -7,20 +7,17 @@ Closes with 'N passed, N failed'.
 """
 
 import functools
-import glob
 import json
-import os
 import statistics
 import sys
 import tempfile
-import zipfile
 
 import torch
 import triton
 import triton.language as tl
+from gpu_rows import HERE, head, unpacked
 from torch.profiler import ProfilerActivity, profile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 RUNS = 200
 LOW, HIGH = 0.98, 1.02
 MODES = ("default", "reduce-overhead")
@@ -171,10 +168,7 @@ def main():
     if len(args) > 1 or any(a.startswith("--") for a in args):
         print(__doc__)
         return 2
-    folder = tempfile.TemporaryDirectory()
-    for wheel in glob.glob(os.path.join(HERE, "*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder.name)
+    folder = unpacked()
     sys.path[:0] = [folder.name, HERE]
     rows = []
     for title, (name, kernel) in KERNELS.items():
@@ -193,10 +187,9 @@ def main():
         torch._dynamo.reset()
         rows.append(handed_over())
         print(f"{'ok' if rows[-1]['passed'] else 'FAIL'} {rows[-1]['name']}" + ("" if rows[-1]["passed"] else f": {rows[-1]}"))
-    head = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
     if target:
         with open(target, "w") as file:
-            json.dump({**head, "rows": rows}, file, indent=1)
+            json.dump({**head(torch), "rows": rows}, file, indent=1)
     passed = sum(row["passed"] for row in rows)
     print(f"{passed} passed, {len(rows) - passed} failed")
     return 0 if rows and passed == len(rows) else 1

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+from gpu_rows import head
+
 GPU = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bin", "gpu")
 COUNTS = (1, 2, 5, 10, 20, 40)
 CALLS = 200
@@ -116,7 +118,7 @@ def main():
     met = {"plan": by_count[20]["ours"] <= PLAN, "replay": by_count[20]["replay"] - by_count[1]["driver"] <= REPLAY}
     if "--json" in sys.argv:
         with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
-            json.dump({"rows": rows, "met": met}, file, indent=1)
+            json.dump({**head(), "rows": rows, "met": met}, file, indent=1)
     for name, good in met.items():
         print(f"{name}: {'met' if good else 'missed'}")
     print(f"{sum(met.values())} passed, {len(met) - sum(met.values())} failed")

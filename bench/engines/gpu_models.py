@@ -9,29 +9,18 @@ results are right.
 """
 
 import gc
-import glob
 import json
 import os
-import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-import zipfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from gpu_rows import HERE, head, interval, unpacked
+
 MODES = ("default", "reduce-overhead")
 ROUNDS, CALLS, WARM = 20, 5, 3
 # Largest error by norm against eager, by bytes of an element.
 BOUND = {2: 3e-2, 4: 2e-3}
-
-
-def interval(ratios):
-    """Median and the middle 95 % of medians of resamples."""
-    source = random.Random(1)
-    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(1000))
-    return [statistics.median(ratios), medians[25], medians[974]]
 
 
 def result(torch, out):
@@ -175,11 +164,7 @@ def main():
     if flags - {"--quick", "--training"} or len(words) > 1:
         print(__doc__)
         return 2
-    wheels = glob.glob(os.path.join(HERE, "*.whl"))
-    folder = tempfile.TemporaryDirectory()
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder.name)
+    folder = unpacked()
     sys.path[:0] = [folder.name, HERE]
     # First calls are cold.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder.name, "inductor")
@@ -191,7 +176,7 @@ def main():
     config.cache_size_limit = 64
     names = [name for name in torch_models.GPU_MODELS if not words or words[0] in name]
     rows, passed, failed = [], 0, 0
-    head = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver()}
+    facts = head(torch)
     for name in names:
         try:
             rows.append(measure(torch, name, "--quick" in flags, "--training" in flags))
@@ -205,17 +190,10 @@ def main():
         torch.cuda.empty_cache()
         if target:
             with open(target, "w") as file:
-                json.dump({**head, "rows": rows}, file, indent=1)
-    print(head)
+                json.dump({**facts, "rows": rows}, file, indent=1)
+    print(facts)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
-
-
-def driver():
-    try:
-        return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

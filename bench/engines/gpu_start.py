@@ -7,15 +7,13 @@ filled before, beside a backend that does nothing and is in that cache as ours i
 
 import argparse
 import concurrent.futures
-import glob
 import json
 import os
 import pathlib
 import sys
-import tempfile
-import zipfile
 
-HERE = pathlib.Path(__file__).resolve().parent
+from gpu_rows import head, unpacked
+
 # What a start is measured against, and how many seconds above it are allowed; and how many times ours Inductor's own compile takes at least.
 BASES = {"first": ("aot_eager_decomp_partition", 1.5), "warm": ("nothing", 0.3)}
 SHARE = 10
@@ -29,10 +27,7 @@ def main():
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as package:
-        for wheel in glob.glob(str(HERE / "*.whl")):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(package)
+    with unpacked() as package:
         os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         return measured(args)
 
@@ -42,6 +37,7 @@ def measured(args):
     import torch_models
 
     names = [name for name in torch_models.GPU_MODELS if args.filter in name]
+    facts = head()
     jobs = [(part, name) for part in args.parts.split(",") for name in names]
     with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         lines = pool.map(lambda job: torch_door.measure_start(job[0], job[0] == "first", [job[1]], args.processes, BASES, SHARE), jobs)
@@ -50,7 +46,7 @@ def measured(args):
             rows.append({"part": part, **line})
             if args.json:
                 # What is measured stands, even if the rest is not waited for.
-                args.json.write_text(json.dumps({"at_once": args.at_once, "rows": rows}, indent=1) + "\n")
+                args.json.write_text(json.dumps({**facts, "at_once": args.at_once, "rows": rows}, indent=1) + "\n")
     passed = sum(all(row["met"].values()) for row in rows)
     print(f"{passed} passed, {len(rows) - passed} failed")
     return int(passed < len(rows))

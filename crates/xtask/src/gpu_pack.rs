@@ -3,7 +3,7 @@
 //! What goes in is one table; the archive is a plain tar, so that every machine can open it.
 
 use crate::args::Args;
-use crate::{Outcome, process, venv, workspace};
+use crate::{Outcome, process, revision, venv, workspace};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   tar xf oxyfuel-gpu.tar
   oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python, and torch for its door
   oxyfuel-gpu/gpu-bench [FILTER …] [--quick] [--json FILE]  speed beside torch: needs torch too
+  python3 oxyfuel-gpu/torch/gpu_small.py [FILTER …] [--quick] [--json FILE]
+                                                            kernels and small graphs in the torch door beside Inductor
   python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
                                                             whole models in the torch door beside eager and Inductor
   python3 oxyfuel-gpu/torch/gpu_custom.py [FILTER] [--json FILE]
@@ -26,7 +28,7 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   python3 oxyfuel-gpu/torch/gpu_host.py [--json FILE]       what the host pays for a call, beside the driver's own launches
   oxyfuel-gpu/gpu-ops   [FILTER] [--shards N] [--shard I]   a slice of PyTorch's operator database in the torch door
 
-All close with 'N passed, N failed'.
+All close with 'N passed, N failed'. Records say the GPU and the commit that the archive was made of.
 ";
 
 const NAME: &str = "oxyfuel-gpu";
@@ -52,6 +54,8 @@ const COPIED: &[(&str, &str, bool)] = &[
         "torch/torch_decoder.py",
         false,
     ),
+    ("bench/engines/gpu_rows.py", "torch/gpu_rows.py", false),
+    ("bench/engines/gpu_small.py", "torch/gpu_small.py", false),
     ("bench/engines/gpu_models.py", "torch/gpu_models.py", false),
     ("bench/engines/gpu_custom.py", "torch/gpu_custom.py", false),
     ("bench/engines/gpu_start.py", "torch/gpu_start.py", false),
@@ -141,6 +145,11 @@ pub fn run(args: &[String]) -> Outcome {
     for (from, to, program) in COPIED {
         gather(&root.join(from), to, *program, &mut entries)?;
     }
+    entries.push(Entry {
+        name: "commit".to_owned(),
+        data: format!("{}\n", revision::commit()).into_bytes(),
+        program: false,
+    });
     let folder = root.join(".pack");
     let unpacked = folder.join(NAME);
     let said = |e: std::io::Error| format!("cannot write {}: {e}", unpacked.display());
@@ -293,6 +302,7 @@ mod tests {
         assert!(has("gpu-test") && has("gpu-bench") && has("cases/graph/add.txt"));
         assert!(has("models.json") && has("torch/torch_models.py") && has("torch/gpu_models.py"));
         assert!(has("torch/torch-tests.py") && has("torch/test_cuda.py") && has("torch/agree.py"));
+        assert!(has("torch/gpu_rows.py") && has("torch/gpu_small.py"));
         assert!(has("gpu-ops") && has("torch/gpu_custom.py") && has("torch/judge/verdict.py"));
         let names: Vec<&str> = BUILT.iter().map(|(.., name)| *name).collect();
         for script in entries.iter().filter(|e| e.program) {
