@@ -29,6 +29,7 @@ use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::{lay_out, matrix_layout, zeros};
 use crate::size::Params;
+use crate::staged_attention;
 use crate::tile::ceil_div;
 
 /// Keys that pass between two looks at the largest score: scores and powers of a block lie in the first-level cache.
@@ -50,14 +51,18 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
             let [q, k] = [0, 1].map(|i| &graph.values[node.inputs[i]].ty);
             let (rows, depth) = (number(&q.shape[2]), number(&q.shape[3]));
             let queries = rows * number(&q.shape[1]) / number(&k.shape[1]).max(1);
-            rows >= LEAST_ROWS || (depth > 1 && queries <= MOST_QUERIES)
+            if target.is_simt() {
+                let width = &graph.values[node.inputs[2]].ty.shape[3];
+                staged_attention::fits(q.dtype, depth, number(width), target)
+            } else {
+                rows >= LEAST_ROWS || (depth > 1 && queries <= MOST_QUERIES)
+            }
         }
-        Op::SdpaBackward { .. } => true,
+        Op::SdpaBackward { .. } => !target.is_simt(),
         _ => return false,
     };
     let dtype = graph.values[node.inputs[0]].ty.dtype;
-    !target.is_simt()
-        && target.vector_bytes > 0
+    (target.is_simt() || target.vector_bytes > 0)
         && matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
         && graph.symbols.is_empty()
         && node.inputs.iter().all(|&value| fixed(value))
@@ -238,6 +243,9 @@ pub fn attention(
     a: &Attention,
     target: &TargetDesc,
 ) -> Result<Program> {
+    if target.is_simt() {
+        return staged_attention::attention(nest, params_of, a, target);
+    }
     if a.rows < LEAST_ROWS {
         return decode(nest, params_of, a, target);
     }

@@ -16,6 +16,7 @@
 //! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `outputs.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit (and with a weight that is stored by its outputs), by warp groups |
+//! | `staged.rs`, `staged_product.rs`, `staged_attention.rs` | what a block of threads on a GPU multiplies through shared memory: products, attention |
 //! | `library.rs` | matrix products that a library of the machine's may compute instead |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
 //! | `attention.rs`, `decode.rs` | attention with a running softmax: block by block, and of few queries over parts of the keys |
@@ -66,6 +67,9 @@ mod separate;
 mod size;
 mod sort;
 mod split;
+mod staged;
+mod staged_attention;
+mod staged_product;
 mod stream;
 mod team;
 mod thin;
@@ -294,7 +298,8 @@ fn contraction(
             .or_else(|_| blocked::blocked(nest, params, product, target))?
     } else if target.is_simt() {
         thin_warps::thin(nest, params, product, target)
-            .or_else(|_| warps::warps(nest, params, product, target))?
+            .or_else(|_| warps::warps(nest, params, product, target))
+            .or_else(|_| staged_product::product(nest, params, product, target))?
     } else {
         outputs::outputs(nest, params, product, target)
             .or_else(|_| packed::packed(nest, params, product, target))

@@ -1,15 +1,16 @@
 //! Lowered programs, run by the tile interpreter, against the meaning of the graph they came from.
 
 use oxyfuel_base::DType;
-use oxyfuel_graph::{Graph, HostTensor, ValueId, parse};
+use oxyfuel_graph::{Graph, HostTensor, Node, ValueId, parse};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::ir::ParamKind;
 use oxyfuel_lower::{
-    Argument, Lowered, Rounding, gather, gathers, join, join_arguments, joins, lower_group,
+    Argument, Lowered, Rounding, gather, gathers, has_kernel, join, join_arguments, joins,
+    lower_group,
 };
 use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_schedule::{Schedule, schedule};
-use oxyfuel_transform::{decompose, simplify};
+use oxyfuel_transform::{decompose, decompose_but, simplify};
 
 fn cpu() -> TargetDesc {
     TargetDesc {
@@ -81,6 +82,31 @@ fn gpu() -> TargetDesc {
     }
 }
 
+/// One whose matrix unit is that of a warp, and that has no engine for copies.
+fn older_gpu() -> TargetDesc {
+    let unit = |dtype| MatrixUnit {
+        a: dtype,
+        b: dtype,
+        acc: DType::F32,
+        m: 16,
+        n: 8,
+        k: 16,
+        operands: OperandHome::Registers,
+        b_pack: 1,
+        accumulators: 16,
+        asynchronous: false,
+        warps: 1,
+    };
+    TargetDesc {
+        name: "older gpu".into(),
+        shared_bytes: 99 << 10,
+        max_cluster: 1,
+        tensor_copies: false,
+        matrix_units: vec![unit(DType::BF16), unit(DType::F16)],
+        ..gpu()
+    }
+}
+
 /// A cheap deterministic spread of values.
 fn input(dtype: DType, shape: &[i64], seed: u64) -> HostTensor {
     let n: i64 = shape.iter().product();
@@ -102,7 +128,8 @@ fn input(dtype: DType, shape: &[i64], seed: u64) -> HostTensor {
 /// Runs every group of the graph and compares the outputs.
 fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
     let source = parse("test", text).unwrap();
-    let graph = simplify(&decompose(&source).unwrap()).unwrap();
+    let stays = |node: &Node| target.is_simt() && has_kernel(&source, node, target);
+    let graph = simplify(&decompose_but(&source, &stays).unwrap()).unwrap();
     let plan = schedule(&graph, target).unwrap();
     let inputs: Vec<HostTensor> = source
         .inputs
@@ -595,6 +622,72 @@ fn batched_products_of_views() {
 }",
         1e-4,
     );
+}
+
+/// Products through shared memory: one and several, every order of their operands, sizes that do not fill their blocks, blocks small and large.
+#[test]
+fn products_through_shared_memory_on_a_gpu() {
+    for (batch, m, k, n) in [
+        (1, 64, 32, 64),
+        (3, 70, 50, 90),
+        (2, 17, 100, 33),
+        (20, 130, 40, 129),
+    ] {
+        for dtype in ["f32", "f64", "bf16", "f16"] {
+            for (a, b) in [(false, false), (true, false), (false, true), (true, true)] {
+                if batch == 20 && (a || dtype == "f16") {
+                    continue;
+                }
+                let operand = |name: &str, turned: bool, rows: i64, cols: i64| match turned {
+                    false => (
+                        format!("%{name}: {dtype}[{batch}, {rows}, {cols}] cpu"),
+                        format!("%{name}"),
+                        String::new(),
+                    ),
+                    true => (
+                        format!("%{name}: {dtype}[{batch}, {cols}, {rows}] cpu"),
+                        format!("%{name}t"),
+                        format!(
+                            "  %{name}t: {dtype}[{batch}, {rows}, {cols}] = permute %{name}, dims=[0, 2, 1]\n"
+                        ),
+                    ),
+                };
+                let (a_in, a, a_view) = operand("a", a, m, k);
+                let (b_in, b, b_view) = operand("b", b, k, n);
+                let text = format!(
+                    "graph @f({a_in}, {b_in}, %c: {dtype}[{m}, 1] cpu) {{\n{a_view}{b_view}  %p: {dtype}[{batch}, {m}, {n}] = bmm {a}, {b}\n  %y: {dtype}[{batch}, {m}, {n}] = mul %p, %c\n  return %y\n}}"
+                );
+                let tolerance = match dtype {
+                    "bf16" => 4e-2,
+                    "f16" => 1e-2,
+                    _ => 1e-4,
+                };
+                agree(&text, &older_gpu(), tolerance);
+            }
+        }
+    }
+}
+
+/// The files of attention that every target runs, on GPUs with one matrix unit and the other.
+#[test]
+fn attention_on_a_gpu() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests/run");
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.starts_with("sdpa_") || name.contains("backward") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (start, end) = (text.find("graph @").unwrap(), text.find("\n}").unwrap());
+        let tolerance = if text.contains("bf16") { 1e-1 } else { 1e-4 };
+        for target in [gpu(), older_gpu()] {
+            agree(&text[start..end + 2], &target, tolerance);
+        }
+        files += 1;
+    }
+    assert!(files >= 10, "{files} files");
 }
 
 /// Rows in order on a GPU: in shared memory, in a workspace, and only so many places of long rows, with many equal elements among the integers.
