@@ -83,17 +83,6 @@ impl Team {
         16 / self.part.size() as i64
     }
 
-    /// Rows and columns that a block is a multiple of.
-    pub fn least(&self) -> [i64; 2] {
-        let vector = self.vector();
-        let warp = if self.unit {
-            [16, 8]
-        } else {
-            [4 * vector, 8 * vector]
-        };
-        [warp[0] * self.warps[0], warp[1] * self.warps[1]]
-    }
-
     /// Who holds what of the sums `[rows, cols]`.
     pub fn layout(&self, [rows, cols]: [i64; 2]) -> TileLayout {
         let [down, across] = self.warps;

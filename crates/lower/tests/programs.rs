@@ -10,7 +10,7 @@ use oxyfuel_lower::{
 };
 use oxyfuel_plan::{MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_schedule::{Schedule, schedule};
-use oxyfuel_transform::{decompose, decompose_but, simplify};
+use oxyfuel_transform::{decompose_but, simplify};
 
 fn cpu() -> TargetDesc {
     TargetDesc {
@@ -668,26 +668,112 @@ fn products_through_shared_memory_on_a_gpu() {
     }
 }
 
-/// The files of attention that every target runs, on GPUs with one matrix unit and the other.
-#[test]
-fn attention_on_a_gpu() {
+/// Files that every target runs, on GPUs with one matrix unit and the other, where these have a kernel for every such op. Returns how many those are.
+fn files_on_a_gpu(op: &str, takes: impl Fn(&str) -> bool) -> usize {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests/run");
-    let mut files = 0;
+    let mut kept = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if !name.starts_with("sdpa_") || name.contains("backward") {
+        if !takes(path.file_stem().unwrap().to_str().unwrap()) {
             continue;
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let (start, end) = (text.find("graph @").unwrap(), text.find("\n}").unwrap());
-        let tolerance = if text.contains("bf16") { 1e-1 } else { 1e-4 };
+        let text = &text[start..end + 2];
+        let tolerance = if text.contains("bf16") { 1e-1 } else { 1e-3 };
+        let graph = parse("test", text).unwrap();
         for target in [gpu(), older_gpu()] {
-            agree(&text[start..end + 2], &target, tolerance);
+            let mut nodes = graph.nodes.values().filter(|node| node.op.name() == op);
+            if nodes.all(|node| has_kernel(&graph, node, &target)) {
+                kept += 1;
+                agree(text, &target, tolerance);
+            }
         }
-        files += 1;
     }
-    assert!(files >= 10, "{files} files");
+    kept
+}
+
+#[test]
+fn attention_on_a_gpu() {
+    let kept = files_on_a_gpu("sdpa", |name| {
+        name.starts_with("sdpa_") && !name.contains("backward")
+    });
+    assert!(kept >= 20, "{kept} graphs kept their attention");
+}
+
+/// Lines, images and volumes, with padding, strides, dilations and groups, from both orders of memory, and work on their results.
+#[test]
+fn convolutions_on_a_gpu() {
+    let kept = files_on_a_gpu("convolution", |name| name.starts_with("convolution"));
+    assert!(kept >= 12, "{kept} files");
+    // Images, channels of a group, outputs of a group, groups; sizes, kernel, stride, padding, dilation.
+    type Case = (i64, [i64; 3], Vec<[i64; 5]>);
+    let cases: [Case; 6] = [
+        (2, [3, 70, 1], vec![[9, 3, 1, 1, 1], [11, 3, 1, 1, 1]]),
+        (1, [20, 16, 2], vec![[12, 3, 2, 1, 1], [14, 1, 1, 0, 1]]),
+        (1, [40, 130, 1], vec![[20, 3, 1, 2, 2], [13, 3, 1, 0, 1]]),
+        (3, [17, 33, 1], vec![[100, 5, 3, 2, 1]]),
+        (
+            1,
+            [4, 18, 2],
+            vec![[5, 3, 1, 1, 1], [6, 2, 2, 0, 1], [7, 3, 1, 1, 1]],
+        ),
+        (2, [64, 64, 1], vec![[8, 1, 1, 0, 1], [8, 1, 1, 0, 1]]),
+    ];
+    for (images, [channels, outputs, groups], axes) in cases {
+        for dtype in ["f32", "bf16", "f64"] {
+            for last in [false, true] {
+                let all = |sizes: &[i64]| {
+                    let sizes: Vec<String> = sizes.iter().map(i64::to_string).collect();
+                    sizes.join(", ")
+                };
+                let of = |at: usize| axes.iter().map(|axis| axis[at]).collect::<Vec<i64>>();
+                let (size, kernel, stride) = (of(0), of(1), of(2));
+                let (padding, dilation) = (of(3), of(4));
+                let out: Vec<i64> = (axes.iter())
+                    .map(|[n, k, s, p, d]| (n + 2 * p - d * (k - 1) - 1) / s + 1)
+                    .collect();
+                let rank = axes.len() + 2;
+                let x = [vec![images, channels * groups], size.clone()].concat();
+                let w = [vec![outputs * groups, channels], kernel].concat();
+                let y = [vec![images, outputs * groups], out].concat();
+                let (x_in, view) = match last {
+                    false => (x.clone(), String::new()),
+                    true => {
+                        let turned = [vec![images], size, vec![channels * groups]].concat();
+                        let mut dims = vec![0, rank as i64 - 1];
+                        dims.extend(1..rank as i64 - 1);
+                        let view = format!(
+                            "  %xt: {dtype}[{}] = permute %x, dims=[{}]\n",
+                            all(&x),
+                            all(&dims)
+                        );
+                        (turned, view)
+                    }
+                };
+                let name = if last { "%xt" } else { "%x" };
+                let bias = [vec![outputs * groups], vec![1; rank - 2]].concat();
+                let (yt, bt) = (all(&y), all(&bias));
+                let text = format!(
+                    "graph @f(%x: {dtype}[{}] cpu, %w: {dtype}[{}] cpu, %b: {dtype}[{bt}] cpu, %r: {dtype}[{yt}] cpu) {{\n{view}  %c: {dtype}[{yt}] = convolution {name}, %w, stride=[{}], padding=[{}], dilation=[{}], groups={groups}\n  %d: {dtype}[{yt}] = add %c, %b\n  %e: {dtype}[{yt}] = add %d, %r\n  %y: {dtype}[{yt}] = relu %e\n  return %y\n}}",
+                    all(&x_in),
+                    all(&w),
+                    all(&stride),
+                    all(&padding),
+                    all(&dilation)
+                );
+                let graph = parse("test", &text).unwrap();
+                let kept =
+                    (graph.nodes.values()).any(|node| has_kernel(&graph, node, &older_gpu()));
+                assert!(kept, "{text}");
+                agree(
+                    &text,
+                    &older_gpu(),
+                    if dtype == "bf16" { 1e-1 } else { 1e-3 },
+                );
+            }
+        }
+    }
 }
 
 /// Rows in order on a GPU: in shared memory, in a workspace, and only so many places of long rows, with many equal elements among the integers.

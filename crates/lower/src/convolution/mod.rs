@@ -24,10 +24,12 @@
 //! | `shape.rs` | what is computed, in numbers, and where it lies |
 //! | `blocking.rs` | the sizes of all loops |
 //! | `lines.rs` | the copy of `x` |
+//! | `staged.rs` | the same on a GPU, through shared memory |
 
 mod blocking;
 mod lines;
 mod shape;
+mod staged;
 
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::{Graph, Node};
@@ -48,7 +50,10 @@ pub use shape::Convolution;
 
 /// Whether a node is a convolution of a kind and size that this kernel is for.
 pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
-    shape::applies(graph, node, target)
+    match target.is_simt() {
+        true => staged::applies(graph, node, target),
+        false => shape::applies(graph, node, target),
+    }
 }
 
 /// Builds the program. `nest` is the work on the result, over its dims.
@@ -58,6 +63,9 @@ pub fn convolution(
     conv: &Convolution,
     target: &TargetDesc,
 ) -> Result<Program> {
+    if target.is_simt() {
+        return staged::convolution(nest, params_of, conv, target);
+    }
     let mut nest = nest.clone();
     let conv = &conv.settled(&mut nest);
     let blocking = blocking::choose(conv, target);

@@ -37,8 +37,7 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let has_unit = unit.is_some_and(|unit| unit.operands == OperandHome::Memory);
     let columns = weight[weight.len() - 1];
     let lines: i64 = weight[2..weight.len() - 1].iter().product();
-    !target.is_simt()
-        && target.vector_bytes > 0
+    target.vector_bytes > 0
         && graph.symbols.is_empty()
         && matches!(dtype, DType::F32 | DType::BF16 | DType::F16 | DType::F64)
         && !has_unit
@@ -104,7 +103,8 @@ pub struct Convolution {
     pub cols: Axis,
     pub x: Place,
     pub weight: Place,
-    /// What is multiplied and added.
+    /// What the operands are, and what is multiplied and added.
+    pub dtype: DType,
     pub part: DType,
 }
 
@@ -162,6 +162,7 @@ impl Convolution {
             cols,
             x,
             weight,
+            dtype: graph.values[node.inputs[0]].ty.dtype,
             part: accumulator(graph.values[node.inputs[0]].ty.dtype),
         })
     }
