@@ -21,7 +21,17 @@ use crate::tile::{Tiling, ceil_div};
 
 /// Whether the reductions of a nest can be cut, and nothing is stored but what is small.
 pub fn applies(nest: &Nest) -> bool {
-    is_flat(nest) && nest.stores.iter().all(|store| nest.is_small_store(store))
+    is_flat(nest)
+        && nest.stores.iter().all(|store| nest.is_small_store(store))
+        && nest.stores.iter().all(|store| of_every_row(nest, store))
+}
+
+/// Whether a store has a number for every row: what combines the parts reads one each.
+fn of_every_row(nest: &Nest, store: &NestStore) -> bool {
+    let support = nest.window_support(&store.window);
+    let rows = (0..nest.rank()).filter(|&d| !nest.reduced.contains(d));
+    let mut long = rows.filter(|&d| !nest.dims[d].is_const(1));
+    long.all(|d| support.contains(d))
 }
 
 /// Whether reductions over rows that lie apart can be cut where whole rows are stored too, none of which needs a result: the phase that reduces parts stores them on its way, so that nothing is read or computed
@@ -41,6 +51,7 @@ pub fn stores_on_the_way(nest: &Nest) -> bool {
         && is_flat(nest)
         && !small.is_empty()
         && !big.is_empty()
+        && small.iter().all(|store| of_every_row(nest, store))
         && big.iter().all(|store| {
             let everywhere = nest.reduced.minus(nest.store_support(store)).is_empty();
             // Who reads it may run later, when it is no longer what it was.

@@ -12,7 +12,7 @@
 //! | `scalar`, `cast` | instructions for elementwise ops and conversions |
 //! | `access`, `memory` | addresses, wide accesses, bounds; loads, stores, atomics |
 //! | `reduce` | reductions and changes of layout |
-//! | `mma` | products on matrix units |
+//! | `mma`, `matrices` | products on matrix units; their operands and results in shared memory |
 //! | `asynchronous` | barriers, the tensor copy engine |
 //! | `cluster`, `gathered` | blocks that carry one instance; blocks that run all phases |
 //! | `emit`, `ops`, `control` | the walk over phases and ops; loops, branches, roles |
@@ -30,6 +30,7 @@ pub mod examples;
 mod fact;
 mod gathered;
 mod int;
+mod matrices;
 mod memory;
 mod mma;
 mod ops;

@@ -89,6 +89,9 @@ impl Emitter<'_> {
         if let Some(mask) = mask {
             return self.load_masked(place, window, &bounds, mask, fill);
         }
+        if let Some(slots) = self.load_matrices(place, window, &bounds)? {
+            return Ok(slots);
+        }
         let plan = self.plan(place, window, &bounds, true)?;
         let free = self.plan(place, window, &bounds, false)?;
         let mut slots = vec![Slot::Opd(Opd::Int(0)); place.regs.len()];

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::access::Window;
 use crate::asm::{Class, Opd, Reg};
 use crate::emit::Emitter;
-use crate::place::{Place, extent};
+use crate::place::Place;
 use crate::value::{Int, Slot, Tile};
 
 /// One row a kind of warpgroup product: operand and accumulator dtypes, the instruction's types, depth, whether operands may lie across the depth.
@@ -643,139 +643,6 @@ impl Emitter<'_> {
                 })
             }
         }
-    }
-
-    /// Stores a tile that lies as an accumulator, 16 bits an element, as 8 by 8 matrices: 16 bytes a lane where single stores would take 4. False
-    /// where the tile or the window is not of that kind.
-    pub(crate) fn store_matrices(
-        &mut self,
-        tile: &Tile,
-        window: &Window,
-        bounds: &[Option<Int>],
-    ) -> Result<bool> {
-        let place = tile.place.clone();
-        let [n_lanes, m_lanes] = place.layout.lane.as_slice() else {
-            return Ok(false);
-        };
-        let (n_dim, m_dim) = (n_lanes.dim, m_lanes.dim);
-        let mut fits = self.target.stmatrix
-            && window.memory.space == Space::Shared
-            && tile.dtype.size() == 2
-            && bounds.iter().all(Option::is_none)
-            && n_dim != m_dim;
-        fits &= (
-            n_lanes.extent,
-            n_lanes.stride,
-            m_lanes.extent,
-            m_lanes.stride,
-        ) == (4, 2, 8, 1)
-            && !self.team.single;
-        let regs = &place.layout.reg;
-        let find = |dim: u8, extent: u32, stride: u32| {
-            regs.iter()
-                .position(|m| m.dim == dim && m.extent == extent && m.stride == stride)
-        };
-        let (pair, half) = (find(n_dim, 2, 1), find(m_dim, 2, 8));
-        let eights = regs
-            .iter()
-            .position(|m| m.dim == n_dim && m.stride == 8 && m.extent.is_multiple_of(2));
-        let (Some(pair), Some(half), Some(eights), true) = (pair, half, eights, fits) else {
-            return Ok(false);
-        };
-        let strides: Option<Vec<i64>> = window
-            .strides
-            .iter()
-            .map(|s| s.fact.as_constant())
-            .collect();
-        let Some(strides) = strides else {
-            return Ok(false);
-        };
-        let rows_aligned = strides.iter().enumerate().all(|(d, s)| {
-            if d == usize::from(n_dim) {
-                *s == 1
-            } else {
-                s % 8 == 0
-            }
-        });
-        let whole_warps = extent(&place.layout.warp) == u64::from(self.team.warps)
-            && place
-                .layout
-                .warp
-                .iter()
-                .all(|m| m.stride > 0 && m.dim != n_dim);
-        if !rows_aligned
-            || !whole_warps
-            || !window.base.fact.divisible_by(8)
-            || window.memory.align < 16
-        {
-            return Ok(false);
-        }
-        // Where each lane points its row to: matrices 0 and 1 under each other, 2 and 3 beside them.
-        let mut reg = Vec::new();
-        for (i, mode) in regs.iter().enumerate() {
-            match i {
-                _ if i == pair || i == half => {}
-                _ if i == eights => reg.push(Mode {
-                    dim: n_dim,
-                    extent: mode.extent / 2,
-                    stride: 16,
-                }),
-                _ => reg.push(*mode),
-            }
-        }
-        let lane = vec![
-            Mode {
-                dim: m_dim,
-                extent: 8,
-                stride: 1,
-            },
-            Mode {
-                dim: m_dim,
-                extent: 2,
-                stride: 8,
-            },
-            Mode {
-                dim: n_dim,
-                extent: 2,
-                stride: 8,
-            },
-        ];
-        let rows = Place::new(
-            &TileLayout {
-                lane,
-                warp: place.layout.warp.clone(),
-                reg,
-                ..TileLayout::default()
-            },
-            &place.shape,
-        )?;
-        let by_coords: FxHashMap<&Vec<i64>, usize> =
-            place.regs.iter().enumerate().map(|(r, c)| (c, r)).collect();
-        let plan = self.single_elements(&rows, window)?;
-        for run in &plan.runs {
-            let corner = &rows.regs[run.regs[0][0]];
-            let mut words = Vec::with_capacity(4);
-            for (down, right) in [(0, 0), (8, 0), (0, 8), (8, 8)] {
-                let mut slots = Vec::with_capacity(2);
-                for e in [0, 1] {
-                    let mut coords = corner.clone();
-                    coords[usize::from(m_dim)] += down;
-                    coords[usize::from(n_dim)] += right + e;
-                    let r = by_coords.get(&coords).ok_or_else(|| {
-                        err!(Internal, "an accumulator without element {coords:?}")
-                    })?;
-                    slots.push(tile.slots[*r]);
-                }
-                let word = self.asm.words(tile.dtype, &slots)[0];
-                words.push(self.in_register(Class::B32, word).to_string());
-            }
-            let (address, offset) = self.run_address(&rows, window, &plan, run)?;
-            self.asm.line(format_args!(
-                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{address}+{offset}], {{{}}}",
-                words.join(",")
-            ));
-        }
-        Ok(true)
     }
 }
 

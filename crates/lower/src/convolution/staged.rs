@@ -149,7 +149,6 @@ pub fn convolution(
         params: &params,
         nest,
     };
-    w.lay_out(&k);
     let rows = ceil_div(conv.outputs, w.shape.rows);
     let boxes: Vec<i64> = (w.axes.iter().zip(&w.shape.cols))
         .map(|(axis, &n)| ceil_div(axis.out, n))
@@ -399,6 +398,7 @@ impl Writer<'_> {
 
     /// The work on the result.
     fn finish(&self, k: &KernelBuilder, here: &Here, sum: Tile) {
+        self.lay_out(k);
         let (conv, shape) = (self.conv, &self.shape);
         let mut block = Vec::new();
         let mut start = Vec::new();
