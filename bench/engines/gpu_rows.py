@@ -124,7 +124,7 @@ def tensors(result):
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
-# ---- ratios ----------------------------------------------------------------------------------------------------------
+# ---- ratios and bars ----------------------------------------------------------------------------------------------------------
 
 
 def interval(ratios):
@@ -132,3 +132,33 @@ def interval(ratios):
     source = random.Random(1)
     medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(1000))
     return [statistics.median(ratios), medians[25], medians[974]]
+
+
+# What a definition's `bar` may say, by key: a least ratio to a peer (`better`: whichever of eager and Inductor is faster), or a limit.
+LIMITS = {"kernels": "kernels", "one_graph_us": "us as one graph"}
+
+
+def judged(bar, row):
+    """The bars that a row of `gpu-bench` misses, as sentences, and the keys of those that could not be judged, since a peer was left out."""
+    missed, open_ = [], []
+    for key, least in (bar or {}).items():
+        if key in LIMITS:
+            value = row["kernels"] if key == "kernels" else row["wall_us"]["replay"]
+            if value > least:
+                missed.append(f"{value:.4g} {LIMITS[key]}, for at most {least}")
+            continue
+        peers = ["eager", "inductor"] if key == "better" else [key]
+        if not all(peer in row["ratios"] for peer in peers):
+            open_.append(key)
+            continue
+        peer = min(peers, key=lambda name: row["ratios"][name][0])
+        middle, low, _ = row["ratios"][peer]
+        if middle < least or low < 0.95 * least:
+            missed.append(f"{100 * middle:.1f} % of {peer}'s speed, for at least {100 * least:.0f} %")
+    return missed, open_
+
+
+def better(row):
+    """How many times as fast as the better of eager and Inductor; nothing where Inductor was left out."""
+    peers = [row["ratios"][peer][0] for peer in ("eager", "inductor") if peer in row["ratios"]]
+    return min(peers) if len(peers) == 2 else None

@@ -115,3 +115,76 @@ def test_a_record_says_its_gpu_and_its_commit(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "commit").write_text("0123456789ab\n")
     monkeypatch.setattr(gpu_rows, "ABOVE", str(tmp_path))
     assert gpu_rows.commit() == "0123456789ab"
+
+
+def test_each_bar_of_a_kernel_can_be_missed() -> None:
+    from gpu_rows import better, judged
+
+    row: dict[str, Any] = {
+        "kernels": 10.0,
+        "wall_us": {"replay": 120.0},
+        "us": {"eager": 30.0, "inductor": 20.0, "copy": 19.0, "ours": 20.0},
+        "ratios": {"eager": [1.5, 1.4, 1.6], "inductor": [1.0, 0.99, 1.01], "copy": [0.95, 0.94, 0.96]},
+    }
+    bar = {"better": 1.0, "copy": 0.9, "kernels": 10, "one_graph_us": 120}
+    assert judged(bar, row) == ([], []) and judged(None, row) == ([], []) and better(row) == 1.0
+    assert judged({"better": 1.01}, row)[0] == ["100.0 % of inductor's speed, for at least 101 %"]
+    assert judged({"copy": 0.96}, row)[0] == ["95.0 % of copy's speed, for at least 96 %"]
+    assert judged({"eager": 1.6}, row)[0] and not judged({"eager": 1.45}, row)[0]
+    assert judged(bar, row | {"kernels": 11.0, "wall_us": {"replay": 120.5}})[0] == ["11 kernels, for at most 10", "120.5 us as one graph, for at most 120"]
+    # A median that is good by luck is none.
+    assert judged({"copy": 0.9}, row | {"ratios": {"copy": [0.95, 0.8, 1.0]}})[0]
+    quick = row | {"us": {"eager": 30.0, "ours": 20.0}, "ratios": {"eager": [1.5, 1.4, 1.6]}}
+    assert judged(bar, quick) == ([], ["better", "copy"]) and better(quick) is None
+
+
+def test_the_rows_of_the_peers_table_have_their_bars() -> None:
+    from gpu_rows import LIMITS, elements, workloads
+
+    there = {w.name: w for w in workloads() if w.device == "gpu"}
+    known = {"better", "copy", "eager", *LIMITS}
+    assert all(set(w.bar or {}) <= known for w in there.values())
+    assert there["gpu-pq-indexer"].bar == {"kernels": 10, "one_graph_us": 120}
+    barred = [w for w in there.values() if "better" in (w.bar or {})]
+    assert {w.torch for w in barred} == {"add_relu_mul", "gelu_bias", "mxint8_decode", "softmax", "layer_norm", "rms_norm", "sum_rows", "sum_all"}
+    assert len(barred) == 10 and all(w.bar["better"] >= 1.0 for w in barred)
+    size = {"f32": 4, "bf16": 2, "i8": 1, "u8": 1}
+    for w in barred:
+        # What goes in is at most what goes in and out: rows of 128 MB by that alone have the other bar for sure.
+        if sum(size[dtype] * elements(shape) for _, dtype, shape in w.inputs) >= 128e6:
+            assert w.bar["copy"] >= 0.9, w.name
+
+
+def test_each_bar_of_a_model_can_be_missed() -> None:
+    import gpu_models
+
+    def ratios(inductor: float, eager: float) -> dict[str, list[float]]:
+        found = {}
+        for mode in gpu_models.MODES:
+            found |= {f"inductor {mode} / oxyfuel {mode}, wall": [inductor] * 3, f"eager / oxyfuel {mode}, wall": [eager] * 3}
+        return found
+
+    definition = {"speed": 0.98, "eager": 1.0}
+    assert gpu_models.slow(definition, ratios(0.98, 1.0), False) == []
+    assert len(gpu_models.slow(definition, ratios(0.97, 1.0), False)) == 2 == len(gpu_models.slow(definition, ratios(1.0, 0.9), False))
+    assert gpu_models.slow(definition, ratios(0.5, 0.5), True) == [] and gpu_models.slow({"training_speed": 0.98}, ratios(0.5, 2), True)
+    definitions = {"a": {"speed": 0.98}, "b": {"speed": 0.98}, "c": {}}
+    rows = [{"name": "a", "ratios": ratios(1.0, 2)}, {"name": "b", "ratios": ratios(1.21, 2)}, {"name": "c", "ratios": ratios(9.0, 2)}]
+    assert all(abs(mean - 1.1) < 1e-6 for mean in gpu_models.means(rows, definitions, False).values())
+    assert gpu_models.means(rows[1:], definitions, False) == {}
+
+
+def test_the_models_of_the_peers_table_have_their_bars() -> None:
+    import json
+
+    models = {m["name"]: m for m in json.loads((ENGINES.parent / "models.json").read_text())["models"] if m["device"] == "gpu"}
+    assert {name for name, m in models.items() if m.get("speed", 0) >= 0.98} == set(models) - {"gpu-decoder-40b-1x1-4096"}
+    assert {name for name, m in models.items() if m.get("training_speed", 0) >= 0.98} == {"gpu-gpt2", "gpu-llama-1b-1x16"}
+    assert models["gpu-decoder-40b-1x1-4096"]["eager"] == 1.0
+
+
+@pytest.mark.parametrize("script", ["gpu-bench", "gpu_small.py", "gpu_models.py", "gpu_host.py", "gpu_start.py", "gpu_custom.py", "../../tests/gpu/gpu-ops"])
+def test_every_record_begins_with_gpu_and_commit(script: str) -> None:
+    text = (ENGINES / script).read_text()
+    dumps = [line for line in text.splitlines() if "json.dump" in line and "FILE" not in line and "{" in line]
+    assert dumps and all("**head(" in line or "**facts" in line or "**serve" in line for line in dumps), dumps
