@@ -188,3 +188,111 @@ def test_every_record_begins_with_gpu_and_commit(script: str) -> None:
     text = (ENGINES / script).read_text()
     dumps = [line for line in text.splitlines() if "json.dump" in line and "FILE" not in line and "{" in line]
     assert dumps and all("**head(" in line or "**facts" in line or "**serve" in line for line in dumps), dumps
+
+
+# Programs that stand for those of the archive: each says what it is asked for, and one case ends its process.
+LIBTEST = """#!/usr/bin/env python3
+import os, sys
+names = ["a", "b", "c", "d", "e"]
+if "--list" in sys.argv:
+    print("\\n".join(f"{name}: test" for name in names))
+else:
+    wanted = sys.argv[sys.argv.index("--exact") + 1 :]
+    assert os.environ.get("OXYFUEL_NEED_GPU") == os.environ.get("WANT_NEED")
+    with open(os.environ["LOG"], "a") as log:
+        log.writelines(f"{os.path.basename(sys.argv[0])} {name}\\n" for name in wanted)
+    print(f"test result: ok. {len(wanted)} passed; 0 failed; 0 ignored")
+"""
+CASES = """#!/usr/bin/env python3
+import os, sys
+names = ["one", "two", "two", "crash", "random 39", "random 40", "random 41"]
+if sys.argv[1] == "cases":
+    print("\\n".join(names))
+else:
+    for number in (int(word) for word in sys.argv[2:] if not word.startswith("--")):
+        print(f"case {number} {names[number]}", flush=True)
+        with open(os.environ["LOG"], "a") as log:
+            log.write(f"case {number}\\n")
+        if names[number] == "crash":
+            sys.exit(3)
+        print(f"ok {names[number]} (1 ms): ", flush=True)
+    print("end")
+"""
+
+
+@pytest.fixture
+def gpu_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`gpu-test` in an archive of such programs: called with arguments, it gives its exit code and what ran."""
+    from importlib.machinery import SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_loader
+
+    loader = SourceFileLoader("gpu_test", str(ENGINES.parents[1] / "tests" / "gpu" / "gpu-test"))
+    spec = spec_from_loader("gpu_test", loader)
+    assert spec is not None
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    for name, text in (("RUNTIME", LIBTEST), ("DOOR", LIBTEST), ("GPU", CASES)):
+        program = tmp_path / name.lower()
+        program.write_text(text)
+        program.chmod(0o755)
+        monkeypatch.setattr(module, name, str(program))
+    log = tmp_path / "log"
+    monkeypatch.setenv("LOG", str(log))
+    monkeypatch.setenv("WANT_NEED", "1")
+
+    def call(*args: str) -> tuple[int, list[str]]:
+        log.write_text("")
+        code = module.main(["--no-torch", *args])
+        return code, log.read_text().splitlines()
+
+    call.module = module  # type: ignore[attr-defined]
+    return call
+
+
+def test_shards_are_the_whole_together(gpu_test: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, whole = gpu_test()
+    # The case that ends its process fails alone, and those behind it run.
+    assert code == 1 and "16 passed, 1 failed" in capsys.readouterr().out and len(whole) == 17
+    for shards in (1, 2, 3, 20):
+        parts = [gpu_test("--shards", str(shards), "--shard", str(shard))[1] for shard in range(shards)]
+        assert sorted(line for some in parts for line in some) == sorted(whole)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 3
+
+
+def test_filters_and_quick_runs_leave_cases_out(gpu_test: Any) -> None:
+    assert gpu_test("two") == (0, ["case 1", "case 2"])
+    assert gpu_test("random", "--quick") == (0, ["case 4"])
+    assert gpu_test("nothing has this name") == (1, [])
+
+
+@pytest.mark.parametrize("args", [["--shards", "2"], ["--shards", "2", "--shard", "2"], ["--shard", "1"], ["--shards", "0", "--shard", "0"], ["--shards", "2", "--shard", "-1"]])
+def test_a_shard_that_is_none_is_refused(gpu_test: Any, args: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        gpu_test(*args)
+    assert refused.value.code == 2
+
+
+def test_a_shard_ends_and_what_it_did_not_reach_has_failed(gpu_test: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu_test.module, "SHARD_SECONDS", 0)
+    assert gpu_test("--shards", "1", "--shard", "0") == (1, [])
+    out = capsys.readouterr().out
+    assert "7 cases were not reached" in out and "0 passed, 17 failed" in out
+
+
+def test_without_torch_its_door_has_failed_and_without_a_gpu_nothing_is_needed(gpu_test: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu_test.module.importlib.util, "find_spec", lambda name: None)
+    assert gpu_test.module.main(["two"]) == 1 and "no torch here" in capsys.readouterr().out
+    monkeypatch.delenv("WANT_NEED")
+    assert gpu_test.module.main(["--null", "a"]) in (0, 1)
+    assert "FAIL" not in capsys.readouterr().out.replace("FAIL crash", "")
+
+
+def test_the_torch_tests_are_listed_without_torch(tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+
+    for file in (ENGINES.parents[1] / "tests" / "gpu" / "torch-tests.py", Path(__file__).with_name("test_cuda.py")):
+        shutil.copy(file, tmp_path)
+    done = subprocess.run([sys.executable, "-S", str(tmp_path / "torch-tests.py"), "--list"], capture_output=True, text=True, check=True)
+    assert "test_training_steps_are_recorded" in done.stdout.splitlines()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The torch door on a GPU: usage: torch-tests.py [FILTER]
+"""The torch door on a GPU: usage: torch-tests.py [NAME …] | --list
 
-Unpacks the wheel beside it and runs every function of `test_cuda.py` whose name begins with `test_` and has FILTER in it, with a fresh Dynamo each and nothing from
-a cache. Needs torch and no pytest. Closes with 'N passed; N failed'.
+Unpacks the wheel beside it and runs the functions of `test_cuda.py` whose names begin with `test_`, all or those that are named, with a fresh Dynamo each and nothing from
+a cache. --list says their names and needs no torch. Needs torch and no pytest. Closes with 'N passed; N failed'.
 """
 
+import ast
 import glob
 import os
 import sys
@@ -24,8 +25,16 @@ class Mark:
         return lambda *args, **kwargs: lambda function: function
 
 
-def main():
-    needle = sys.argv[1] if len(sys.argv) > 1 else ""
+def names():
+    with open(os.path.join(HERE, "test_cuda.py")) as file:
+        return [node.name for node in ast.parse(file.read()).body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def main(args):
+    if args == ["--list"]:
+        print("\n".join(names()))
+        return 0
+    wanted = args or names()
     (wheel,) = glob.glob(os.path.join(HERE, "*.whl"))
     folder = tempfile.TemporaryDirectory()
     with zipfile.ZipFile(wheel) as archive:
@@ -40,9 +49,8 @@ def main():
     import torch
 
     passed, failed = 0, 0
-    for name, test in list(vars(test_cuda).items()):
-        if not name.startswith("test_") or needle not in name:
-            continue
+    for name in wanted:
+        test = getattr(test_cuda, name)
         torch._dynamo.reset()
         torch.manual_seed(0)
         started = time.perf_counter()
@@ -60,4 +68,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

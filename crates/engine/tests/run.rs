@@ -201,6 +201,54 @@ fn gpu_plans_load_on_the_null_device() {
     }
 }
 
+/// What is written for a card of few multiprocessors asks for fewer blocks, and what does not fit into its memory is refused with what the plan needs and what is free.
+#[test]
+fn cards_differ_in_their_multiprocessors_and_their_memory() {
+    use oxyfuel_runtime::device::Device;
+    use oxyfuel_runtime::null::{NullCall, NullDevice, h200, small_card};
+    let run = |card: &Arc<NullDevice>, op: &str, rows: i64| {
+        let text = format!("graph @f(%x: f32[{rows}, 1024] cpu) {{\n  {op}\n  return %y\n}}");
+        let graph = oxyfuel_graph::parse("test", &text.replace("ROWS", &rows.to_string())).unwrap();
+        let target = Target::of_gpu(card.info(), "").unwrap();
+        let compiled = compile(&graph, &target, &options(), false).unwrap();
+        let executable = Executable::load(compiled.plan, compiled.record, card.clone()).unwrap();
+        let x = Tensor::empty_on(&**card, oxyfuel_base::DType::F32, &[rows, 1024]).unwrap();
+        let before = card.memory_summary().unwrap().ours.live;
+        let result = executable.run(&[&x]).map(drop);
+        (result, before, card.memory_summary().unwrap().ours.live)
+    };
+    let sum = "%y: f32[] = sum %x, dims=[0, 1], keepdim=false";
+    let exp = "%y: f32[ROWS, 1024] = exp %x";
+    let blocks = |card: &NullDevice| {
+        let launched = card.calls().into_iter().filter_map(|call| match call {
+            NullCall::Launch(_, _, grids) => grids.iter().map(|g| g.iter().product::<u64>()).max(),
+            _ => None,
+        });
+        launched.collect::<Vec<u64>>()
+    };
+    let (large, small) = (NullDevice::of(h200(), 0), NullDevice::of(small_card(), 0));
+    for card in [&large, &small] {
+        run(card, sum, 4096).0.unwrap();
+    }
+    let [most, fewest] = [&large, &small].map(|card| blocks(card).into_iter().max());
+    assert!(most > fewest, "{most:?} {fewest:?}");
+    // 2.5 GiB go in, and as many come out.
+    let rows = 5 << 17;
+    run(&large, exp, rows).0.unwrap();
+    let (result, before, after) = run(&small, exp, rows);
+    let error = result.unwrap_err();
+    assert_eq!(error.code, Code::OutOfMemory);
+    let said = error.to_string();
+    let (need, free) = (5u64 << 29, 3u64 << 29);
+    assert!(
+        said.contains(&format!("needs {need} bytes"))
+            && said.contains(&format!("{free} of {} are free", 4u64 << 30)),
+        "{said}"
+    );
+    assert_eq!(before, after);
+    run(&small, exp, 4096).0.unwrap();
+}
+
 /// Small kernels that need each other are one launch, unless calls are recorded or the host waits after each kernel; and a plan of the one is not found for the other.
 #[test]
 fn kernels_are_gathered_where_calls_are_launched_one_by_one() {

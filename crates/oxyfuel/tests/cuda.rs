@@ -1,4 +1,5 @@
-//! Tensors of a GPU, where there is one; without one, only the sentences that say so.
+//! Tensors of a GPU, where there is one; without one, only the sentences that say so. Where `OXYFUEL_NEED_GPU` is set, as `gpu-test` does,
+//! a GPU that is not there is a failure.
 
 use oxyfuel::{
     Category, Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit,
@@ -11,6 +12,10 @@ fn gpu() -> Option<Device> {
     match device.check() {
         Ok(()) => Some(device),
         Err(error) => {
+            assert!(
+                std::env::var_os("OXYFUEL_NEED_GPU").is_none(),
+                "a GPU is needed: {error}"
+            );
             assert!(
                 [Code::NoDriver, Code::NoDevice, Code::DriverCall].contains(&error.code),
                 "{error}"

@@ -13,7 +13,7 @@
 use crate::cuda::CubinStore;
 use crate::memory::MemoryStats;
 use crate::storage::Storage;
-use oxyfuel_base::{DType, Result, ensure, err};
+use oxyfuel_base::{DType, Error, Result, ensure, err};
 use oxyfuel_plan::Kernel;
 use std::fmt;
 use std::sync::Arc;
@@ -169,6 +169,20 @@ pub struct MemorySummary {
 }
 
 impl MemorySummary {
+    /// What to say where so many bytes are wanted and not there.
+    pub(crate) fn too_little_for(&self, bytes: usize) -> Error {
+        err!(
+            OutOfMemory,
+            "{bytes} bytes are wanted on {} ({}), where {} of {} are free and {} are in use by our tensors",
+            self.device,
+            self.name,
+            self.free.unwrap_or(0),
+            self.total,
+            self.ours.live
+        )
+        .help("use smaller shapes, or drop tensors first")
+    }
+
     /// The same device seen through two allocators.
     pub fn and(mut self, other: &Self) -> Self {
         let (ours, theirs) = (&mut self.ours, &other.ours);

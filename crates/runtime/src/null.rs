@@ -1,14 +1,16 @@
 //! The device that accepts everything and computes nothing.
 //!
 //! With it the whole way to a GPU runs on a machine without one: plans are loaded, buffers placed, launches made; what
-//! was asked is on record and what is read back is zero.
+//! was asked is on record and what is read back is zero. It describes a card ([`h200`], [`small_card`]), whose multiprocessors code is
+//! made for and whose memory can run out.
 
+use crate::cuda::CudaInfo;
 use crate::device::{
     Device, DeviceId, DeviceKind, Launch, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
 };
 use crate::memory::MemoryStats;
 use crate::storage::Storage;
-use oxyfuel_base::{Result, err};
+use oxyfuel_base::Result;
 use oxyfuel_plan::Kernel;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,24 +37,78 @@ pub enum NullCall {
 
 type Record = Arc<Mutex<Vec<NullCall>>>;
 
+/// An H200: 132 multiprocessors and 141 GB.
+pub fn h200() -> CudaInfo {
+    CudaInfo {
+        name: "null H200".to_owned(),
+        capability: (9, 0),
+        multiprocessors: 132,
+        threads_per_multiprocessor: 2048,
+        registers_per_multiprocessor: 1 << 16,
+        shared_per_multiprocessor: 228 << 10,
+        shared_per_block: 227 << 10,
+        l2_bytes: 50 << 20,
+        memory: 141 << 30,
+        clock_khz: 1_980_000,
+        memory_clock_khz: 3_201_000,
+        memory_bus_bits: 6144,
+        driver_version: 13_000,
+        memory_pools: true,
+    }
+}
+
+/// A card for the office: 16 multiprocessors and 4 GB.
+pub fn small_card() -> CudaInfo {
+    CudaInfo {
+        name: "null card of 16 multiprocessors".to_owned(),
+        capability: (8, 6),
+        multiprocessors: 16,
+        threads_per_multiprocessor: 1536,
+        registers_per_multiprocessor: 1 << 16,
+        shared_per_multiprocessor: 100 << 10,
+        shared_per_block: 99 << 10,
+        l2_bytes: 2 << 20,
+        memory: 4 << 30,
+        clock_khz: 1_500_000,
+        memory_clock_khz: 6_000_000,
+        memory_bus_bits: 128,
+        driver_version: 13_000,
+        memory_pools: true,
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct NullDevice {
     index: u32,
+    info: CudaInfo,
+    used: Arc<Used>,
     next_address: AtomicU64,
     record: Record,
     this: Weak<NullDevice>,
 }
 
 impl NullDevice {
-    /// A null device with that number.
+    /// An H200 that is not there, with that number.
     pub fn new(index: u32) -> Arc<Self> {
+        Self::of(h200(), index)
+    }
+
+    /// That card, with that number.
+    pub fn of(info: CudaInfo, index: u32) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             index,
+            info,
+            used: Arc::default(),
             next_address: AtomicU64::new(1 << 32),
             record: Record::default(),
             this: this.clone(),
         })
+    }
+
+    /// The card that it describes.
+    pub fn info(&self) -> &CudaInfo {
+        &self.info
     }
 
     /// Everything asked so far, in order.
@@ -71,6 +127,40 @@ fn note(record: &Record, call: NullCall) {
         .push(call);
 }
 
+/// Bytes that are in use, and the most that were.
+#[derive(Debug, Default)]
+struct Used(Mutex<(usize, usize)>);
+
+impl Used {
+    /// Takes bytes where so many are left below `limit`.
+    fn take(self: &Arc<Self>, bytes: usize, limit: usize) -> Option<Held> {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = used.0.checked_add(bytes).filter(|live| *live <= limit)?;
+        *used = (live, used.1.max(live));
+        Some(Held(self.clone(), bytes))
+    }
+
+    fn stats(&self) -> MemoryStats {
+        let (live, peak) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MemoryStats {
+            live,
+            peak,
+            ..MemoryStats::default()
+        }
+    }
+}
+
+/// Bytes that are given back when it goes.
+#[derive(Debug)]
+struct Held(Arc<Used>, usize);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut used = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        used.0 -= self.1;
+    }
+}
+
 impl Device for NullDevice {
     fn id(&self) -> DeviceId {
         DeviceId {
@@ -80,22 +170,19 @@ impl Device for NullDevice {
     }
 
     fn name(&self) -> String {
-        "null".into()
+        self.info.name.clone()
     }
 
     fn allocate(&self, bytes: usize) -> Result<Storage> {
         note(&self.record, NullCall::Allocate(bytes));
+        let held = self.used.take(bytes, self.info.memory as usize);
+        let held = held.map_or_else(|| Err(self.memory_summary()?.too_little_for(bytes)), Ok)?;
         // Addresses only have to be distinct and aligned; a page between them catches no one but reads well.
-        let room = (bytes as u64)
-            .checked_next_multiple_of(4096)
-            .and_then(|bytes| bytes.checked_add(4096));
-        let room = room.filter(|room| *room < 1 << 48);
-        let room =
-            room.ok_or_else(|| err!(OutOfMemory, "{bytes} bytes are too many even for nothing"))?;
+        let room = bytes.next_multiple_of(4096) as u64 + 4096;
         let address = self.next_address.fetch_add(room, Ordering::Relaxed);
         let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
         // SAFETY: nothing ever touches memory of this device, so any address is valid.
-        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(())) })
+        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(held)) })
     }
 
     unsafe fn write(&self, _to: u64, from: &[u8]) -> Result<()> {
@@ -132,12 +219,13 @@ impl Device for NullDevice {
     }
 
     fn memory_summary(&self) -> Result<MemorySummary> {
+        let (total, ours) = (self.info.memory as usize, self.used.stats());
         Ok(MemorySummary {
             device: self.id(),
             name: self.name(),
-            free: None,
-            total: 0,
-            ours: MemoryStats::default(),
+            free: Some(total - ours.live),
+            total,
+            ours,
         })
     }
 

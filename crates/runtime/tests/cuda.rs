@@ -1,5 +1,5 @@
 //! The CUDA device. Without a driver there is one thing to test: that it is said clearly. With one, each test runs on
-//! the first GPU.
+//! the first GPU. Where `OXYFUEL_NEED_GPU` is set, as `gpu-test` does, a GPU that is not there is a failure.
 
 use oxyfuel_base::{Arena, Code, DType, Expr};
 use oxyfuel_plan::{
@@ -91,6 +91,10 @@ fn gpu(store: Option<Arc<dyn CubinStore>>) -> Option<Arc<CudaDevice>> {
     match CudaDevice::new(0, store) {
         Ok(device) => Some(device),
         Err(error) => {
+            assert!(
+                std::env::var_os("OXYFUEL_NEED_GPU").is_none(),
+                "a GPU is needed: {error}"
+            );
             assert!(
                 matches!(error.code, Code::NoDriver | Code::NoDevice),
                 "{error}"

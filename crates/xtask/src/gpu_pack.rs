@@ -15,7 +15,8 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
 `.pack/oxyfuel-gpu.tar`. On the other machine:
 
   tar xf oxyfuel-gpu.tar
-  oxyfuel-gpu/gpu-test  [FILTER] [--quick]                  correctness: needs the driver and Python, and torch for its door
+  oxyfuel-gpu/gpu-test  [FILTER] [--quick] [--shards N --shard I] [--no-torch]
+                                                            correctness: needs the driver and Python, and torch for its door
   oxyfuel-gpu/gpu-bench [FILTER …] [--quick] [--json FILE]  speed beside torch: needs torch too
   python3 oxyfuel-gpu/torch/gpu_small.py [FILTER …] [--quick] [--json FILE]
                                                             kernels and small graphs in the torch door beside Inductor

@@ -3,7 +3,7 @@
 //! ```text
 //!   gpu cases                       names of all cases, one a line
 //!   gpu show NUMBER                 the graph of a case and its code
-//!   gpu test FROM [--null]          cases from number FROM on, `ok`, `skip` or `FAIL` and a name each; exit code 3 when the device is lost
+//!   gpu test NUMBER… [--null]       the cases of these numbers, `ok`, `skip` or `FAIL` and a name each; exit code 3 when the device is lost
 //!   gpu ptx FOLDER TARGET           the PTX of every case as a file, for the assembler
 //!   gpu serve FILE INPUT… [--null]  the graph of FILE compiled and loaded, on inputs from files; then commands from standard input (see `serve.rs`)
 //! ```
@@ -12,12 +12,19 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+#[path = "../../tests/conformance/concatenations.rs"]
+mod concatenations;
+#[path = "../../tests/conformance/convolutions.rs"]
+mod convolutions;
 #[path = "../../tests/conformance/inputs.rs"]
 mod inputs;
 mod judge;
 #[path = "../../tests/conformance/memory.rs"]
 #[expect(dead_code, reason = "host memory is for the conformance suite")]
 mod memory;
+#[path = "../../tests/conformance/products.rs"]
+#[expect(dead_code, reason = "symbolic sizes are for the conformance suite")]
+mod products;
 mod serve;
 
 use std::process::ExitCode;
@@ -80,10 +87,7 @@ fn main() -> ExitCode {
             }
             Ok(ExitCode::SUCCESS)
         }
-        ["test", from] => Place::open(null).and_then(|place| {
-            let from = from.parse().unwrap_or(0);
-            cases::run(&place, from)
-        }),
+        ["test", numbers @ ..] => Place::open(null).and_then(|place| cases::run(&place, numbers)),
         ["show", number] => cases::show(number).map(|()| ExitCode::SUCCESS),
         ["ptx", folder, target] => cases::write_ptx(folder, target).map(|()| ExitCode::SUCCESS),
         ["serve", file, inputs @ ..] => Place::open(null)
@@ -91,7 +95,7 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS),
         _ => {
             eprintln!(
-                "usage: gpu cases | show NUMBER | test FROM | ptx FOLDER TARGET | serve FILE INPUT…"
+                "usage: gpu cases | show NUMBER | test NUMBER… | ptx FOLDER TARGET | serve FILE INPUT…"
             );
             return ExitCode::from(2);
         }

@@ -7,8 +7,9 @@ use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
 use oxyfuel_graph::{Graph, HostTensor, bind, run};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cpu::CpuDevice;
+use oxyfuel_runtime::cuda::CudaInfo;
 use oxyfuel_runtime::device::Device;
-use oxyfuel_runtime::null::NullDevice;
+use oxyfuel_runtime::null::{NullDevice, h200, small_card};
 use std::sync::Arc;
 
 /// What became of a case on a target.
@@ -50,7 +51,38 @@ fn coded(e: oxyfuel_base::Error) -> Failure {
 pub struct Machines {
     options: Options,
     cpu: Arc<CpuDevice>,
-    targets: Vec<Target>,
+    targets: Vec<Machine>,
+}
+
+/// A target, and the card that a GPU's plans are loaded on.
+struct Machine {
+    /// Begins with the target's name.
+    name: String,
+    target: Target,
+    card: Option<CudaInfo>,
+}
+
+impl Machine {
+    /// Every target as it is described in general, on an H200 where it is one of a GPU, and a card of few multiprocessors and little memory.
+    fn all() -> Vec<Self> {
+        let usual = Target::all().map(|target| Self {
+            name: target.name().to_owned(),
+            card: (!target.can_interpret()).then(h200),
+            target,
+        });
+        let card = small_card();
+        let target = Target::of_gpu(&card, "").expect("a card that is supported");
+        let small = Self {
+            name: format!(
+                "{} of {} multiprocessors",
+                target.name(),
+                target.desc.workers
+            ),
+            target,
+            card: Some(card),
+        };
+        usual.chain([small]).collect()
+    }
 }
 
 impl Machines {
@@ -63,7 +95,7 @@ impl Machines {
         };
         Self {
             cpu: cpu_device(&options),
-            targets: Target::all().collect(),
+            targets: Machine::all(),
             options,
         }
     }
@@ -71,7 +103,7 @@ impl Machines {
     /// The graph compiled once for every target.
     pub fn load(&self, graph: &Graph) -> Vec<Loaded> {
         let mut interpreted: Vec<(usize, Plan)> = Vec::new();
-        let load = |(at, target): (usize, &Target)| {
+        let load = |(at, Machine { target, card, .. }): (usize, &Machine)| {
             let mut compiled = compile(graph, target, &self.options, false).map_err(coded)?;
             if target.can_interpret() && !target.supported_here() {
                 // Code that this processor lacks instructions for is emitted, and its programs are interpreted as they were laid out.
@@ -95,10 +127,9 @@ impl Machines {
                     return Err((None, why));
                 }
             }
-            let device: Arc<dyn Device> = if target.can_interpret() {
-                self.cpu.clone()
-            } else {
-                NullDevice::new(0)
+            let device: Arc<dyn Device> = match card {
+                Some(card) => NullDevice::of(card.clone(), 0),
+                None => self.cpu.clone(),
             };
             let executable =
                 Executable::load(compiled.plan, compiled.record, device.clone()).map_err(coded)?;
@@ -117,7 +148,7 @@ impl Machines {
     ) -> Result<Vec<Outcome>, String> {
         let expected = run(graph, inputs).map_err(|e| e.to_string())?;
         let mut ran: Vec<Result<(), Failure>> = Vec::new();
-        for (target, loaded) in self.targets.iter().zip(loaded) {
+        for (Machine { target, .. }, loaded) in self.targets.iter().zip(loaded) {
             ran.push(match loaded {
                 Ok(Made::Again(earlier)) => ran[*earlier].clone(),
                 Ok(Made::Ready(executable, device)) => {
@@ -127,7 +158,7 @@ impl Machines {
                 Err(failure) => Err(failure.clone()),
             });
         }
-        let named = self.targets.iter().map(|target| target.name().to_owned());
+        let named = self.targets.iter().map(|machine| machine.name.clone());
         let outcomes = named.zip(ran).map(|(name, ran)| match ran {
             Ok(()) => Outcome::Agrees(name),
             Err((Some(Code::NoLowering), why)) => Outcome::NoLowering(name, why),

@@ -251,17 +251,7 @@ impl CudaDevice {
             // A device that is lost answers every request with that, the next one included.
             Err(_) => {
                 self.memory.trim();
-                let report = self.memory_summary()?;
-                return Err(err!(
-                    OutOfMemory,
-                    "{bytes} bytes are wanted on {} ({}), where {} of {} are free and {} are in use by our tensors",
-                    self.id(),
-                    self.info.name,
-                    report.free.unwrap_or(0),
-                    report.total,
-                    report.ours.live
-                )
-                .help("use smaller shapes, or drop tensors first"));
+                return Err(self.memory_summary()?.too_little_for(bytes));
             }
         };
         let address = block.address();
