@@ -351,7 +351,7 @@ impl Writer<'_> {
             None => window,
         };
         let mut window = self.params.mems[a.out.buffer]
-            .at(&self.start(&a.out, &here.batch, &here.head, &here.first))
+            .at(self.start(&a.out, &here.batch, &here.head, &here.first))
             .shape([ROWS, width])
             .strides([a.out.strides[2], a.out.strides[3]]);
         if a.width < width {
@@ -360,7 +360,7 @@ impl Writer<'_> {
         k.store(bounded(window), (acc * scale).cast(a.dtype));
         let log = sum.unary(UnaryOp::Log);
         let window = self.params.mems[a.sums.buffer]
-            .at(&self.start(&a.sums, &here.batch, &here.head, &here.first))
+            .at(self.start(&a.sums, &here.batch, &here.head, &here.first))
             .shape([ROWS, 1])
             .strides([a.sums.strides[2], 1]);
         k.store(bounded(window), most + log);

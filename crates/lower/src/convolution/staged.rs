@@ -175,14 +175,6 @@ pub fn convolution(
     k.finish()
 }
 
-/// The remainder, and how often.
-fn split(x: &Tile, by: i64) -> (Tile, Tile) {
-    match by {
-        1 => (x * 0, x.clone()),
-        _ => (x.binary(BinaryOp::Rem, by), x.binary(BinaryOp::Div, by)),
-    }
-}
-
 fn choose(conv: &Convolution, axes: &[&Axis], target: &TargetDesc) -> Option<Shape> {
     let team = |warps| Team::of(target, [conv.dtype; 2], conv.part, warps);
     let large = team([4, 2])?;
@@ -276,14 +268,14 @@ impl Writer<'_> {
         let place = place + at.cast(DType::I32);
         let there = place.compare(CompareOp::Lt, self.depth());
         let (channel, mut rest) = if self.channels_last {
-            split_of(&place, conv.channels)
+            split(&place, conv.channels)
         } else {
-            let (rest, channel) = split_of(&place, conv.reach());
+            let (rest, channel) = split(&place, conv.reach());
             (channel, rest)
         };
         let mut kernel = Vec::new();
         for axis in self.axes.iter().rev() {
-            let (here, more) = split_of(&rest, axis.kernel);
+            let (here, more) = split(&rest, axis.kernel);
             kernel.insert(0, here);
             rest = more;
         }
@@ -352,12 +344,12 @@ impl Writer<'_> {
         let mut first = Vec::new();
         let boxes = shape.cols.iter().zip(&self.axes).zip(&here.cols);
         for ((&n, axis), number) in boxes.rev() {
-            let (place, more) = split_of(&rest, n);
+            let (place, more) = split(&rest, n);
             rest = more;
             let place = place + (number * n).cast(DType::I32);
             first.insert(0, place * axis.stride - axis.padding);
         }
-        let mut offset = rest * 0 + start.cast(DType::I32);
+        let mut offset = zero_like(&rest) + start.cast(DType::I32);
         for (first, axis) in first.iter().zip(&self.axes) {
             offset = offset + first * axis.step;
         }
@@ -435,13 +427,21 @@ impl Writer<'_> {
 }
 
 /// The remainder, and how often, of what is not negative.
-fn split_of(x: &Tile, by: i64) -> (Tile, Tile) {
+fn split(x: &Tile, by: i64) -> (Tile, Tile) {
     match by {
-        1 => (x * 0, x.clone()),
+        1 => (zero_like(x), x.clone()),
         _ => (
             x.binary(BinaryOp::Mod, by),
             x.binary(BinaryOp::FloorDiv, by),
         ),
+    }
+}
+
+fn zero_like(x: &Tile) -> Tile {
+    let zero = x.builder().constant(x.dtype(), 0).broadcast_to(x.shape());
+    match x.layout() {
+        Some(layout) => zero.with_layout(layout),
+        None => zero,
     }
 }
 
