@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _native, _torch, frozen, profiles
+from . import _native, _torch, frozen, memory, profiles
 from .copies import leave_copies_out
 from .describe import Description, describe
 from .explain import report
@@ -50,10 +50,14 @@ class OutputCode(_torch.BoxedCode):
         if seen is not None:
             # Whoever profiles wants to see the steps.
             run = functools.partial(seen.call, self.run)
-        if _torch.profiler_enabled():
-            with torch.profiler.record_function(f"oxyfuel::{self.role}"):
-                return run(inputs)
-        return run(inputs)
+        try:
+            if _torch.profiler_enabled():
+                with torch.profiler.record_function(f"oxyfuel::{self.role}"):
+                    return run(inputs)
+            return run(inputs)
+        except torch.OutOfMemoryError as error:
+            memory.say_what_is_needed(error, self.role, self.run)
+            raise
 
     @property
     def notes(self) -> list[str]:

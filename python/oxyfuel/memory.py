@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import torch
 
-from . import _native
+from . import _native, errors
 
 
 def memory_summary(device: torch.device | str | int | None = None) -> str:
@@ -28,3 +31,19 @@ def memory_summary(device: torch.device | str | int | None = None) -> str:
     }
     lines += [f"  {what:<17}{count / (1 << 20):>11.1f} MiB" for what, count in figures.items()]
     return "\n".join(lines)
+
+
+def say_what_is_needed(error: torch.OutOfMemoryError, role: str, graph: Any) -> None:
+    """Adds to torch's error, which stays what it is, our code, what the plan of a graph needs and what is free."""
+    if getattr(error, "code", None) == errors.OUT_OF_MEMORY or not hasattr(graph, "explain"):
+        return
+    said = json.loads(graph.explain())
+    need, place = said["memory"]["peak_bytes"], torch.device(said["device"]["id"].replace("null", "cpu"))
+    wanted = "as many bytes as its sizes ask for" if need is None else f"{need} bytes"
+    line = f"error[{errors.OUT_OF_MEMORY}]: the {role} graph needs {wanted} at once for intermediates and results"
+    if place.type == "cuda":
+        free, total = torch.cuda.mem_get_info(place)
+        kept = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+        line += f"; {free} of {total} bytes of {place} are free, and torch keeps {kept} for reuse"
+    error.code = errors.OUT_OF_MEMORY
+    error.args = (f"{error}\n{line}\n  help: use smaller shapes, or drop tensors first",)

@@ -6,6 +6,7 @@ The pack for a machine with a GPU (`cargo xtask gpu-pack`) runs this file too, w
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
 import oxyfuel
@@ -259,6 +260,49 @@ def test_all_memory_is_torch_s_and_goes_back() -> None:
     assert torch.cuda.memory_allocated() == before + 3 * x.nbytes
     del results
     assert torch.cuda.memory_allocated() == before
+
+
+def test_memory_that_runs_out_is_said_with_what_the_plan_needs_and_leaves_nothing() -> None:
+    x = rand(1024, 1024)
+    for options in ({}, {"mode": "reduce-overhead"}):
+        torch._dynamo.reset()
+        fast = compiled(lambda x: torch.softmax(x.repeat(64, 1).cumsum(0) * 2, 0) + 1, options=options)
+        for _ in range(3):
+            want = fast(x).clone()
+        oxyfuel.trim()
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / torch.cuda.mem_get_info()[1])
+        try:
+            for _ in range(2):
+                try:
+                    fast(x)
+                    raise AssertionError("memory was to run out")
+                except torch.OutOfMemoryError as error:
+                    said = str(error)
+                    assert error.code == "E0602", said  # type: ignore[attr-defined]
+                    assert "graph needs " in said and " bytes of cuda:0 are free" in said
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        gc.collect()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == before
+        close(fast(x), want)
+
+
+def test_a_summary_of_a_gpu_s_memory_has_ours_and_torch_s() -> None:
+    x = rand(1 << 20)
+    fast = compiled(lambda x: x.exp() + 1)
+    y = fast(x)
+    text = oxyfuel.memory_summary()
+    assert text == oxyfuel.memory_summary("cuda") == oxyfuel.memory_summary(0) == oxyfuel.memory_summary(torch.device("cuda", 0))
+    assert "cuda:0" in text and torch.cuda.get_device_name() in text
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert f"{torch.cuda.memory_allocated() / (1 << 20):.1f} MiB" in lines["torch's,"], text
+    assert "kept for reuse" in text and "free" in text
+    del y
 
 
 def recorders(f: Any) -> list[Any]:

@@ -122,3 +122,65 @@ def test_the_planned_peak_is_the_measured_one(memory: list[dict[str, Any]]) -> N
             compiled(x)
     (said,) = memory
     assert measured(compiled, x) + said["arena_bytes"] == said["peak_bytes"]
+
+
+@torch.library.custom_op("oxyfuel_tests::greedy", mutates_args=())
+def greedy(x: torch.Tensor, wants: bool) -> torch.Tensor:
+    """An allocator that fails when it is told to."""
+    if wants:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    return x.clone()
+
+
+greedy.register_fake(lambda x, wants: torch.empty_like(x))
+
+
+def test_memory_that_runs_out_inside_a_call_is_said_with_what_the_plan_needs(memory: list[dict[str, Any]]) -> None:
+    import gc
+    import pickle
+    import weakref
+
+    from oxyfuel import _native
+
+    def function(x: torch.Tensor, wants: bool) -> torch.Tensor:
+        return torch.softmax(greedy(x.cumsum(0) * 2, wants), 0) + 1
+
+    fast = torch.compile(function, backend="oxyfuel", options=OPTIONS, dynamic=False)
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        want = fast(x, False)
+        with pytest.raises(torch.OutOfMemoryError) as first:
+            fast(x, True)
+        assert first.value.code == "E0602" and "Tried to allocate 20.00 GiB" in str(first.value)
+        assert f"error[E0602]: the inference graph needs {memory[1]['peak_bytes']} bytes at once" in str(first.value)
+        assert str(first.value).count("E0602") == 1 and "help: " in str(first.value)
+        assert "E0602" in str(pickle.loads(pickle.dumps(first.value)))
+        del first
+        # Nothing is left behind: neither bytes of ours nor what went in.
+        gc.collect()
+        before, gone = _native.memory_summary("cpu"), torch.randn(64, 64)
+        seen = weakref.ref(gone)
+        with pytest.raises(torch.OutOfMemoryError):
+            fast(gone, True)
+        del gone
+        gc.collect()
+        assert seen() is None
+
+        def in_use(summary: str) -> list[str]:
+            return [line for line in summary.splitlines() if "in use" in line]
+
+        assert in_use(_native.memory_summary("cpu")) == in_use(before)
+        torch.testing.assert_close(fast(x, False), want)
+
+
+def test_sizes_that_are_not_known_and_graphs_that_are_eager_have_no_need_to_say() -> None:
+    from types import SimpleNamespace
+
+    from oxyfuel.memory import say_what_is_needed
+
+    error = torch.OutOfMemoryError("out")
+    say_what_is_needed(error, "forward", lambda inputs: None)
+    assert str(error) == "out" and not hasattr(error, "code")
+    graph = SimpleNamespace(explain=lambda: json.dumps({"memory": {"peak_bytes": None}, "device": {"id": "cpu"}}))
+    say_what_is_needed(error, "forward", graph)
+    assert "the forward graph needs as many bytes as its sizes ask for at once" in str(error)
