@@ -653,6 +653,35 @@ def test_any_callable_is_recorded() -> None:
         raise AssertionError("a tensor of the CPU was taken")
 
 
+def test_tf32_is_used_when_torch_is_told_to_between_calls_and_in_recorded_ones() -> None:
+    a, b, c = rand(256, 512), rand(512, 384), rand(384)
+
+    def function(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.relu(a @ b + c) @ b.t()) * 2
+
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_tf32
+    exact = function(a.double(), b.double(), c.double())
+
+    def error(y: torch.Tensor) -> float:
+        return float((y.double() - exact).norm() / exact.norm())
+
+    try:
+        for options in ({}, {"mode": "reduce-overhead"}):
+            torch._dynamo.reset()
+            fast = compiled(function, options=options)
+            # Each way several times, so that calls are recorded, and back again, where a recording of the other kind is there.
+            for allowed in (False, True, False, True):
+                settings.allow_tf32 = allowed
+                for _ in range(4):
+                    y = fast(a, b, c)
+                    assert (error(y) > 1e-5) == allowed, (options, allowed, error(y))
+                    torch.testing.assert_close(y, function(a, b, c), rtol=1e-2 if allowed else 1e-4, atol=1e-1 if allowed else 1e-3)
+                    del y
+    finally:
+        settings.allow_tf32 = before
+
+
 def test_products_whose_rows_begin_at_odd_places() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) @ w.t()
