@@ -7,7 +7,7 @@
 //!
 //! Its second operand is the panels, or the weight itself, which the kernel then brings into that order at every call.
 //!
-//! In groups a panel has the columns of one group, or of several whole ones, and rows for the channels of these alone, with zeros where row and column are of different groups. Where every channel has a kernel of its own there are no such zeros: a column has a row for each position.
+//! In groups, c is the channels of one: each column has rows for those of its own group, so that columns of different groups in a panel multiply the same row with different channels.
 //!
 //! What it says of images holds for the others as well ([`ConvPanels::flat`]): a line [b, l, c] is an image of one column, and each plane of a volume's result is made of an image that has the channels of all planes that it reads, one plane after the other.
 //!
@@ -138,18 +138,6 @@ impl ConvPanels {
             && flat.how.groups == 1
     }
 
-    /// Groups that a panel of so many columns has columns of, and channels that it has rows for.
-    pub fn of_panel(&self, channels: i64, width: i64) -> (i64, i64) {
-        match self.how.groups {
-            ..=1 => (1, channels.saturating_mul(self.taps())),
-            groups if groups == channels && groups == self.n => (width, 1),
-            groups => {
-                let several = (width.saturating_mul(groups) / self.n.max(1)).max(1);
-                (several, several.saturating_mul(channels / groups))
-            }
-        }
-    }
-
     /// Whether the second operand, for images of so many channels, is the weight itself.
     pub fn is_whole<T: PartialEq + From<i64>>(&self, channels: &T, operand: &[T]) -> bool {
         let rank = self.kernel.len() + 2;
@@ -229,21 +217,19 @@ impl ConvPanels {
     fn fits(&self, channels: &Expr, panels: &TensorType) -> Result<()> {
         let sizes = [0, 2].map(|d| panels.shape[d].as_const());
         let holds = |count: i64, width: i64| width > 0 && (self.n + width - 1) / width == count;
-        let (deep, cut) = match (self.how.groups, channels.as_const(), sizes[1]) {
-            (1, _, _) => (channels.clone() * self.taps() * self.positions(), true),
-            (groups, Some(channels), Some(width)) => {
-                let (several, span) = self.of_panel(channels, width);
-                let own = self.n / groups;
-                // Panels end where groups do.
-                let cut = span == 1
-                    || (width == several * own && self.n % width == 0)
-                    || (several == 1 && own % width.max(1) == 0);
-                (Expr::constant(span.saturating_mul(self.positions())), cut)
+        let rows = match (self.how.groups, channels.as_const()) {
+            (1, _) => channels.clone() * self.taps(),
+            (groups, Some(channels)) => Expr::constant(channels / groups),
+            (groups, None) => {
+                return Err(err!(
+                    ShapeMismatch,
+                    "conv_panels: panels for {channels} channels in {groups} groups, a number that is not known"
+                ));
             }
-            _ => (channels.clone(), false),
         };
+        let deep = rows * self.positions();
         ensure!(
-            cut && panels.shape[1] == deep
+            panels.shape[1] == deep
                 && matches!(sizes, [Some(count), Some(width)] if holds(count, width)),
             ShapeMismatch,
             "conv_panels: {} panels of {} rows and {} columns do not hold {deep} rows and {} columns",
@@ -283,17 +269,7 @@ impl Builder {
         weight: ValueId,
         width: i64,
         winograd: bool,
-        groups: i64,
     ) -> Result<ValueId> {
-        let sizes = self.ty(weight).shape.iter().map(Expr::as_const);
-        if groups > 1
-            && let Some(sizes) = sizes.collect::<Option<Vec<i64>>>()
-            && let [n, inputs, ..] = sizes[..]
-            && width * groups / n.max(1) > 1
-            && (n, inputs) != (groups, 1)
-        {
-            return self.panels_of_groups(weight, &sizes, width, width * groups / n);
-        }
         let order: &[i64] = match self.ty(weight).rank() {
             3 => &[2, 1, 0],
             4 => &[2, 3, 1, 0],
@@ -318,31 +294,6 @@ impl Builder {
         self.panels(matrix, width)
     }
 
-    /// Panels that have columns of several groups each.
-    fn panels_of_groups(
-        &mut self,
-        weight: ValueId,
-        sizes: &[i64],
-        width: i64,
-        several: i64,
-    ) -> Result<ValueId> {
-        let (n, inputs, outputs) = (sizes[0], sizes[1], width / several);
-        let positions: i64 = sizes[2..].iter().product();
-        let split = [n / width, several, outputs, inputs, positions].map(Expr::constant);
-        let split = self.view(weight, &split)?;
-        let rows = self.permute(split, &[0, 4, 1, 3, 2])?;
-        let mut blocks = Vec::new();
-        for group in 0..several {
-            let block = self.slice(rows, 2, group, group + 1, 1)?;
-            let around = [group, several - 1 - group].map(|n| Expr::constant(n * outputs));
-            blocks.push(self.with_zeros(block, 4, around)?);
-        }
-        let all = self.cat(&blocks, 2)?;
-        let deep = positions * several * inputs;
-        let panels = self.view(all, &[n / width, deep, width].map(Expr::constant))?;
-        self.emit(Op::Clone, &[panels])
-    }
-
     /// The weight that panels in groups are of.
     fn weight_of_groups(
         &mut self,
@@ -350,30 +301,16 @@ impl Builder {
         channels: i64,
         how: &ConvPanels,
     ) -> Result<ValueId> {
-        let width = self.ty(panels).shape[2].as_const().unwrap_or(1);
-        let (several, span) = how.of_panel(channels, width);
+        let of = self.ty(panels).shape.clone();
         let (inputs, positions) = (channels / how.how.groups, how.positions());
+        let turned = self.permute(panels, &[0, 2, 1])?;
+        let count = of[0].clone() * of[2].clone();
+        let rows = self.view(turned, &[count, positions.into(), inputs.into()])?;
+        let rows = self.slice(rows, 0, 0, how.n, 1)?;
+        let weight = self.permute(rows, &[0, 2, 1])?;
         let mut shape: Vec<Expr> = [how.n, inputs].map(Expr::constant).to_vec();
         shape.extend(how.kernel.iter().map(|&n| Expr::constant(n)));
-        if several == 1 || span == 1 {
-            let turned = self.permute(panels, &[0, 2, 1])?;
-            let count = self.ty(panels).shape[0].clone() * width;
-            let rows = self.view(turned, &[count, positions.into(), inputs.into()])?;
-            let rows = self.slice(rows, 0, 0, how.n, 1)?;
-            let weight = self.permute(rows, &[0, 2, 1])?;
-            return self.view(weight, &shape);
-        }
-        let outputs = width / several;
-        let split = [how.n / width, positions, several, inputs, several, outputs];
-        let split = self.view(panels, &split.map(Expr::constant))?;
-        let mut blocks = Vec::new();
-        for group in 0..several {
-            let rows = self.slice(split, 2, group, group + 1, 1)?;
-            blocks.push(self.slice(rows, 4, group, group + 1, 1)?);
-        }
-        let all = self.cat(&blocks, 2)?;
-        let turned = self.permute(all, &[0, 2, 5, 3, 1, 4])?;
-        self.view(turned, &shape)
+        self.view(weight, &shape)
     }
 
     /// `G` along a dim of three: `[w0, (w0 + w1 + w2) / 2, (w0 - w1 + w2) / 2, w2]`.
@@ -502,7 +439,7 @@ impl Builder {
             false => Ok(value),
         };
         let [x, weight] = [wide(self, x)?, wide(self, weight)?];
-        let panels = self.conv_weight_panels(weight, how.n, how.winograd, 1)?;
+        let panels = self.conv_weight_panels(weight, how.n, how.winograd)?;
         let out = self.composed_conv_panels(x, panels, how)?;
         match narrow {
             true => self.cast(out, dtype),

@@ -501,8 +501,8 @@ ops! {
          Output channels in `groups` groups read a group of input channels each. One to three numbers for stride, padding and dilation: one a dimension.";
     ConvPanels "conv_panels" { kernel: Vec<usize>, stride: Vec<usize>, padding: Vec<usize>, dilation: Vec<usize>, groups: usize, n: usize, winograd: bool } Convolution ["x", "panels"] -> ["out"] Float Rule Pure
         "The convolution of lines, images or volumes with channels last, x [b, size.., c] to [b, out.., n], rounded once; its weight [kernel.., c, n] cut into panels [n/w \
-         rounded up, kernel positions * c, w] of w columns each, or given as it is, [n, c / groups, kernel..]. In groups a panel has rows for the channels of its columns' \
-         groups, with zeros where those of row and column differ; where each channel has a kernel, one row for each position. Of a volume, whose groups are one, positions \
+         rounded up, kernel positions * c, w] of w columns each, or given as it is, [n, c / groups, kernel..]. In groups, c is the channels of one: each column of a \
+         panel has rows for those of its own group. Of a volume, whose groups are one, positions \
          along its first dim stand beside the channels: [kernel lines, kernel columns, kernel planes, c, n]. With `winograd` (3 x 3, stride and dilation 1) the positions are \
          the 16 points of F(2x2, 3x3): the weight is G weight G^T, and each tile of 2 x 2 results A^T (weight * B^T pixels B, summed over channels) A.";
     Argmax "argmax" { dim: usize, keepdim: bool } Composite ["x"] -> ["out"] Number Rule Pure

@@ -53,8 +53,8 @@ pub(crate) fn pack(
                 let width = product(graph, node);
                 width.map(|width| pack.product(a, b, Some(bias), width))
             }
-            (&Op::Convolution { groups, .. }, _) if images => image(node).map(|reads| {
-                let panels = pack.panels(node.inputs[1], reads, groups)?;
+            (Op::Convolution { .. }, _) if images => image(node).map(|reads| {
+                let panels = pack.panels(node.inputs[1], reads)?;
                 pack.convolution(node, panels, reads.1)
             }),
             _ => None,
@@ -130,18 +130,13 @@ impl<'a> Pack<'a> {
     }
 
     /// The panels of a convolution's weight.
-    fn panels(
-        &mut self,
-        weight: ValueId,
-        (width, winograd): (i64, bool),
-        groups: usize,
-    ) -> Result<ValueId> {
+    fn panels(&mut self, weight: ValueId, (width, winograd): (i64, bool)) -> Result<ValueId> {
         let panels = match self.cut.get(&(weight, width, winograd)) {
             Some(&panels) => panels,
             None => {
                 let whole = self.rebuild.get(weight)?;
-                let (builder, groups) = (&mut self.rebuild.builder, groups as i64);
-                builder.conv_weight_panels(whole, width, winograd, groups)?
+                let builder = &mut self.rebuild.builder;
+                builder.conv_weight_panels(whole, width, winograd)?
             }
         };
         self.cut.insert((weight, width, winograd), panels);

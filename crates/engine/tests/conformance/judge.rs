@@ -4,12 +4,14 @@
 //! as much as it differs between neighbouring inputs, or if ops that round err by a last bit of what they add up. Where a last bit decides over a jump, nothing can be said; how
 //! many elements that are is counted.
 
-use oxyfuel_base::DType;
+use oxyfuel_base::{DType, Expr};
 use oxyfuel_engine::{agree, is_close, same};
+use oxyfuel_graph::conv_panels::ConvPanels;
+use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::op::{Binary, Category, Compare, Op, Reduce, Unary};
 use oxyfuel_graph::{Graph, GraphOutput, HostTensor, Node, Rebuild, ValueId, run};
 use oxyfuel_runtime::tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Results for inputs that differ a little, which tell how much rounding may cost.
 type Neighbours = Vec<Vec<HostTensor>>;
@@ -207,11 +209,46 @@ fn compare(
     Ok(judged)
 }
 
-/// Whether an infinity or a NaN may reach results that it has no part in: a convolution multiplies the zeros around its images, and those between groups that share a vector, which the interpreter leaves out.
+/// Whether an infinity or a NaN may reach results that it has no part in. One of a weight meets the zeros around images, which the interpreter leaves out and eager multiplies in some of its kernels; one of images
+/// in a single group reaches all results of its tile at the points of F(2x2, 3x3). What is in one group never reaches another.
 fn multiplies_zeros(graph: &Graph, inputs: &[HostTensor]) -> bool {
-    let mut categories = graph.nodes.values().map(|node| node.op.info().category);
     let is_endless = |t: &HostTensor| t.to_f64().iter().any(|x| !x.is_finite());
-    categories.any(|c| c == Category::Convolution) && inputs.iter().any(is_endless)
+    let given = graph.inputs.iter().zip(inputs);
+    let mut endless: HashSet<ValueId> = given
+        .filter(|(_, tensor)| is_endless(tensor))
+        .map(|(&value, _)| value)
+        .collect();
+    for node in graph.nodes.values() {
+        let [of_x, of_weight] = [0, 1].map(|i| {
+            let operand = node.inputs.get(i);
+            operand.is_some_and(|value| endless.contains(value))
+        });
+        if let Some(how) = windows(graph, node)
+            && ((of_weight && how.how.padding.iter().any(|&n| n > 0))
+                || (of_x && how.can_be_winograd()))
+        {
+            return true;
+        }
+        if node.inputs.iter().any(|value| endless.contains(value)) {
+            endless.extend(&node.outputs);
+        }
+    }
+    false
+}
+
+/// The numbers of a convolution of either op.
+fn windows(graph: &Graph, node: &Node) -> Option<ConvPanels> {
+    ConvPanels::of(&node.op).or_else(|| {
+        let how = Convolution::of(&node.op)?;
+        let sizes = graph.ty(node.inputs[1]).shape.iter().map(Expr::as_const);
+        let weight = sizes.collect::<Option<Vec<i64>>>()?;
+        Some(ConvPanels {
+            how,
+            kernel: weight[2..].to_vec(),
+            n: weight[0],
+            winograd: false,
+        })
+    })
 }
 
 /// How a graph interpreter's value may differ from ours.

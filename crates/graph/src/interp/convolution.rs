@@ -156,36 +156,6 @@ fn flat_weight(weight: &Tensor) -> Tensor {
     }
 }
 
-/// Of a matrix of panels in groups, [positions * channels of a panel, n], the rows of each column's own group.
-pub(super) fn own_rows(matrix: &Tensor, how: &ConvPanels, channels: i64, width: i64) -> Tensor {
-    let groups = how.how.groups;
-    let (several, span) = how.of_panel(channels, width);
-    if groups == 1 || span == 1 || several == 1 {
-        return matrix.clone();
-    }
-    let numbers = [
-        span,
-        several,
-        channels / groups,
-        how.n / groups,
-        how.positions(),
-    ];
-    let [span, several, inputs, outputs, positions] =
-        numbers.map(|n| usize::try_from(n).unwrap_or(0));
-    let n = matrix.shape[1];
-    let values = (0..positions * inputs * n).map(|i| {
-        let (o, i) = (i % n, i / n);
-        let (channel, position) = (i % inputs, i / inputs);
-        let row = position * span + o / outputs % several * inputs + channel;
-        matrix.float_at(row * n + o)
-    });
-    Tensor {
-        dtype: matrix.dtype,
-        shape: vec![positions * inputs, n],
-        data: Data::F(values.collect()),
-    }
-}
-
 /// A weight [n, c, kernel..] as the matrix [positions * c, n] whose columns are cut into panels; of points it is not rounded.
 pub(super) fn matrix_of(weight: &Tensor, winograd: bool) -> Tensor {
     let weight = &flat_weight(weight);

@@ -201,8 +201,7 @@ fn apply(
                 true => convolution::matrix_of(operands[1], how.winograd),
                 false => {
                     let n = usize::try_from(how.n).unwrap_or(0);
-                    let all = matmul::from_panels(operands[1], n);
-                    convolution::own_rows(&all, &how, x[x.len() - 1], weight[2])
+                    matmul::from_panels(operands[1], n)
                 }
             };
             one(convolution::conv_panels(operands[0], &weight, &how, shape))

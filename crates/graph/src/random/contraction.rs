@@ -494,7 +494,7 @@ impl Window {
             && choices.flip()
         {
             let panels = match packed.numbers.winograd && !packed.is_whole {
-                true => b.conv_weight_panels(packed.value, packed.width, true, 1)?,
+                true => b.conv_weight_panels(packed.value, packed.width, true)?,
                 false => packed.value,
             };
             let images = b.permute(x, &[0, 2, 3, 1])?;

@@ -2,7 +2,7 @@
 
 use oxyfuel_base::{Expr, Result};
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
 use oxyfuel_kernel::ir::{MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
@@ -39,6 +39,8 @@ struct Blocking {
     images: i64,
     band: i64,
     across: i64,
+    /// Panels whose results fill a vector, which is written at once.
+    beside: i64,
 }
 
 impl Blocking {
@@ -53,7 +55,7 @@ impl Blocking {
 
     /// Elements of all copies.
     fn elements(&self, images: &Images) -> i64 {
-        let sums = self.band * self.blocks * self.rows * self.together * images.width;
+        let sums = self.band * self.blocks * self.rows * self.together * images.width * self.beside;
         self.images * (self.lines(images).elements() + sums)
     }
 
@@ -69,9 +71,10 @@ impl Blocking {
         let f = |n: i64| n as f64;
         let lanes = f64::from(target.lanes(images.dtype.size() as u32));
         let (columns, deep) = (f(self.across * images.width), f(images.deep()));
+        let vectors = f(self.across) * (f(images.width) / lanes).max(1.0);
         let rows = f(self.images * self.band * self.together * self.blocks * self.rows);
         let turns = ceil_div(self.instances(images), i64::from(target.workers.max(1)));
-        let one = rows * columns / lanes * deep / 2.0
+        let one = rows * vectors * deep / 2.0
             + f(self.images * self.lines(images).elements()) * cost::COPY
             + columns * deep * cost::STREAM
             + cost::INSTANCE;
@@ -94,6 +97,10 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
         _ => tallest,
     };
     let blocks = ceil_div(wide, most);
+    let beside = match images.beside(lanes) {
+        beside if images.part % beside == 0 => beside,
+        _ => 1,
+    };
     let of = |together: i64| Blocking {
         rows: ceil_div(wide, blocks),
         together,
@@ -101,17 +108,18 @@ fn choose(images: &Images, merged: bool, target: &TargetDesc) -> Blocking {
         groups: ceil_div(images.lines.out, together),
         images: 1,
         band: 1,
-        across: 1,
+        across: beside,
+        beside,
     };
     let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
     let mut best = (f64::INFINITY, of(tallest));
     for blocking in (fewest..=tallest).rev().map(of) {
         for (together, band) in parts(images.images, blocking.groups) {
-            for across in divisors(images.part) {
+            for across in divisors(images.part / beside) {
                 let shape = Blocking {
                     images: together,
                     band,
-                    across,
+                    across: across * beside,
                     ..blocking.clone()
                 };
                 let fits = images.bytes(shape.elements(images)) <= room;
@@ -133,10 +141,15 @@ struct Run {
     first: i64,
     /// Rows of the panel before it.
     row: i64,
+    /// Columns of the kernel, one after another in the panel, and rows for each.
+    columns: i64,
     length: i64,
 }
 
-/// Runs of the kernel: where pixels below each other lie side by side, all of it. Else, of each line, columns and channels in one, or, where channels of other groups or columns that are skipped lie between them, column by column.
+/// Channels of a group up to which columns of the kernel are one run, channel by channel in the code.
+const FEW: i64 = 8;
+
+/// Runs of the kernel: where pixels below each other lie side by side, all of it. Else, of each line, columns and channels in one, or, where channels of other groups or columns that are skipped lie between them, column by column, each a product of its own unless channels are few.
 fn runs(images: &Images) -> Vec<Run> {
     if images.groups == 1 && images.is_column() {
         let all = summed(images.lines.kernel * images.span());
@@ -144,6 +157,7 @@ fn runs(images: &Images) -> Vec<Run> {
             kernel: 0,
             first,
             row: first,
+            columns: 1,
             length,
         };
         return all.map(run).collect();
@@ -155,6 +169,15 @@ fn runs(images: &Images) -> Vec<Run> {
 fn of_line(images: &Images, kernel: i64) -> Vec<Run> {
     let (cols, span) = (&images.cols, images.span());
     let apart = images.groups > 1 || cols.dilation > 1;
+    if apart && span <= FEW && cols.kernel * span <= SUMMED {
+        return vec![Run {
+            kernel,
+            first: 0,
+            row: kernel * cols.kernel * span,
+            columns: cols.kernel,
+            length: span,
+        }];
+    }
     let (columns, length) = match apart {
         true => (cols.kernel, span),
         false => (1, cols.kernel * span),
@@ -164,6 +187,7 @@ fn of_line(images: &Images, kernel: i64) -> Vec<Run> {
             kernel,
             first: column * cols.dilation * images.channels + first,
             row: (kernel * columns + column) * (cols.kernel / columns * span) + first,
+            columns: 1,
             length,
         })
     };
@@ -176,13 +200,13 @@ fn pieces(images: &Images) -> Vec<Vec<Run>> {
     let mut terms = SUMMED;
     for run in runs(images) {
         match pieces.last_mut() {
-            Some(piece) if terms + run.length <= SUMMED => piece.push(run),
+            Some(piece) if terms + run.columns * run.length <= SUMMED => piece.push(run),
             _ => {
                 pieces.push(vec![run]);
                 terms = 0;
             }
         }
-        terms += run.length;
+        terms += run.columns * run.length;
     }
     pieces
 }
@@ -213,11 +237,9 @@ pub fn direct(
     let params = params_of(&k);
     let copied = blocking.lines(images);
     copied.lay_out(&k, &spread, images);
-    lay_out(
-        &k,
-        &spread,
-        &[blocking.rows * blocking.together, images.width],
-    );
+    for cols in [images.width, images.width * blocking.beside] {
+        lay_out(&k, &spread, &[blocking.rows * blocking.together, cols]);
+    }
     let grid = images.grid([
         images.panels() / blocking.across,
         blocking.groups / blocking.band,
@@ -243,9 +265,11 @@ impl Work<'_> {
         let rows = blocking.rows * blocking.together;
         let blocks = blocking.images * blocking.band * blocking.blocks;
         let all = pieces(images);
-        let sums = (all.len() > 1).then(|| panel(blocks * rows * images.width));
+        let beside = blocking.beside;
+        let wide = images.width * beside;
+        let sums = (all.len() > 1 || beside > 1).then(|| panel(blocks * rows * wide));
         let [panels, groups, several] = images.axes();
-        let panel = k.program_id(panels) * blocking.across;
+        let vector = k.program_id(panels) * (blocking.across / beside);
         let group = k.program_id(groups) * blocking.band;
         let image = k.program_id(several) * blocking.images;
         let first = &group * (blocking.together * images.lines.stride) - images.lines.padding;
@@ -256,8 +280,8 @@ impl Work<'_> {
             copied.copy(k, images, x, (&lines, &home), [&(&image + &i), &first]);
             []
         });
-        k.for_range(0, blocking.across, 1, [], |k, j, []| {
-            let panel = &panel + &j;
+        k.for_range(0, blocking.across / beside, 1, [], |k, j, []| {
+            let vector = &vector + &j;
             // A piece of the panel stays in the first-level cache while every block is multiplied with it.
             for (number, piece) in all.iter().enumerate() {
                 k.for_range(0, blocking.images, 1, [], |k, i, []| {
@@ -266,23 +290,27 @@ impl Work<'_> {
                             let step = blocking.together * images.lines.stride * copied.pitch();
                             let along = blocking.rows * images.cols.stride * images.channels;
                             let window = &i * copied.elements() + &line * step + &block * along;
-                            let sum = self.multiply(k, copied, &lines, &window, &panel, piece);
                             let home = sums.as_ref().map(|sums| {
                                 let at = (&i * blocking.band + &line) * blocking.blocks + &block;
-                                sums.at(at * (rows * images.width))
-                                    .shape([rows, images.width])
+                                (sums, at * (rows * wide))
                             });
+                            let last = number + 1 == all.len();
+                            let from = (copied, &lines, &window);
                             let sum = match &home {
-                                Some(home) if number > 0 => k.load(home.clone()) + sum,
-                                _ => sum,
-                            };
-                            match home {
-                                Some(home) if number + 1 < all.len() => k.store(home, &sum),
-                                _ => {
-                                    let (image, group) = (&image + &i, &group + &line);
-                                    let at = self.place(&image, &group, &block, &panel);
-                                    finish(k, (self.nest, self.params), images, at, sum);
+                                Some(home) if beside > 1 => {
+                                    self.multiply_beside(k, from, &vector, (number, piece), home);
+                                    last.then(|| k.load(home.0.at(&home.1).shape([rows, wide])))
                                 }
+                                _ => {
+                                    let sum = self.multiply(k, from, &vector, piece);
+                                    let home = home.map(|(sums, at)| sums.at(at));
+                                    added(k, (number, last), sum, home, [rows, wide])
+                                }
+                            };
+                            if let Some(sum) = sum {
+                                let (image, group) = (&image + &i, &group + &line);
+                                let at = self.place(&image, &group, &block, &vector);
+                                finish(k, (self.nest, self.params), images, at, sum);
                             }
                             []
                         });
@@ -295,13 +323,35 @@ impl Work<'_> {
         });
     }
 
+    /// The sums of panels that fill a vector together, beside each other where they wait for the others.
+    fn multiply_beside(
+        &self,
+        k: &KernelBuilder,
+        from: (&Lines, &Mem, &Tile),
+        vector: &Tile,
+        (number, piece): (usize, &[Run]),
+        (sums, at): &(&Mem, Tile),
+    ) {
+        let (width, beside) = (self.images.width, self.blocking.beside);
+        let rows = self.blocking.rows * self.blocking.together;
+        k.for_range(0, beside, 1, [], |k, next, []| {
+            let sum = self.multiply(k, from, &(vector * beside + &next), piece);
+            let home = sums.at(at + &next * width).shape([rows, width]);
+            let home = home.strides([width * beside, 1]);
+            let sum = match number {
+                0 => sum,
+                _ => k.load(home.clone()) + sum,
+            };
+            k.store(home, &sum);
+            []
+        });
+    }
+
     /// A block's sums over a piece of its windows.
     fn multiply(
         &self,
         k: &KernelBuilder,
-        copied: &Lines,
-        lines: &Mem,
-        window: &Tile,
+        (copied, lines, window): (&Lines, &Mem, &Tile),
         panel: &Tile,
         piece: &[Run],
     ) -> Tile {
@@ -319,23 +369,32 @@ impl Work<'_> {
             kernel,
             first,
             row,
+            columns,
             length,
         } in piece
         {
             let from = kernel * images.lines.dilation * copied.pitch() + first;
-            let a = lines.at(&window + from);
-            let a = match blocking.together {
-                1 => a
-                    .shape([rows, length])
-                    .strides([pixel, 1])
-                    .operand([MmaDim::Side, MmaDim::K]),
-                together => a
-                    .shape([together, blocking.rows, length])
-                    .strides([line, pixel, 1])
-                    .operand([MmaDim::Side, MmaDim::Side, MmaDim::K]),
-            };
+            let mut shape = vec![blocking.rows];
+            let mut strides = vec![pixel];
+            let mut dims = vec![MmaDim::Side];
+            if blocking.together > 1 {
+                shape.insert(0, blocking.together);
+                strides.insert(0, line);
+                dims.insert(0, MmaDim::Side);
+            }
+            if columns > 1 {
+                shape.push(columns);
+                strides.push(images.cols.dilation * images.channels);
+                dims.push(MmaDim::K);
+            }
+            shape.push(length);
+            strides.push(1);
+            dims.push(MmaDim::K);
+            let a = lines.at(&window + from).shape(shape).strides(strides);
+            let a = a.operand(dims);
             let b = self.panels.mem.at(&weight + row * cols);
-            let b = b.shape([length, cols]).operand([MmaDim::K, MmaDim::Side]);
+            let b = b.shape([columns * length, cols]);
+            let b = b.operand([MmaDim::K, MmaDim::Side]);
             sum = k.mma(a, b, &sum, false);
         }
         sum
@@ -356,7 +415,30 @@ impl Work<'_> {
         Block {
             image: image.clone(),
             places,
+            width: images.width * blocking.beside,
             panel: panel.clone(),
         }
     }
+}
+
+/// A piece's sums with those of the pieces before it, or `None` where they wait for the next one.
+fn added(
+    k: &KernelBuilder,
+    (number, last): (usize, bool),
+    sum: Tile,
+    home: Option<Window>,
+    shape: [i64; 2],
+) -> Option<Tile> {
+    let Some(home) = home.map(|home| home.shape(shape)) else {
+        return Some(sum);
+    };
+    let sum = match number {
+        0 => sum,
+        _ => k.load(home.clone()) + sum,
+    };
+    if last {
+        return Some(sum);
+    }
+    k.store(home, &sum);
+    None
 }

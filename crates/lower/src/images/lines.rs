@@ -23,12 +23,12 @@ pub struct Lines {
     pub columns: i64,
     /// Columns of zeros before, columns of the image, columns of zeros after.
     before: i64,
-    inner: i64,
+    pub(super) inner: i64,
     after: i64,
     /// Channels that are copied at once: of a volume, those of one plane.
     channels: i64,
     /// Elements of a pixel, and how many of them are channels, which come first; the rest is zero.
-    padded: i64,
+    pub(super) padded: i64,
     filled: i64,
 }
 
@@ -118,7 +118,14 @@ impl Lines {
         }
     }
 
-    fn clear(&self, k: &KernelBuilder, images: &Images, to: &Mem, at: &Tile, columns: i64) {
+    pub(super) fn clear(
+        &self,
+        k: &KernelBuilder,
+        images: &Images,
+        to: &Mem,
+        at: &Tile,
+        columns: i64,
+    ) {
         if columns > 0 {
             let run = [columns * self.padded];
             let zero = k.full(images.dtype, run, 0.0);
@@ -315,7 +322,7 @@ impl Lines {
     }
 
     /// Goes through some lines of the copy, whose first one is `first` of the image: where each begins there, or that there is none, and where its columns are copied to.
-    fn each_line(
+    pub(super) fn each_line(
         &self,
         k: &KernelBuilder,
         images: &Images,

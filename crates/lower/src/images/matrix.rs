@@ -333,6 +333,7 @@ impl Work<'_> {
             let at = Block {
                 image: image.clone(),
                 places: vec![(1, line.clone(), None), (rows, first, cut)],
+                width: images.width,
                 panel: panel.clone(),
             };
             finish(k, (self.nest, self.params), images, at, sum);

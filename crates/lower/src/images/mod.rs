@@ -19,7 +19,8 @@
 //! | `shape.rs` | what is computed, in numbers, and where it lies |
 //! | `lines.rs` | the copy of the lines |
 //! | `pack.rs` | the panels, of a weight that may change |
-//! | `depthwise.rs` | every channel has a kernel of its own |
+//! | `depthwise.rs` | output channels of a vector have channels of their own: groups share it, or every channel has a kernel of its own |
+//! | `shared.rs` | the copy of the lines for that, where groups have several channels |
 //! | `direct.rs` | every window is summed |
 //! | `joined.rs` | few channels on a matrix unit: columns of the kernel count as channels |
 //! | `matrix.rs` | every window is summed by a matrix unit |
@@ -32,6 +33,7 @@ mod lines;
 mod matrix;
 mod pack;
 mod shape;
+mod shared;
 mod winograd;
 
 use oxyfuel_base::{DType, Expr, Result};
@@ -89,15 +91,14 @@ fn suits(dtype: DType, flat: &Flat, is_volume: bool, target: &TargetDesc) -> boo
         1 if flat.is_column() => pieces(kernel[0] * c) <= MOST_PIECES,
         1 if how.dilation[1] == 1 => kernel[0] * pieces(kernel[1] * c) <= MOST_PIECES,
         1 => positions * pieces(*c) <= MOST_PIECES,
-        groups if groups == *c => {
-            let together = *wide > 1 || depthwise::cuts(*high);
-            c == n && positions <= depthwise::MOST_POSITIONS && together
-        }
-        groups => {
-            let width = shape::width_in_groups(*n, groups, dtype, target);
-            let span = width.map(|width| (width * groups / n).max(1) * (c / groups));
-            span.is_some_and(|span| positions * pieces(span) <= MOST_PIECES)
-        }
+        groups => match shape::width([*c, *n], groups, dtype, target) {
+            Some(width) if n / groups >= width => positions * pieces(c / groups) <= MOST_PIECES,
+            Some(_) => {
+                let together = *wide > 1 || depthwise::cuts(*high);
+                positions <= depthwise::MOST_POSITIONS && together
+            }
+            None => false,
+        },
     };
     let floats = matches!(dtype, DType::F32 | DType::F64);
     let vectors = !target.is_simt() && target.vector_bytes > 0;
@@ -136,23 +137,14 @@ pub fn panels(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<(i64, b
     }
     let Flat { x, out, how } = flat;
     let (n, channels) = (out[3], x[3]);
-    match how.how.groups {
-        1 => {}
-        groups if groups == channels => {
-            return Some((i64::from(target.lanes(dtype.size() as u32)), false));
-        }
-        groups => {
-            let width = shape::width_in_groups(n, groups, dtype, target);
-            return width.map(|width| (width, false));
-        }
-    }
+    let width = shape::width([channels, n], how.how.groups, dtype, target)?;
     let tiles = ceil_div(out[1], 2) * ceil_div(out[2], 2) * 4;
     let waste = tiles as f64 / (out[1] * out[2]) as f64;
     let winograd = dtype.size() >= 4
         && how.can_be_winograd()
         && channels.min(n) >= WINOGRAD_CHANNELS
         && waste <= WINOGRAD_WASTE;
-    Some((shape::width(n, dtype, target), winograd))
+    Some((width, winograd))
 }
 
 /// Whether all convolutions of a graph have such a kernel, and together compute enough that panels may be made at every call: on a matrix unit, or one in some at least at points or along lines; or some in groups and some not, which keep
@@ -199,13 +191,14 @@ pub fn workspace(graph: &Graph, node: &Node, target: &TargetDesc) -> Option<i64>
         ..numbers(graph, node)?
     };
     let groups = how.how.groups;
-    if groups > 1 && groups == x[1] {
+    // Groups that share a vector: instances make copies of their own.
+    if groups > 1 && how.n / groups < width {
         return Some(0);
     }
     let dtype = graph.ty(node.out()).dtype;
     let padded = match groups {
         1 => shape::padded(weight[1] * how.taps(), shape::unit(dtype, target)),
-        _ => (width * groups / how.n).max(1) * weight[1],
+        _ => weight[1],
     };
     let bytes = shape::panel_bytes(&how, padded, width, dtype);
     // Of a volume, planes of the result count as images.
@@ -240,11 +233,7 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
         return false;
     }
     let dtype = graph.ty(x).dtype;
-    let width = match how.how.groups {
-        1 => Some(shape::width(how.n, dtype, target)),
-        groups if groups == flat.x[3] => Some(i64::from(target.lanes(dtype.size() as u32))),
-        groups => shape::width_in_groups(how.n, groups, dtype, target),
-    };
+    let width = shape::width([flat.x[3], how.n], how.how.groups, dtype, target);
     // Panels that were made ahead have single channels.
     let readable = match shape::unit(dtype, target) {
         Some(_) if how.how.groups == 1 => whole && !how.winograd,
@@ -261,7 +250,7 @@ pub fn images(
     images: &Images,
     target: &TargetDesc,
 ) -> Result<Program> {
-    if images.is_depthwise() {
+    if images.in_panel() > 1 {
         depthwise::depthwise(nest, params_of, images, target)
     } else if images.unit.is_some() {
         matrix::matrix(nest, params_of, images, target)
@@ -289,7 +278,8 @@ struct Block {
     image: Tile,
     /// Along the dims of positions: how many, the first, and how many of them exist where that is not all.
     places: Vec<(i64, Tile, Option<Tile>)>,
-    /// Panel of output channels.
+    /// Output channels, and which so many of them.
+    width: i64,
     panel: Tile,
 }
 
@@ -321,7 +311,7 @@ fn finish(
     for (size, first, left) in at.places {
         push(size, first, left);
     }
-    let (cols, n) = (images.width, images.n);
+    let (cols, n) = (at.width, images.n);
     push(cols, &at.panel * cols, left(&at.panel, cols, n));
     let tiling = Tiling::of(block);
     let position = start.clone();

@@ -5,7 +5,7 @@
 //!                            ─▶  panels   [n / w][position][c][w]     memory; or the sixteen points of each kernel
 //! ```
 //!
-//! In groups a panel has rows for the channels of its groups only, and zeros in the columns of others.
+//! In groups c is the channels of one: a panel has columns of one group here, and rows for its channels.
 //!
 //! A matrix unit reads pairs of channels side by side, [c / 2][w][2], of as many as fill its steps: of what was turned, every second row is written to every second place.
 //!
@@ -59,18 +59,7 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
             length,
         };
     };
-    if images.groups > 1 {
-        let panels = Panels {
-            mem: workspace(k, images, length),
-            base: 0,
-            part: (images.rounds() > 1).then_some(images.part),
-            length,
-        };
-        k.rounds(u32::try_from(images.rounds()).unwrap_or(u32::MAX));
-        groups(k, spread, images, (weight, steps), &panels);
-        return panels;
-    }
-    let few = divisors(images.of_tap()).take_while(|&part| part <= TOGETHER);
+    let few = divisors(inputs(images)).take_while(|&part| part <= TOGETHER);
     let pack = Pack {
         images,
         weight,
@@ -102,45 +91,18 @@ pub fn panels(k: &KernelBuilder, spread: &Spread, params: &Params, images: &Imag
     panels
 }
 
+/// Channels of a weight: those of a group; of a volume, those of one plane.
+fn inputs(images: &Images) -> i64 {
+    match images.groups {
+        1 => images.of_tap(),
+        _ => images.span(),
+    }
+}
+
 fn workspace(k: &KernelBuilder, images: &Images, length: i64) -> Mem {
     let all = Expr::constant(images.part * length);
     k.buffer("panels", images.dtype, BufferMode::Workspace, all)
         .aligned(64)
-}
-
-/// Panels in groups: `[position][channels of the panel's groups][w]`, with zeros where a column is of another group.
-fn groups(
-    k: &KernelBuilder,
-    spread: &Spread,
-    images: &Images,
-    (weight, [across, channel, down, along]): (&Mem, [i64; 4]),
-    panels: &Panels,
-) {
-    let (inputs, several) = (images.channels / images.groups, images.in_panel());
-    let outputs = (images.n / images.groups).min(images.width);
-    let (wide, width) = (images.cols.kernel, images.width);
-    let block = [inputs, outputs];
-    lay_out(k, spread, &block);
-    let row = [images.span() * width];
-    k.layout_shape(row, spread.layout(&row, &row));
-    let grid = [images.lines.kernel * wide, images.panels()];
-    k.phase(grid.map(Expr::constant), |k| {
-        let (position, panel) = (k.program_id(0), k.program_id(1));
-        let [line, column] = [BinaryOp::Div, BinaryOp::Rem].map(|op| position.binary(op, wide));
-        let first = &panel * (width * across) + line * down + column * along + images.weight_base;
-        let home = panels.home(&panel) + &position * row[0];
-        if several > 1 {
-            let zero = k.full(images.dtype, row, 0.0);
-            k.store(panels.mem.at(&home).shape(row), &zero);
-        }
-        k.for_range(0, several, 1, [], |k, group, []| {
-            let from = weight.at(&first + &group * (outputs * across));
-            let tile = k.load(from.shape(block).strides([channel, across]));
-            let to = panels.mem.at(&home + &group * (inputs * width + outputs));
-            k.store(to.shape(block).strides([width, 1]), &tile);
-            []
-        });
-    });
 }
 
 struct Pack<'a> {
@@ -175,7 +137,7 @@ impl Pack<'_> {
 
     /// Instances along the channels: of a volume, each has those of every plane.
     fn blocks(&self) -> i64 {
-        self.images.padded / self.images.taps() / self.block
+        self.images.span() / self.images.taps() / self.block
     }
 
     /// Whether a run of memory has more than the channels of one position, or pairs of them are wanted apart, so that what is turned has to be taken apart.
@@ -204,7 +166,7 @@ impl Pack<'_> {
             steps: [channel, across, down, along],
             left,
         };
-        let home_of = |tap: i64| &home + tap * images.of_tap() * images.width;
+        let home_of = |tap: i64| &home + tap * inputs(images) * images.width;
         let whole = |k: &KernelBuilder| match self.is_run() {
             true => {
                 let turned = self.turned(k, &first);
@@ -226,7 +188,7 @@ impl Pack<'_> {
             }
         };
         // Bounds keep a window from being turned: only the last panel, and the last channels, have them.
-        let full = [images.of_tap() / self.block, images.n / images.width];
+        let full = [inputs(images) / self.block, images.n / images.width];
         let all = [self.blocks(), images.panels()];
         if full == all {
             return whole(k);
@@ -244,7 +206,7 @@ impl Pack<'_> {
             let rest = (number * -size + all).binary(BinaryOp::Min, size);
             rest.binary(BinaryOp::Max, 0i64)
         };
-        let rows = here(&block, self.block, images.of_tap());
+        let rows = here(&block, self.block, inputs(images));
         let cols = here(&panel, images.width, images.n);
         k.when(&beyond, |k| {
             for tap in 0..taps {
@@ -341,7 +303,7 @@ impl Pack<'_> {
         tile: &Tile,
     ) {
         let width = self.images.width;
-        let position = number * (self.images.padded * width);
+        let position = number * (self.images.span() * width);
         let to = panels.mem.at(home + position + side).shape(self.shape());
         k.store(to.strides([self.side * width, self.side]), tile);
     }

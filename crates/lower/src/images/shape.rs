@@ -84,25 +84,36 @@ pub fn unit(dtype: DType, target: &TargetDesc) -> Option<Unit> {
     })
 }
 
-/// Columns of panels for so many output channels.
-pub fn width(n: i64, dtype: DType, target: &TargetDesc) -> i64 {
-    match unit(dtype, target) {
-        Some(unit) if unit.matrix && n > unit.cols => 2 * unit.cols,
-        Some(unit) => unit.cols,
-        None => columns(n, i64::from(target.lanes(dtype.size() as u32))),
-    }
-}
-
-/// Columns of panels in groups: those of one group, or of several whole ones in a vector. `None` where groups and vectors do not fit.
-pub fn width_in_groups(n: i64, groups: i64, dtype: DType, target: &TargetDesc) -> Option<i64> {
+/// Columns of panels for so many output channels. In groups, those of one group, be they the half of a vector, or of several smaller ones in a vector; `None` where groups and vectors do not fit.
+pub fn width(
+    [channels, n]: [i64; 2],
+    groups: i64,
+    dtype: DType,
+    target: &TargetDesc,
+) -> Option<i64> {
     let lanes = i64::from(target.lanes(dtype.size() as u32));
+    if groups == 1 {
+        return Some(match unit(dtype, target) {
+            Some(unit) if unit.matrix && n > unit.cols => 2 * unit.cols,
+            Some(unit) => unit.cols,
+            None => columns(n, lanes),
+        });
+    }
+    if is_depthwise([channels, n], groups) {
+        return Some(lanes);
+    }
     let own = n / groups;
-    let several = lanes % own == 0 && n % lanes == 0;
     match own % lanes {
         0 if own % (2 * lanes) == 0 => Some(2 * lanes),
         0 => Some(lanes),
-        _ => several.then_some(lanes),
+        _ if 2 * own == lanes && n % lanes == 0 => Some(own),
+        _ => (lanes % own == 0 && n % lanes == 0).then_some(lanes),
     }
+}
+
+/// Whether every channel has a kernel of its own.
+pub fn is_depthwise([channels, n]: [i64; 2], groups: i64) -> bool {
+    groups > 1 && groups == channels && groups == n
 }
 
 /// Rows of a panel, or elements of a pixel, for so many channels.
@@ -234,12 +245,9 @@ impl Images {
             _ => (None, 0),
         };
         let groups = how.how.groups;
-        let depthwise = groups > 1 && groups == flat.x[3];
         let width = match whole {
-            Some(_) if depthwise => i64::from(target.lanes(dtype.size() as u32)),
-            Some(_) if groups > 1 => width_in_groups(how.n, groups, dtype, target)
+            Some(_) => width([flat.x[3], how.n], groups, dtype, target)
                 .ok_or_else(|| err!(Internal, "groups that fill no vectors"))?,
-            Some(_) => width(how.n, dtype, target),
             None => operand[2],
         };
         let unit = unit(dtype, target).filter(|_| groups == 1);
@@ -290,7 +298,7 @@ impl Images {
         });
         let bytes = images.bytes(images.deep() * width);
         let part = match whole {
-            Some(_) if !depthwise => part(images.part, bytes, images.images),
+            Some(_) if images.in_panel() == 1 => part(images.part, bytes, images.images),
             Some(_) | None => images.part,
         };
         Ok(Self { part, ..images })
@@ -356,28 +364,36 @@ impl Images {
     }
 
     pub fn is_depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.channels
+        is_depthwise([self.channels, self.n], self.groups)
     }
 
     /// Groups that a panel has columns of.
     pub fn in_panel(&self) -> i64 {
-        (self.width * self.groups / self.n).max(1)
-    }
-
-    /// Channels that a panel is multiplied with: those of its groups.
-    pub fn span(&self) -> i64 {
         match self.groups {
-            1 => self.padded,
-            groups => self.in_panel() * (self.channels / groups),
+            1 => 1,
+            groups => (self.width * groups / self.n).max(1),
         }
     }
 
-    /// The first of those channels.
+    /// Channels that each column of a panel is multiplied with: those of its group.
+    pub fn span(&self) -> i64 {
+        match self.groups {
+            1 => self.padded,
+            groups => self.channels / groups,
+        }
+    }
+
+    /// Panels that fill a vector together, where each is a part of one.
+    pub fn beside(&self, lanes: i64) -> i64 {
+        (lanes / self.width).max(1)
+    }
+
+    /// The first of those channels, where a panel has columns of one group.
     pub fn first_channel(&self, panel: &Tile) -> Option<Tile> {
-        let panels_of_group = (self.n / self.groups / self.width).max(1);
+        let panels_of_group = self.n / self.groups / self.width;
         match (self.groups, panels_of_group) {
             (1, _) => None,
-            (_, 1) => Some(panel * self.span()),
+            (_, ..=1) => Some(panel * self.span()),
             (_, several) => Some(panel.binary(BinaryOp::Div, several) * self.span()),
         }
     }

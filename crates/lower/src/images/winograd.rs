@@ -464,6 +464,7 @@ impl Work<'_> {
                 let block = Block {
                     image: &here.image + image,
                     places: vec![(1, at.clone(), None), (wide, zero, None)],
+                    width: images.width,
                     panel: panel.clone(),
                 };
                 finish(k, (self.nest, self.params), images, block, sum);
