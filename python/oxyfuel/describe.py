@@ -172,7 +172,13 @@ def _weighed(node: fx.Node) -> torch.dtype | None:
     return torch.float32 if weights.meta["val"].dtype == torch.float32 else torch.float64
 
 
-# Results that have the element type of an argument, and which, or one of their own: where tracing says another, the host's own calls alone may look at them.
+def only_copied(node: fx.Node, index: int) -> bool:
+    """Whether a result is read by casts alone, which say themselves what they make of it."""
+    readers = [user for user in node.users if user.target is operator.getitem and user.args[1] == index]
+    return all(user.target is torch.ops.aten._to_copy.default and "dtype" in user.kwargs for reader in readers for user in reader.users)
+
+
+# Results that have the element type of an argument, and which, or one of their own: where tracing says another, the host's own calls alone may look at them, and casts.
 MISTOLD: dict[str, dict[int, int | torch.dtype | Callable[[fx.Node], torch.dtype | None]]] = {
     "aten.bincount.default": {0: _weighed},
     "aten._batch_norm_with_update_functional.default": {4: 3, 5: 4},
@@ -413,7 +419,8 @@ class _Describer:
             else:
                 dtype = source if isinstance(source, torch.dtype) else source(node)
             if dtype is not None and (value[index] if sequence else value).dtype != dtype:
-                results[index] = {"kind": "object"}
+                known_here = results[index]["kind"] == "tensor" and dtype in DTYPES and only_copied(node, index)
+                results[index] = {"kind": "tensor", "type": results[index]["type"] | {"dtype": DTYPES[dtype]}} if known_here else {"kind": "object"}
         try:
             if target is None:
                 raise Inexpressible

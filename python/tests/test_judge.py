@@ -8,7 +8,8 @@ import subprocess
 import pytest
 import torch
 
-from judge import counts, doors, first, grammar, models, opinfo, pool, program, programs, record, revision, share, verdict
+import agree
+from judge import counts, doors, first, grammar, models, opinfo, order, pool, program, programs, record, revision, share, verdict
 
 
 class Liar(doors.Torch):
@@ -44,6 +45,21 @@ def test_gradients_are_judged():
 def test_what_torch_cannot_trace_goes_through_dynamo():
     said = verdict.judge(case(torch.nonzero, torch.tensor([0, 1, 1])), doors.door("nop"))
     assert (said.verdict, said.route) == ("agree", "torch.compile")
+
+
+def test_any_order_of_equal_elements_is_right_and_no_other():
+    x = torch.tensor([[2.0, 1.0, 1.0, 3.0]])
+
+    def said(name, places, **kwargs):
+        runs = (verdict.Run(order.compared(name, (x.gather(1, p), p), ((x, 1), kwargs))) for p in (torch.tensor([places]), torch.tensor([[1, 2, 0, 3]])))
+        return agree.problems(*runs)
+
+    assert not said("sort", [1, 2, 0, 3])
+    assert not said("sort", [2, 1, 0, 3])
+    assert said("sort", [2, 1, 0, 3], stable=True)
+    assert said("sort", [1, 1, 0, 3])
+    assert said("sort", [1, 2, 3, 0])
+    assert said("max", [2, 1, 0, 3])
 
 
 def test_what_eager_refuses_is_skipped():

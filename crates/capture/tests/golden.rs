@@ -15,6 +15,7 @@ const SAMPLES: &[&str] = &[
     include_str!("golden/pool.json"),
     include_str!("golden/windows.json"),
     include_str!("golden/spaced.json"),
+    include_str!("golden/order.json"),
 ];
 
 fn samples() -> impl Iterator<Item = Json> {

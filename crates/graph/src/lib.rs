@@ -45,7 +45,7 @@ pub mod verify;
 
 pub use bind::{Bindings, bind};
 pub use builder::{
-    Between, Border, Bordering, Builder, Divisor, Indexed, Meet, Operand, Outside, Windows,
+    Between, Border, Bordering, Builder, Divisor, Indexed, Meet, Operand, Outside, Resized, Windows,
 };
 pub use edit::{Rebuild, Users};
 pub use interp::run;

@@ -6,7 +6,7 @@ use crate::recipe::Build::Nodes;
 use crate::recipe::{Recording, recipe, wide};
 use crate::tensor::Tensor;
 use oxyfuel_base::{DType, Expr, Result, Scalar, ensure, err};
-use oxyfuel_graph::{Between, Op, Outside, Unary, ValueId};
+use oxyfuel_graph::{Between, Op, Outside, Resized, Unary, ValueId};
 
 /// How a value between pixels comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,7 +191,7 @@ fn interpolate(r: &mut Recording<'_>) -> Result<ValueId> {
         };
         y = match mode {
             0 | 1 => nearest(r, y, &axis, if mode == 0 { 0.0 } else { 0.5 })?,
-            2 => linear(r, y, &axis)?,
+            2 => r.b.resize_linear(y, axis.dim, axis.resized())?,
             _ => cubic(r, y, &axis)?,
         };
     }
@@ -211,20 +211,13 @@ impl Axis {
         i64::try_from(self.dim).unwrap_or(0)
     }
 
-    /// Where each new pixel lies among the old ones.
-    fn places(&self, r: &mut Recording<'_>, dtype: DType, like: ValueId) -> Result<ValueId> {
-        let count = self.counted(r, 0.0, dtype, like)?;
-        if self.corners {
-            let scale = match self.new {
-                1 => 0.0,
-                new => rounded((self.old - 1) as f64 / (new - 1) as f64, dtype),
-            };
-            return r.b.mul(count, scale);
+    fn resized(&self) -> Resized {
+        Resized {
+            old: self.old,
+            new: self.new,
+            corners: self.corners,
+            scale: None,
         }
-        let scale = rounded(self.old as f64 / self.new as f64, dtype);
-        let centre = r.b.add(count, 0.5)?;
-        let place = r.b.mul(centre, scale)?;
-        r.b.sub(place, 0.5)
     }
 
     fn counted(
@@ -259,14 +252,6 @@ impl Axis {
     }
 }
 
-/// As PyTorch keeps a scale: in the dtype of the places.
-fn rounded(scale: f64, dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => scale,
-        _ => f64::from(scale as f32),
-    }
-}
-
 fn nearest(r: &mut Recording<'_>, x: ValueId, axis: &Axis, shift: f64) -> Result<ValueId> {
     if axis.old == axis.new {
         return Ok(x);
@@ -282,24 +267,6 @@ fn nearest(r: &mut Recording<'_>, x: ValueId, axis: &Axis, shift: f64) -> Result
     axis.pick(r, x, place)
 }
 
-fn linear(r: &mut Recording<'_>, x: ValueId, axis: &Axis) -> Result<ValueId> {
-    if axis.old == axis.new {
-        return Ok(x);
-    }
-    let (dtype, rank) = (r.dtype(x), r.shape(x).len());
-    let place = axis.places(r, dtype, x)?;
-    let place = r.b.maximum(place, 0.0)?;
-    let floor = r.b.unary(Unary::Floor, place)?;
-    let right = r.b.sub(place, floor)?;
-    let left = r.b.sub(1.0, right)?;
-    let first = r.b.cast(floor, DType::I64)?;
-    let second = r.b.add(first, 1)?;
-    let (left, right) = (axis.along(r, left, rank)?, axis.along(r, right, rank)?);
-    let (a, b) = (axis.pick(r, x, first)?, axis.pick(r, x, second)?);
-    let (a, b) = (r.b.mul(a, left)?, r.b.mul(b, right)?);
-    r.b.add(a, b)
-}
-
 fn cubic(r: &mut Recording<'_>, x: ValueId, axis: &Axis) -> Result<ValueId> {
     let (dtype, rank) = (r.dtype(x), r.shape(x).len());
     if rank != 4 {
@@ -308,7 +275,8 @@ fn cubic(r: &mut Recording<'_>, x: ValueId, axis: &Axis) -> Result<ValueId> {
     if axis.old == axis.new {
         return Ok(x);
     }
-    let place = axis.places(r, dtype, x)?;
+    let device = r.b.ty(x).device;
+    let place = r.b.pixel_places(axis.resized(), dtype, device)?;
     let floor = r.b.unary(Unary::Floor, place)?;
     let t = r.b.sub(place, floor)?;
     let first = r.b.cast(floor, DType::I64)?;

@@ -7,7 +7,7 @@ use crate::recipe::Build::Nodes;
 use crate::recipe::{Recording, recipe, wide};
 use crate::tensor::Tensor;
 use oxyfuel_base::{DType, Expr, Result, Scalar, ensure};
-use oxyfuel_graph::{Binary, Compare, Op, Reduce, Unary, ValueId};
+use oxyfuel_graph::{Compare, Reduce, Unary, ValueId};
 
 /// Numbers of a recipe: a few of its own, then a list of dims.
 fn with_dims(numbers: &[Scalar], dims: &[i64]) -> Vec<Scalar> {
@@ -326,14 +326,14 @@ fn kth_position(r: &mut Recording<'_>) -> Result<ValueId> {
     let at = i64::try_from(dim).unwrap_or(0);
     let extent = r.shape(x).get(dim).cloned().unwrap_or(Expr::ONE);
     let is_median = r.number(2).is_err();
-    let place = match is_median {
+    let position = match is_median {
         true => {
             ensure!(
                 !extent.is_const(0),
                 IndexOutOfRange,
                 "median: of a dim without elements"
             );
-            (extent.clone() - 1).floordiv(2)
+            r.b.median_position(x, at)?
         }
         false => {
             let k = r.int(2)?;
@@ -343,118 +343,43 @@ fn kth_position(r: &mut Recording<'_>) -> Result<ValueId> {
                 IndexOutOfRange,
                 "kthvalue: number {k} of {extent}"
             );
-            Expr::constant(k - 1)
+            r.b.position_at(x, at, &Expr::constant(k - 1))?
         }
     };
-    if rank == 0 {
-        let device = r.b.ty(x).device;
-        return r.b.full(0, vec![], DType::I64, device);
-    }
-    let order = r.b.argsort(x, at, false)?;
-    let index = r.b.size_value(&place, x)?;
-    let index = r.b.view(index, &[Expr::ONE])?;
-    let mut position = r.b.index_select(order, at, index)?;
-    if is_median && r.dtype(x).is_float() {
-        let nan = r.b.unary(Unary::IsNan, x)?;
-        let any = r.b.reduce(Reduce::Any, nan, &[at], true)?;
-        let first = r.b.argmax(x, at, true)?;
-        position = r.b.where_(any, first, position)?;
-    }
-    match keepdim {
+    match keepdim || rank == 0 {
         true => Ok(position),
         false => r.b.squeeze(position, at),
     }
 }
 
-/// Elements of a dim, each combined with all before it: with the one before, then the two before those, then four.
-fn doubled(
-    r: &mut Recording<'_>,
-    mut state: Vec<ValueId>,
-    dim: usize,
-    combine: impl Fn(&mut Recording<'_>, &[ValueId], &[ValueId]) -> Result<Vec<ValueId>>,
-) -> Result<Vec<ValueId>> {
-    let extent = r.shape(state[0])[dim].clone();
-    let length = r.known(&extent, "a scan over a dim")?;
-    let at = i64::try_from(dim).unwrap_or(0);
-    let mut reach = 1;
-    while reach < length {
-        let mut parts = [vec![], vec![], vec![]];
-        for &x in &state {
-            parts[0].push(r.b.slice(x, at, 0, reach, 1)?);
-            parts[1].push(r.b.slice(x, at, 0, length - reach, 1)?);
-            parts[2].push(r.b.slice(x, at, reach, length, 1)?);
-        }
-        let rest = combine(r, &parts[1], &parts[2])?;
-        for (i, x) in state.iter_mut().enumerate() {
-            *x = r.b.cat(&[parts[0][i], rest[i]], at)?;
-        }
-        reach *= 2;
-    }
-    Ok(state)
-}
-
 /// Numbers: dim, whether the largest, whether its position.
 fn running_extreme(r: &mut Recording<'_>) -> Result<ValueId> {
     let (x, largest, positions) = (r.tensor(0)?, r.flag(1)?, r.flag(2)?);
+    let dim = scanned(r, x)?;
+    let (values, at) = r.b.running_extreme(x, dim, largest)?;
+    Ok(if positions { at } else { values })
+}
+
+/// The dim of a scan, whose size is known.
+fn scanned(r: &Recording<'_>, x: ValueId) -> Result<i64> {
     let shape = r.shape(x);
     let dim = r.dim(r.int(0)?, shape.len())?;
-    let bools = r.dtype(x).is_bool();
-    let values = if bools { r.b.cast(x, DType::U8)? } else { x };
-    let Some(extent) = shape.get(dim) else {
-        let device = r.b.ty(x).device;
-        return match positions {
-            true => r.b.full(0, vec![], DType::I64, device),
-            false => Ok(x),
-        };
-    };
-    let count = r.count(extent, 0, 1, x)?;
-    let mut row = vec![Expr::ONE; shape.len()];
-    row[dim] = extent.clone();
-    let count = r.b.view(count, &row)?;
-    let count = r.b.expand(count, &shape)?;
-    let f = if largest { Compare::Ge } else { Compare::Le };
-    let state = doubled(r, vec![values, count], dim, |r, before, this| {
-        let mut later = r.b.compare(f, this[0], before[0])?;
-        if r.dtype(this[0]).is_float() {
-            let nan = r.b.unary(Unary::IsNan, this[0])?;
-            later = r.b.logical_or(later, nan)?;
-        }
-        let pick = |r: &mut Recording<'_>, i: usize| r.b.where_(later, this[i], before[i]);
-        Ok(vec![pick(r, 0)?, pick(r, 1)?])
-    })?;
-    match positions {
-        true => Ok(state[1]),
-        false => r.b.cast(state[0], r.dtype(x)),
+    if let Some(extent) = shape.get(dim) {
+        r.known(extent, "a scan over a dim")?;
     }
+    Ok(i64::try_from(dim).unwrap_or(0))
 }
 
 fn logcumsumexp(r: &mut Recording<'_>) -> Result<ValueId> {
     let x = r.tensor(0)?;
-    let (out, rank) = (r.dtype(x), r.shape(x).len());
+    let out = r.dtype(x);
     ensure!(
         out.is_float() && !out.is_narrow_float(),
         UnsupportedDType,
         "logcumsumexp is of floats, not of {out}"
     );
-    let dim = r.dim(r.int(0)?, rank)?;
-    if rank == 0 {
-        return Ok(x);
-    }
+    let dim = scanned(r, x)?;
     let x = r.b.cast(x, wide(out))?;
-    let state = doubled(r, vec![x], dim, |r, before, this| {
-        let (a, b) = (before[0], this[0]);
-        let larger = r.b.maximum(a, b)?;
-        let distance = r.b.sub(a, b)?;
-        let distance = r.b.abs(distance)?;
-        let below = r.b.neg(distance)?;
-        let ratio = r.b.exp(below)?;
-        let more = r.b.unary(Unary::Log1p, ratio)?;
-        let sum = r.b.emit(Op::Binary(Binary::Add), &[larger, more])?;
-        // Two infinities of one sign have no difference.
-        let infinite = r.b.unary(Unary::IsInf, a)?;
-        let same = r.b.eq(a, b)?;
-        let endless = r.b.logical_and(infinite, same)?;
-        Ok(vec![r.b.where_(endless, a, sum)?])
-    })?;
-    r.b.cast(state[0], out)
+    let y = r.b.logcumsumexp(x, dim)?;
+    r.b.cast(y, out)
 }

@@ -23,7 +23,7 @@ import zlib
 
 import torch
 
-from judge import counts, pool, record, revision, share, verdict
+from judge import counts, order, pool, record, revision, share, verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "bool": torch.bool}
 FORWARD, GRAD = "forward", "gradient"
@@ -102,6 +102,7 @@ def case_of(op, sample, index, job):
         project=sample.output_process_fn_grad,
         values=op.name not in EMPTY,
         seed=index,
+        compared=functools.partial(order.compared, op.name),
     )
 
 
@@ -114,8 +115,11 @@ def together(cases):
     def project(outputs):
         return [case.project(out) for case, out in zip(cases, outputs, strict=True)]
 
+    def compared(outputs, inputs):
+        return [case.compared(out, given) for case, out, given in zip(cases, outputs, inputs, strict=True)]
+
     first = cases[0]
-    return verdict.Case(f"{first.name} and {len(cases) - 1} more", function, tuple(case.inputs for case in cases), first.grad, project, first.values, first.seed)
+    return verdict.Case(f"{first.name} and {len(cases) - 1} more", function, tuple(case.inputs for case in cases), first.grad, project, first.values, first.seed, compared)
 
 
 def serve(job, say):

@@ -4,14 +4,11 @@ use super::{Import::External, Row};
 
 const LIBRARY: &str = "convolutions run in the host's library";
 const BAGS: &str = "sums of rows whose number only the data says";
-const ORDER: &str = "the order of equal elements is the host's own";
 const RANDOM: &str = "random numbers come from the host's generator";
 const DATA: &str = "its size depends on the data";
-const DISTANCE: &str = "distances run in the host's library";
 const COMPLEX: &str = "complex numbers are not in the vocabulary";
 const SIZE: &str = "a size is an expression, not a node";
 const MUTATES: &str = "writes to an argument";
-const SAMPLE: &str = "interpolation is not in the vocabulary yet";
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.convolution_backward.default", External(LIBRARY)),
@@ -21,8 +18,10 @@ pub(super) const ROWS: &[Row] = &[
     ),
     ("aten._native_batch_norm_legit.default", External(MUTATES)),
     ("aten._embedding_bag.default", External(BAGS)),
-    ("aten.sort.default", External(ORDER)),
-    ("aten.topk.default", External(ORDER)),
+    (
+        "aten.mode.default",
+        External("how often elements occur is not in the vocabulary"),
+    ),
     ("aten.native_dropout.default", External(RANDOM)),
     ("aten.rand.default", External(RANDOM)),
     ("aten.randn.default", External(RANDOM)),
@@ -33,10 +32,8 @@ pub(super) const ROWS: &[Row] = &[
         External("its value is a size or a number of the host's program"),
     ),
     ("aten.atan2.out", External(MUTATES)),
-    ("aten._pdist_forward.default", External(DISTANCE)),
     ("aten._fft_c2r.default", External(COMPLEX)),
     ("aten._fft_r2c.default", External(COMPLEX)),
-    ("aten.upsample_bilinear2d.vec", External(SAMPLE)),
     ("aten.sym_numel.default", External(SIZE)),
     ("aten.sym_size.int", External(SIZE)),
     ("aten.sym_storage_offset.default", External(SIZE)),

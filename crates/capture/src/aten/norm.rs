@@ -27,6 +27,10 @@ pub(super) const ROWS: &[Row] = &[
         "aten._native_batch_norm_legit_functional.default",
         Compiled(batch_norm_training),
     ),
+    (
+        "aten._batch_norm_with_update_functional.default",
+        Compiled(batch_norm_with_update),
+    ),
 ];
 
 fn softmax(c: &mut Call<'_>, log: bool) -> Result<Vec<ValueId>> {
@@ -66,11 +70,12 @@ fn layer_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
     cast_results(c, all.to_vec())
 }
 
-/// Results in the dtypes that the host says.
+/// Results in the dtypes that the host says; of those that it leaves out it says none.
 fn cast_results(c: &mut Call<'_>, mut values: Vec<ValueId>) -> Result<Vec<ValueId>> {
     for (i, value) in values.iter_mut().enumerate() {
-        let dtype = c.out(i)?.dtype;
-        *value = c.b.cast(*value, dtype)?;
+        if let Ok(ty) = c.out(i) {
+            *value = c.b.cast(*value, ty.dtype)?;
+        }
     }
     Ok(values)
 }
@@ -244,16 +249,35 @@ fn batch_norm_own(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 
 /// The same, with the running statistics moved towards the batch's.
 fn batch_norm_training(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    let (x, mean, var) = (
-        c.tensor(0, "input")?,
-        c.tensor(3, "running_mean")?,
-        c.tensor(4, "running_var")?,
-    );
     if !c.flag(5, "training", true)? {
         return refuse("not in training");
     }
     let momentum = c.float(6, "momentum", 0.1)?;
     let eps = c.float(7, "eps", 1e-5)?;
+    let [out, mean, rstd, moved_mean, moved_var] = with_moved_statistics(c, momentum, eps)?;
+    cast_results(c, vec![out, mean, rstd, moved_mean, moved_var])
+}
+
+/// The same in another order, and what the host's library keeps for the gradient: nothing.
+fn batch_norm_with_update(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let momentum = c.float(5, "momentum", 0.1)?;
+    let eps = c.float(6, "eps", 1e-5)?;
+    let kept = c.out(3)?;
+    if !kept.shape.iter().any(|n| n.is_const(0)) {
+        return refuse("the gradient needs what the host's library keeps");
+    }
+    let kept = c.b.full(0, kept.shape, kept.dtype, kept.device)?;
+    let [out, mean, rstd, moved_mean, moved_var] = with_moved_statistics(c, momentum, eps)?;
+    cast_results(c, vec![out, mean, rstd, kept, moved_mean, moved_var])
+}
+
+/// The result, the batch's mean and reciprocal root, and the running statistics as they are then.
+fn with_moved_statistics(c: &mut Call<'_>, momentum: f64, eps: f64) -> Result<[ValueId; 5]> {
+    let (x, mean, var) = (
+        c.tensor(0, "input")?,
+        c.tensor(3, "running_mean")?,
+        c.tensor(4, "running_var")?,
+    );
     let shape = c.shape(x);
     let count: Expr = (0..shape.len())
         .filter(|&d| d != 1)
@@ -276,5 +300,5 @@ fn batch_norm_training(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         s.add(new, old)
     };
     let (mean, var) = (towards(mean, batch.mean)?, towards(var, unbiased)?);
-    cast_results(c, vec![batch.out, batch.mean, batch.rstd, mean, var])
+    Ok([batch.out, batch.mean, batch.rstd, mean, var])
 }

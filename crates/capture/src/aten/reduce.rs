@@ -3,7 +3,7 @@
 use super::pointwise::wide;
 use super::{Import::Compiled, Row};
 use crate::call::{Call, refuse};
-use oxyfuel_base::{DType, Result, Scalar};
+use oxyfuel_base::{DType, Expr, Result, Scalar};
 use oxyfuel_graph::{Op, Reduce, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
@@ -87,6 +87,15 @@ pub(super) const ROWS: &[Row] = &[
         "aten.cumprod.default",
         Compiled(|c| running(c, |dim| Op::Cumprod { dim })),
     ),
+    (
+        "aten.cummax.default",
+        Compiled(|c| running_extreme(c, true)),
+    ),
+    (
+        "aten.cummin.default",
+        Compiled(|c| running_extreme(c, false)),
+    ),
+    ("aten.logcumsumexp.default", Compiled(logcumsumexp)),
 ];
 
 /// Which dimensions an overload reduces.
@@ -286,4 +295,41 @@ fn running(c: &mut Call<'_>, op: fn(usize) -> Op) -> Result<Vec<ValueId>> {
     };
     let x = c.b.cast(x, out)?;
     Ok(vec![c.b.emit(op(dim), &[x])?])
+}
+
+/// Elements of a row up to which scans by doubling are compiled (decision 101): the host passes once over a longer one.
+const LONGEST_EXTREME: i64 = 32;
+const LONGEST_LOGARITHM: i64 = 1024;
+
+/// The dimension of a scan by doubling, over at most so many elements.
+fn scanned(c: &Call<'_>, x: ValueId, most: i64) -> Result<i64> {
+    let Some(dim) = dim(c, x)? else {
+        return refuse("without a dimension");
+    };
+    let length = c.shape(x).get(dim).map_or(Some(1), Expr::as_const);
+    match length {
+        Some(n) if n <= most => Ok(i64::try_from(dim).unwrap_or(0)),
+        Some(_) => refuse("a scan of a long row is one pass in the host's"),
+        None => refuse("a scan of a row of unknown length"),
+    }
+}
+
+/// `cummax` and `cummin`: the extreme so far and its last position.
+fn running_extreme(c: &mut Call<'_>, largest: bool) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let dim = scanned(c, x, LONGEST_EXTREME)?;
+    let (values, positions) = c.b.running_extreme(x, dim, largest)?;
+    Ok(vec![values, positions])
+}
+
+fn logcumsumexp(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "self")?;
+    let out = c.out(0)?.dtype;
+    if !out.is_float() || out.is_narrow_float() {
+        return refuse(format!("on {out}"));
+    }
+    let dim = scanned(c, x, LONGEST_LOGARITHM)?;
+    let x = c.b.cast(x, wide(out))?;
+    let y = c.b.logcumsumexp(x, dim)?;
+    Ok(vec![c.b.cast(y, out)?])
 }

@@ -1,9 +1,10 @@
-//! Images of another size whose pixels are the nearest ones of the old: an index along each dimension.
+//! Images of another size whose pixels are the nearest ones of the old, an index along each dimension, or lie between them.
 
+use super::pointwise::wide;
 use super::{Import::Compiled, Row};
 use crate::call::{Call, Factor, refuse};
 use oxyfuel_base::{DType, Expr, Result, Scalar};
-use oxyfuel_graph::{Between, Binary, Op, Outside, Unary, ValueId};
+use oxyfuel_graph::{Between, Binary, Op, Outside, Resized, Unary, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     (
@@ -34,6 +35,7 @@ pub(super) const ROWS: &[Row] = &[
         "aten._upsample_nearest_exact3d.default",
         Compiled(|c| nearest(c, Scales::Apart, 0.5)),
     ),
+    ("aten.upsample_bilinear2d.vec", Compiled(bilinear)),
     ("aten.grid_sampler_2d.default", Compiled(grid_sampler)),
 ];
 
@@ -90,6 +92,32 @@ fn nearest(c: &mut Call<'_>, scales: Scales, shift: f64) -> Result<Vec<ValueId>>
             c.b.index_select(x, i64::try_from(dim).unwrap_or(0), index)?;
     }
     Ok(vec![x])
+}
+
+/// Between two neighbours along each dimension, in f32 until the end.
+fn bilinear(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
+    let x = c.tensor(0, "input")?;
+    let corners = c.flag(2, "align_corners", false)?;
+    let scales = c.numbers(3, "scale_factors", 2)?;
+    let (from, out) = (c.shape(x), c.out(0)?);
+    if from.len() != 4 || out.shape.len() != 4 || !out.dtype.is_float() {
+        return refuse("no image of floats");
+    }
+    let mut y = c.b.cast(x, wide(out.dtype))?;
+    for dim in [3, 2] {
+        let (Some(old), Some(new)) = (from[dim].as_const(), out.shape[dim].as_const()) else {
+            return refuse("an image of unknown size");
+        };
+        let scale = scales[dim - 2].map(|s| s.as_f64()).filter(|s| *s > 0.0);
+        let axis = Resized {
+            old,
+            new,
+            corners,
+            scale: scale.map(|s| 1.0 / s),
+        };
+        y = c.b.resize_linear(y, dim, axis)?;
+    }
+    Ok(vec![c.b.cast(y, out.dtype)?])
 }
 
 fn index(c: &mut Call<'_>, count: i64, size: i64, ratio: f32, shift: f64) -> Result<ValueId> {

@@ -622,6 +622,84 @@ def orders():
     case(A.gather.default, torch.tensor(2.0), 0, torch.zeros(0, dtype=I64))
 
 
+def chosen():
+    """Elements in order, chosen from an order, and the largest so far."""
+    # Without equal elements, of which eager chooses one of its own.
+    for dtype in (F32, BF16, F64, I64, I32, U8):
+        x = torch.randperm(30).reshape(2, 3, 5).to(dtype)
+        for dim in (0, 1, -1):
+            for flag in (False, True):
+                case(A.sort.default, x, dim, flag)
+                case(A.topk.default, x, 2, dim, flag)
+        case(A.topk.default, x, 0, 1)
+        case(A.topk.default, x, 5, 2, False, True)
+    case(A.sort.stable, torch.tensor([2, 0, 1]), stable=False, dim=0)
+    case(A.sort.default, torch.tensor([INF, 0.5, NAN, -INF]))
+    case(A.topk.default, torch.tensor([INF, 0.5, NAN, -INF]), 2)
+    case(A.topk.default, torch.tensor([INF, 0.5, NAN, -INF]), 3, 0, False)
+    case(A.topk.default, torch.tensor(3.0), 1)
+    for dtype in (F32, BF16, F64, I64, U8):
+        x = torch.randperm(32).reshape(4, 8).to(dtype)
+        for keepdim in (False, True):
+            case(A.kthvalue.default, x, 3, 1, keepdim)
+            case(A.kthvalue.default, x, 1, 0, keepdim)
+            case(A.median.dim, x, 0, keepdim)
+            case(A.median.dim, x, -1, keepdim)
+            case(A.nanmedian.dim, x, -1, keepdim)
+        case(A.median.default, x)
+        case(A.nanmedian.default, x)
+    holes = torch.tensor([[NAN, 5.0, 1.0, 3.0], [4.0, 2.0, 8.0, 6.0], [INF, -INF, NAN, NAN]])
+    for op in (A.median, A.nanmedian):
+        case(op.default, holes)
+        case(op.default, torch.tensor(3.0))
+        case(op.dim, torch.tensor(3.0), 0)
+    case(A.median.dim, holes[:2], 1)
+    case(A.nanmedian.dim, holes, 1)
+    case(A.kthvalue.default, holes[1], 4)
+    case(A.kthvalue.default, torch.tensor(3.0), 1)
+    for dtype in (F32, BF16, F16, F64, I64, U8, BOOL):
+        x = (normal(3, 13) * 3).to(dtype)
+        for dim in (0, 1, -1):
+            case(A.cummax.default, x, dim)
+            case(A.cummin.default, x, dim)
+    for op in (A.cummax, A.cummin):
+        case(op.default, torch.tensor([1.0, NAN, 5.0, NAN, -INF, INF]), 0)
+        case(op.default, torch.tensor(3.0), 0)
+        case(op.default, normal(3, 0), 1)
+    for dtype in FLOATS:
+        for dim in (0, 1):
+            case(A.logcumsumexp.default, normal(5, 21, dtype=dtype) * 4, dim)
+        case(A.logcumsumexp.default, line(dtype, [-INF, -INF, 2.0, -3.0, INF, 4.0]), 0)
+    case(A.logcumsumexp.default, torch.tensor([1.0, NAN, 2.0]), 0)
+    case(A.logcumsumexp.default, torch.tensor(3.0), 0)
+    for p in (0.0, 0.5, 1.0, 2.0, 3.5, INF):
+        case(A._pdist_forward.default, normal(6, 5), p)
+    case(A._pdist_forward.default, normal(2, 1, dtype=F64), 2.0)
+    case(A._pdist_forward.default, normal(1, 4), 2.0)
+    case(A._pdist_forward.default, normal(3, 0), INF)
+
+
+def resized():
+    for dtype in (F32, F64, BF16):
+        x = normal(2, 3, 5, 7, dtype=dtype)
+        for corners in (False, True):
+            for size in ([10, 14], [3, 9], [1, 7], [5, 1]):
+                case(A.upsample_bilinear2d.vec, x, size, corners, None)
+            case(A.upsample_bilinear2d.vec, x, None, corners, [1.7, 2.0])
+            case(A.upsample_bilinear2d.vec, x, None, corners, [0.6, 1.1])
+
+
+def statistics():
+    for dtype in (F32, F64):
+        for shape in ((4, 3), (2, 3, 5), (2, 3, 4, 5)):
+            x, w, b = normal(*shape, dtype=dtype), normal(3, dtype=dtype), normal(3, dtype=dtype)
+            mean, var = normal(3, dtype=dtype), normal(3, dtype=dtype).abs() + 0.5
+            case(A._batch_norm_with_update_functional.default, x, w, b, mean, var, 0.1, 1e-5)
+    x, w, b, mean, var = normal(4, 3, 6, dtype=BF16), normal(3), normal(3), normal(3), normal(3).abs() + 0.5
+    case(A._batch_norm_with_update_functional.default, x, w, b, mean, var, 0.3, 1e-3)
+    case(A._native_batch_norm_legit_functional.default, x, w, b, mean, var, True, 0.3, 1e-3)
+
+
 def write(name, parts):
     for part in parts:
         part()
@@ -640,3 +718,4 @@ write("scatter.json", (scattering,))
 write("pool.json", (pooling,))
 write("windows.json", (windows, orders, grids))
 write("spaced.json", (spaced,))
+write("order.json", (chosen, resized, statistics))

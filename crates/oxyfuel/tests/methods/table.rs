@@ -64,7 +64,7 @@ methods! { x;
     min: (x.min(), x.min_dim(0, false)); any: x.any(&[], false); all: x.all(&[], false); var: x.var(&[], 1.0, false); std: x.std(&[], 1.0, false);
     var_mean: x.var_mean(&[], 1.0, false); argmax: (x.argmax(0, false), x.argmax_all()); argmin: (x.argmin(0, false), x.argmin_all()); cumsum: x.cumsum(0); cumprod: x.cumprod(0);
     _softmax: x.softmax(0); _log_softmax: x.log_softmax(0); native_layer_norm: x.layer_norm(&[2], None, None, 1e-5); native_group_norm: x.group_norm(1, None, None, 1e-5);
-    _native_batch_norm_legit_no_training: x.batch_norm(x, x, None, None, 1e-5); _native_batch_norm_legit _native_batch_norm_legit_functional: x.batch_norm_training(None, None, 1e-5);
+    _native_batch_norm_legit_no_training: x.batch_norm(x, x, None, None, 1e-5); _native_batch_norm_legit _native_batch_norm_legit_functional _batch_norm_with_update_functional: x.batch_norm_training(None, None, 1e-5);
     view_copy: x.reshape(&[-1]); permute_copy: x.permute(&[0]); expand_copy: x.expand(&[2]); unsqueeze_copy: x.unsqueeze(0); squeeze_copy: (x.squeeze(0), x.squeeze_all(), x.squeeze_dims(&[0]));
     transpose_copy: x.transpose(0, 0); t_copy: x.t(); slice_copy: x.slice(0, 0, 1, 1); select_copy: x.select(0, 0); unbind_copy: x.unbind(0); split_copy: x.split(1, 0);
     split_with_sizes_copy: x.split_with_sizes(&[1], 0); narrow_copy: x.narrow(0, 0, 1); diagonal_copy: x.diagonal(0, 0, 1); repeat: x.repeat(&[2]); roll: x.roll(&[1], &[0]);
@@ -82,9 +82,11 @@ methods! { x;
     im2col: x.unfold([2, 2], [1, 1], [0, 0], [1, 1]); col2im: x.fold([2, 2], [2, 2], [1, 1], [0, 0], [1, 1]); max_unpool2d max_unpool3d: x.max_unpool(x, &[2, 2]);
     _adaptive_avg_pool2d: x.adaptive_avg_pool2d([1, 1]); _adaptive_avg_pool3d: x.adaptive_avg_pool3d([1, 1, 1]); _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward: x.adaptive_avg_pool_backward(&[2]);
     adaptive_max_pool2d: x.adaptive_max_pool2d([1, 1]); adaptive_max_pool3d: x.adaptive_max_pool3d([1, 1, 1]);
-    sort: x.sort(0, false); searchsorted: x.searchsorted(x, false); bucketize: x.bucketize(x, false); _cdist_forward: x.cdist(x, 2.0); dist: x.dist(x, 2.0);
+    sort: x.sort(0, false); topk: x.topk(1, 0, true); kthvalue: x.kthvalue(1, 0, true); median: (x.median(), x.median_dim(0, true));
+    cummax: x.cummax(0); cummin: x.cummin(0); logcumsumexp: x.logcumsumexp(0); searchsorted: x.searchsorted(x, false); bucketize: x.bucketize(x, false); _cdist_forward: x.cdist(x, 2.0); dist: x.dist(x, 2.0);
     upsample_nearest1d upsample_nearest2d upsample_nearest3d: x.interpolate(&[2], Interpolation::Nearest, false);
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d: x.interpolate(&[2], Interpolation::NearestExact, false);
+    upsample_bilinear2d: x.interpolate(&[2, 2], Interpolation::Linear, false);
     grid_sampler_2d: x.grid_sample(x, SampleMode::Bilinear, SamplePadding::Zeros, false);
     mm: x.mm(x); bmm: x.bmm(x); _int_mm: x.int_mm(x); addmm: x.addmm(x, x, 1.0, 1.0);
 }
@@ -194,6 +196,14 @@ const WITHOUT: &[(&str, &str)] = &[
     (
         "as_strided_scatter",
         "tensors speak of elements, not of memory",
+    ),
+    (
+        "nanmedian",
+        "kthvalue() along a row whose numbers isnan() counts is the same",
+    ),
+    (
+        "_pdist_forward",
+        "cdist() of a tensor with itself has every pair twice",
     ),
     (
         "masked_scatter_backward",
