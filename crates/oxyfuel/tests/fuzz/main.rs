@@ -3,11 +3,12 @@
 mod files;
 mod layers;
 mod methods;
+mod names;
 
 use methods::{Given, METHODS};
 use oxyfuel::{
     Argument, Bucket, Code, DType, Error, Options, Result, Scalar, Tensor, compile, compile_graph,
-    jit, parse_graph,
+    jit, load, parse_graph,
 };
 use oxyfuel_testkit::damage::{Change, damaged};
 use proptest::prelude::*;
@@ -245,6 +246,7 @@ proptest! {
             Tensor::arange(a, b, c, dtype),
             Tensor::arange(float, b, c, dtype),
             Tensor::from_slice(&[1.0f32, 2.0], &dims),
+            Tensor::from_vec(vec![1i64, 2], &dims),
             Tensor::from_bytes(&[1, 2, 3, 4], dtype, &dims),
             Tensor::scalar(float, dtype),
         ];
@@ -330,6 +332,54 @@ proptest! {
         if let Err(error) = f.call_donating(arguments.collect()) {
             is_said(&error);
         }
+        if let Err(error) = f.warm_up(&borrowed) {
+            is_said(&error);
+        }
+    }
+
+    /// Weights that are frozen, whatever they are, changed or not, forgotten and frozen again; functions in files.
+    #[test]
+    fn no_frozen_call_panics(
+        inputs in tensors(),
+        weights in tensors(),
+        calls in prop::collection::vec(call(), 1..3),
+        steps in prop::collection::vec(0u8..5, 0..5),
+    ) {
+        let (inputs, weights) = (make(&inputs), make(&weights));
+        if inputs.iter().chain(&weights).any(|x| x.check().is_err()) {
+            return Ok(());
+        }
+        let (inputs, weights): (Vec<&Tensor>, Vec<&Tensor>) = (inputs.iter().collect(), weights.iter().collect());
+        let f = compile(move |x: &[Tensor]| program(&calls, x), Options::default()).unwrap();
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("f.oxyfuel");
+        match f.save(&path, &inputs) {
+            Err(error) => is_said(&error),
+            Ok(()) => {
+                let loaded = load(&path, Options::default()).unwrap();
+                let _ = loaded.call(&inputs).map_err(|error| is_said(&error));
+            }
+        }
+        let mut frozen = match f.freeze(&weights) {
+            Err(error) => {
+                is_said(&error);
+                return Ok(());
+            }
+            Ok(frozen) => frozen,
+        };
+        for step in steps {
+            let done = match step {
+                0 => frozen.call(&inputs).map(drop),
+                1 => frozen.warm_up(&inputs),
+                2 => {
+                    frozen.invalidate();
+                    Ok(())
+                }
+                3 => frozen.refreeze(),
+                _ => frozen.release(),
+            };
+            let _ = done.map_err(|error| is_said(&error));
+        }
     }
 
     /// Graphs from text, called with whatever comes.
@@ -387,7 +437,9 @@ proptest! {
         }
         let sizes: Vec<i64> = sizes.iter().map(|n| (*n).clamp(-9, 99)).collect();
         let f = jit(move |x: &Vec<Tensor>| program(&calls, x), Options::default()).unwrap();
-        if let Ok(f) = f.bucket(Bucket::new(&sizes).dim(at.0, at.1)) {
+        let bucket = Bucket::new(&sizes).dim(at.0, at.1);
+        let bucket = if at.0 == at.1 { bucket.must_pad() } else { bucket };
+        if let Ok(f) = f.bucket(bucket) {
             let _ = f.call((&inputs,)).map_err(|error| is_said(&error));
         }
     }

@@ -1,6 +1,7 @@
 //! Every method that makes tensors, by name: what it is called with is random.
 
-use oxyfuel::{Convolution, DType, Meet, Result, Tensor};
+use oxyfuel::nn::MultiHeadAttention;
+use oxyfuel::{Convolution, DType, Device, Meet, Reduction, Result, Tensor, disable};
 
 /// What a call may make something of.
 pub struct Given<'a> {
@@ -34,6 +35,26 @@ impl Given<'_> {
     fn meet(&self) -> Meet {
         let all = Meet::ALL;
         all[self.ints[3].rem_euclid(all.len() as i64) as usize]
+    }
+
+    fn reduction(&self) -> Reduction {
+        let all = [Reduction::None, Reduction::Mean, Reduction::Sum];
+        all[self.ints[3].rem_euclid(3) as usize]
+    }
+
+    /// The tensor after what it says of itself was asked for; where it is a mistake, that mistake.
+    fn read(self) -> Tensor {
+        let x = &self.x;
+        let known = (
+            x.numel(),
+            x.strides().len(),
+            x.is_contiguous(),
+            x.is_traced(),
+        );
+        let _ = (known, x.device(), x.dims::<2>().is_ok());
+        // Elements of a traced tensor are for what has been cut off: asked for, and refused or not.
+        let _ = (x.to_f64().is_ok(), x.data_ptr().is_ok());
+        x.clone().try_ok().unwrap_or(self.x)
     }
 
     /// The tensor after it was written, or the mistake that the write was.
@@ -224,4 +245,60 @@ pub const METHODS: &[Method] = methods! {
     "slice_assign" => |g| g.written(|x, g| x.slice_assign(g.ints[0], g.ints[1], g.ints[2], g.ints[3], g.float));
     "select_assign" => |g| g.written(|x, g| x.select_assign(g.ints[0], g.ints[1], g.y));
     "masked_fill_" => |g| g.written(|x, g| x.masked_fill_(g.y, g.float));
+    "fill_" => |g| g.written(|x, g| x.fill_(g.float));
+    "zero_" => |g| g.written(|x, _| x.zero_());
+    // More statistics.
+    "aminmax" => |g| g.x.aminmax(g.dims, g.flag);
+    "std_mean" => |g| g.x.std_mean(g.dims, g.float, g.flag);
+    "nansum" => |g| g.x.nansum(g.dims, g.flag);
+    "nanmean" => |g| g.x.nanmean(g.dims, g.flag);
+    "count_nonzero" => |g| g.x.count_nonzero(g.dims);
+    "isclose" => |g| g.x.isclose(g.y, g.float, 1e-3, g.flag);
+    "ndtr" => |g| g.x.ndtr();
+    "softmin" => |g| g.x.softmin(g.ints[0]);
+    "instance_norm" => |g| g.x.instance_norm(g.flag.then_some(g.y), Some(g.z), g.float);
+    "batch_norm_backward" => |g| g.x.batch_norm_backward(g.y, g.flag.then_some(g.z), g.float);
+    // More functions of elements.
+    "deg2rad" => |g| g.x.deg2rad();
+    "rad2deg" => |g| g.x.rad2deg();
+    "sinc" => |g| g.x.sinc();
+    "selu" => |g| g.x.selu();
+    "softsign" => |g| g.x.softsign();
+    "tanhshrink" => |g| g.x.tanhshrink();
+    "hardshrink" => |g| g.x.hardshrink(g.float);
+    "softshrink" => |g| g.x.softshrink(g.float);
+    "heaviside" => |g| g.x.heaviside(g.y);
+    "xlog1py" => |g| g.x.xlog1py(g.y);
+    // More windows.
+    "max_pool1d" => |g| g.x.max_pool1d([g.ints[0]], [g.ints[1]], [g.ints[2]], [g.ints[3]]);
+    "max_pool1d_positions" => |g| g.x.max_pool1d_positions([2], [g.ints[1]], [g.ints[2]], [1]);
+    "max_pool3d" => |g| g.x.max_pool3d([1, 2, g.ints[0]], [1; 3], [0, g.ints[1], 0], [1; 3]);
+    "max_pool3d_positions" => |g| g.x.max_pool3d_positions([1, 2, g.ints[0]], [g.ints[1], 1, 1], [0; 3], [1; 3]);
+    "adaptive_avg_pool1d" => |g| g.x.adaptive_avg_pool1d([g.ints[0].min(9)]);
+    "conv_transpose3d" => |g| g.x.conv_transpose3d(g.y, g.flag.then_some(g.z), &g.how(), g.dims);
+    // Numbers drawn in place.
+    "uniform_" => |g| g.written(|x, g| x.uniform_(g.float, 2.0, g.ints[0]));
+    "normal_" => |g| g.written(|x, g| x.normal_(g.float, 1.0, g.ints[0]));
+    "exponential_" => |g| g.written(|x, g| x.exponential_(g.float, g.ints[0]));
+    "random_" => |g| g.written(|x, g| x.random_(g.ints[0], g.ints[1], g.ints[2]));
+    // Sizes that the data says.
+    "masked_select" => |g| g.x.masked_select(g.y);
+    "nonzero" => |g| g.x.nonzero();
+    "unique" => |g| g.x.unique();
+    // Losses.
+    "mse_loss" => |g| g.x.mse_loss(g.y, g.reduction());
+    "l1_loss" => |g| g.x.l1_loss(g.y, g.reduction());
+    "smooth_l1_loss" => |g| g.x.smooth_l1_loss(g.y, g.float, g.reduction());
+    "huber_loss" => |g| g.x.huber_loss(g.y, g.float, g.reduction());
+    "binary_cross_entropy" => |g| g.x.binary_cross_entropy(g.y, g.flag.then_some(g.z), g.reduction());
+    "binary_cross_entropy_with_logits" => |g| g.x.binary_cross_entropy_with_logits(g.y, g.flag.then_some(g.z), Some(g.y), g.reduction());
+    "kl_div" => |g| g.x.kl_div(g.y, g.flag, g.reduction());
+    "pairwise_distance" => |g| g.x.pairwise_distance(g.y, g.float, 1e-6);
+    // Where tensors are, and what they say of themselves.
+    "view" => |g| g.x.view(g.dims);
+    "to_device" => |g| g.x.to_device(Device::cpu());
+    "reads" => |g| g.read();
+    // Whatever is computed apart.
+    "disable" => |g| disable(&g.x, |x| x.relu()).unwrap_or_else(|_| g.x.reshape(&[-1, -1]));
+    "attend" => |g| MultiHeadAttention::new(g.ints[0], g.ints[1], g.dtype, 0).attend(&g.x, g.y, g.z, g.flag.then_some(g.y));
 };
