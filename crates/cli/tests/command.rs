@@ -233,6 +233,54 @@ fn bench_says_what_it_cannot_find_or_do() {
     assert!(good(&["bench", "--list"]).contains("matmul-bf16-1024"));
 }
 
+/// The rows that the goal of the CPU names: PyTorch's kernels by name and size, and those that show what fusion is for.
+const ROWS: &[(&str, &str)] = &[
+    ("add-relu-mul-10m", "relu(x+b)*2, 10M"),
+    ("add-relu-mul-1m", "relu(x+b)*2, 1M"),
+    ("add-relu-mul-1k", "relu(x+b)*2, 1k"),
+    ("gelu-bias", "gelu(x+b), 2048x2048"),
+    (
+        "tanh-gelu-sigmoid",
+        "tanh(gelu_tanh(x+b))*sigmoid(x), 2048x2048",
+    ),
+    ("softmax", "softmax, 2048x2048"),
+    ("softmax-bf16", "softmax bf16, 2048x2048"),
+    ("layer-norm", "layer_norm, 2048x2048"),
+    ("sum-0", "x.sum(0), 2048x2048"),
+    ("add-transposed", "x + x.t(), 2048x2048"),
+    ("matmul-1024", "matmul 1024"),
+    ("matmul-2048", "matmul 2048"),
+    ("matmul-bf16-1024", "matmul bf16 1024"),
+    ("matmul-bf16-2048", "matmul bf16 2048"),
+    ("attention", "attention 4x8x1024x64, written out"),
+    ("attention-fused", "attention 4x8x1024x64, fused"),
+    ("attention-fused-bf16", "attention 4x8x1024x64 bf16, fused"),
+    ("mxint8-decode", "MXINT8 to bf16, 2^24 values"),
+    ("mlp", "MLP 64x1024x4096x1024, GELU"),
+    ("log-softmax-50257", "log_softmax, 256x50257"),
+    ("rms-norm-odd", "rms_norm, 2047x2049"),
+    ("rotary", "rotary embedding, 32x1024x128"),
+    ("var-mean-0-2", "var_mean over (0, 2), 16x64x4096"),
+    (
+        "embedding-layer-norm",
+        "layer_norm(embedding), 4096 of 30522x768",
+    ),
+    ("cross-entropy", "cross_entropy, 128x50257"),
+    ("adamw", "AdamW, 6 tensors of 768 and 3072"),
+];
+
+#[test]
+fn bench_lists_every_row_of_the_goal() {
+    let text = good(&["bench", "--list"]);
+    let listed: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, title)| (name, title.trim()))
+        .collect();
+    let missing: Vec<_> = ROWS.iter().filter(|row| !listed.contains(row)).collect();
+    assert!(missing.is_empty(), "not in `oxyfuel bench`: {missing:?}");
+}
+
 #[test]
 fn explain_measures_where_asked_to() {
     let plain = data(&["explain", "--workload", "add-relu-mul-1m", "--json"]);

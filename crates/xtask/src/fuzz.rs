@@ -69,6 +69,38 @@ mod tests {
         assert!(record["commit"].is_string() && record["at"].is_string());
     }
 
+    /// `12345` as `12,345`.
+    fn grouped(n: u64) -> String {
+        let digits = n.to_string();
+        let parts: Vec<&str> = digits
+            .as_bytes()
+            .rchunks(3)
+            .rev()
+            .filter_map(|part| std::str::from_utf8(part).ok())
+            .collect();
+        parts.join(",")
+    }
+
+    #[test]
+    fn the_page_has_the_figures_of_the_record() {
+        let read = |path| std::fs::read_to_string(workspace::root().join(path)).unwrap();
+        let (page, record) = (read("docs/fuzz.md"), read("bench/record/fuzz.json"));
+        let record: Value = serde_json::from_str(&record).unwrap();
+        let command = record["command"].as_str().unwrap();
+        assert!(page.contains(command), "{command}");
+        for kind in ["tiles", "graphs"] {
+            let figure = |key: &str| grouped(record[kind][key].as_u64().unwrap());
+            let counts = format!("({} comparisons)", figure("comparisons"));
+            assert!(page.contains(&counts), "{kind}: {counts}");
+            assert!(page.contains(&figure("cases")), "{kind}");
+            assert_eq!(record[kind]["mismatches"], 0);
+        }
+        for target in record["targets"].as_array().unwrap() {
+            let name = format!("`{}`", target.as_str().unwrap());
+            assert!(page.contains(&name), "{name}");
+        }
+    }
+
     #[test]
     fn a_record_has_a_file_of_its_own() {
         let words = ["--record", "--json", "x"].map(str::to_owned);
