@@ -89,6 +89,30 @@ const TABLE: &[(Code, &str)] = &[
     (Code::Syntax, "see docs/graph.md for the grammar"),
     (Code::UnknownName, "see docs/graph.md for the vocabulary"),
     (
+        Code::HostCall,
+        "write the call with operations of this crate: there is no host here that has it",
+    ),
+    (
+        Code::DuplicateName,
+        "give one of the two another name; every value has its own",
+    ),
+    (
+        Code::InvalidLiteral,
+        "write a number that its type holds; docs/graph.md has the forms",
+    ),
+    (
+        Code::NestedTooDeep,
+        "write the expression with fewer brackets inside each other",
+    ),
+    (
+        Code::OutOfBounds,
+        "mask the access with valid(), or make the buffer larger",
+    ),
+    (
+        Code::UninitializedRead,
+        "store to the memory in an earlier step before it is read",
+    ),
+    (
         Code::InvalidGraph,
         "the message names the invariant that the graph breaks; docs/graph.md lists them",
     ),

@@ -307,7 +307,7 @@ const ROWS: &[Row] = &[
         let file = tempfile::NamedTempFile::new().unwrap();
         io::read_safetensors(file.path()).into()
     }),
-    (Code::UnsupportedVersion, Nowhere, || {
+    (Code::UnsupportedVersion, Here, || {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("f.oxy");
         let f = compile(|x: &Tensor| x.relu(), Options::default()).unwrap();
