@@ -58,7 +58,7 @@ enum Wanted<'a> {
 
 /// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it (decision 101).
 const FEW_OF_ON_CPU: i64 = 32;
-const WHOLE_ON_GPU: i64 = 4096;
+const WHOLE_ON_GPU: i64 = 8192;
 /// The most places that a GPU chooses of a longer row, and of how many elements each must be one (decision 52).
 const CHOSEN_ON_GPU: i64 = 4096;
 const ONE_OF: i64 = 4;
