@@ -10,7 +10,7 @@
 //!       for each panel of a: rows x cols sums, from zero                       registers, added to those of other chunks in the second-level cache
 //! ```
 //!
-//! Where many instances use the same columns, `b` is copied once, by a phase of its own. The first copy of an operand is the only time it is read from where it lies; every loop
+//! Where many instances use the same columns, `b` is copied once, by a phase of its own, in the order in which it lies. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
 //! on the threads. A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.
 
@@ -41,6 +41,8 @@ const SHALLOW: i64 = 16;
 const ANY: i64 = 64;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
+/// The same for all panels of columns, one after the other: as many pages are read and written at a time.
+const SLICE: i64 = 16;
 
 /// Elements of the depth that are summed from zero, at most: rounding errors grow with the length of a sum, and so those of many short ones stay below those of a long one.
 pub const SUMMED: i64 = 384;
@@ -120,8 +122,11 @@ pub fn blocked(
         lay_out(&k, &spread, &[rows, deep]);
         lay_out(&k, &spread, &[deep, rows]);
     }
-    for deep in pieces(blocking.chunk).chain(pieces(blocking.rest(product))) {
-        lay_out(&k, &spread, &[deep.1, cols]);
+    let slices = [slice(product), product.k % slice(product)];
+    let slices = slices.into_iter().filter(|deep| *deep > 0);
+    let pieces = pieces(blocking.chunk).chain(pieces(blocking.rest(product)));
+    for deep in pieces.map(|piece| piece.1).chain(slices) {
+        lay_out(&k, &spread, &[deep, cols]);
     }
     let work = Work {
         nest,
@@ -148,6 +153,11 @@ pub fn blocked(
         work.instance(k, &panels);
     });
     k.finish()
+}
+
+/// Rows of `b` that are copied for all panels before the next ones, where that is how they lie.
+fn slice(product: &Product) -> i64 {
+    SLICE.min(product.k).max(1)
 }
 
 /// Parts of at most [`PIECE`] elements: first element and length.
@@ -205,7 +215,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         false => m,
     };
     let rows = height(likely, cols / lanes, target);
-    // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third vector of columns does not make it shallower.
+    // A depth that leaves most of the second-level cache to others is not cut: sums never leave their registers. A third and a fourth vector of columns do not make it shallower.
     let wide = cols.min(2 * lanes);
     let deepest = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / (wide * size);
     let uncut = deepest(target.l2_bytes / 16);
@@ -257,22 +267,26 @@ pub fn columns(n: i64, lanes: i64) -> i64 {
     }
 }
 
-/// Columns of a product's block: three vectors of f32 where there are registers for as many sums and few stay empty, which take fewer loads for as many multiply-adds.
+/// Columns of a product's block: three vectors of f32, or four, where there are registers for as many sums and few stay empty, which take fewer loads for as many multiply-adds.
 fn widest(n: i64, lanes: i64, target: &TargetDesc) -> i64 {
     let padded = |cols: i64| ceil_div(n, cols) * cols;
     let cols = columns(n, lanes);
     let narrow = lanes == i64::from(target.lanes(4));
-    if narrow && target.registers >= 32 && padded(3 * lanes) <= padded(cols) + n / 48 {
-        3 * lanes
-    } else {
-        cols
+    let full = |wide: &i64| padded(*wide) <= padded(cols) + n / 48;
+    match narrow && target.registers >= 32 {
+        true => [3, 4]
+            .map(|vectors| vectors * lanes)
+            .into_iter()
+            .find(full)
+            .unwrap_or(cols),
+        false => cols,
     }
 }
 
 /// Rows of a block: those that take the fewest instructions, with `vectors` of columns each. A step of the depth loads every row's element and every vector, and multiplies them all; empty rows of the last block cost as much as others.
 fn height(m: i64, vectors: i64, target: &TargetDesc) -> i64 {
     // Every register but those for b and two to spare accumulates.
-    let most = (i64::from(target.registers) - 4) / vectors;
+    let most = (i64::from(target.registers) - (vectors + 2).max(4)) / vectors;
     let equal = |most: i64| ceil_div(m, ceil_div(m, most));
     let instructions = |rows: i64| ceil_div(m, rows) * (rows * vectors + rows + vectors);
     let heights = (most * 3 / 4..=most).rev().map(equal);
@@ -454,6 +468,13 @@ struct Work<'a> {
     blocking: &'a Blocking,
 }
 
+/// A part of the depth: its number, and how many elements each has.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    number: &'a Tile,
+    length: i64,
+}
+
 /// Who copies `b`, and where to.
 enum Right<'a> {
     Shared(&'a Mem),
@@ -494,37 +515,64 @@ impl Work<'_> {
             panels.aligned(64)
         });
         let panels: Vec<Mem> = panels.collect();
-        let grid = [col_blocks.into(), blocking.chunks.into(), batches.clone()];
+        let by_rows = self.by_rows();
+        let (length, parts) = match by_rows {
+            true => (slice(product), ceil_div(product.k, slice(product))),
+            false => (blocking.chunk, blocking.chunks),
+        };
+        let rest = product.k - (parts - 1) * length;
+        let grid = match by_rows {
+            true => [1.into(), parts.into(), batches.clone()],
+            false => [col_blocks.into(), parts.into(), batches.clone()],
+        };
         k.phase(grid, |k: &KernelBuilder| {
-            let (col, chunk) = (k.program_id(0), k.program_id(1));
+            let number = k.program_id(1);
+            let part = Part {
+                number: &number,
+                length,
+            };
             let batch = self.exact.batch_of(k, 2);
-            let at = self.shared_panel(product, &col, &chunk, batch.as_ref());
-            let rest = blocking.rest(product);
-            let copy = |k: &KernelBuilder, deep: i64| {
+            let panel = |k: &KernelBuilder, col: &Tile, deep: i64| {
+                let batch = batch.as_ref();
+                let at = self.shared_panel(product, col, part, batch);
                 for (product, panels) in self.each.iter().zip(&panels) {
-                    let batch = batch.as_ref();
-                    self.copy_b(k, product, &col, &chunk, batch, (deep, None), panels, &at);
+                    self.copy_b(k, product, col, part, batch, (deep, None), panels, &at);
                 }
             };
-            if rest == blocking.chunk {
+            let copy = |k: &KernelBuilder, deep: i64| {
+                if !by_rows {
+                    return panel(k, &k.program_id(0), deep);
+                }
+                k.for_range(0, col_blocks, 1, [], |k, col, []| {
+                    panel(k, &col, deep);
+                    []
+                });
+            };
+            if rest == length {
                 return copy(k, rest);
             }
-            let last = chunk.compare(CompareOp::Eq, blocking.chunks - 1);
-            if blocking.chunks > 1 {
-                let before = chunk.compare(CompareOp::Lt, blocking.chunks - 1);
-                k.when(&before, |k| copy(k, blocking.chunk));
+            let last = number.compare(CompareOp::Eq, parts - 1);
+            if parts > 1 {
+                let before = number.compare(CompareOp::Lt, parts - 1);
+                k.when(&before, |k| copy(k, length));
             }
             k.when(&last, |k| copy(k, rest));
         });
         panels
     }
 
-    /// Where the shared copy of a chunk of a panel begins.
+    /// Whether the phase that copies `b` goes down its rows, each for all panels: where they lie in one piece, the machine's own prefetching follows them, and few pages are in use.
+    fn by_rows(&self) -> bool {
+        let rows = |product: &Product| product.b.strides[1] == 1 && product.b.strides[0] != 1;
+        self.each.iter().all(rows)
+    }
+
+    /// Where the shared copy of a part of a panel begins.
     fn shared_panel(
         &self,
         product: &Product,
         col: &Tile,
-        chunk: &Tile,
+        part: Part<'_>,
         batch: Option<&Tile>,
     ) -> Tile {
         let blocks = self.blocking.col_blocks(product);
@@ -532,7 +580,7 @@ impl Work<'_> {
             Some(batch) => batch * blocks + col,
             None => col.clone(),
         };
-        let at = (panel * product.k + chunk * self.blocking.chunk) * self.blocking.cols;
+        let at = (panel * product.k + part.number * part.length) * self.blocking.cols;
         match (product.b.panels, product.b.base) {
             (Some(_), base) if base != 0 => at + base,
             _ => at,
@@ -549,7 +597,7 @@ impl Work<'_> {
         k: &KernelBuilder,
         product: &Product,
         col: &Tile,
-        chunk: &Tile,
+        part: Part<'_>,
         batch: Option<&Tile>,
         (deep, exist): (i64, Option<&Tile>),
         to: &Mem,
@@ -560,7 +608,7 @@ impl Work<'_> {
         let b = product.exact().b;
         let [along, _] = &b.strides;
         let start = b.start(sizes, 1, (col, cols), batch)
-            + sizes.times(chunk, &(along * self.blocking.chunk));
+            + sizes.times(part.number, &(along * part.length));
         let strides = b.strides.each_ref().map(|stride| sizes.index(stride));
         let whole = |k: &KernelBuilder, cols_left: Option<&Tile>| {
             for (first, deep) in pieces(deep) {
@@ -694,15 +742,19 @@ impl Work<'_> {
         let (product, blocking) = (&self.each[number], self.blocking);
         let (rows, cols) = (blocking.rows, blocking.cols);
         let col = &here.col + j;
+        let part = Part {
+            number: chunk,
+            length: blocking.chunk,
+        };
         let (panel, at) = match &here.b[number] {
             Right::Shared(panels) => {
-                let at = self.shared_panel(product, &col, chunk, here.batch.as_ref());
+                let at = self.shared_panel(product, &col, part, here.batch.as_ref());
                 (*panels, at)
             }
             Right::Own(panel) => {
                 let at = k.constant(DType::I64, 0);
                 let batch = here.batch.as_ref();
-                self.copy_b(k, product, &col, chunk, batch, depth, panel, &at);
+                self.copy_b(k, product, &col, part, batch, depth, panel, &at);
                 (panel, at)
             }
         };

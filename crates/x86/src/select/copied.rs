@@ -72,7 +72,7 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    /// Whether a loop of a block, of so many rounds, multiplies with a panel.
+    /// Whether a loop of a block, of so many rounds at most, multiplies with a panel.
     fn multiplies(&self, block: &Block, panel: Val) -> bool {
         block.insts.iter().any(|inst| match &inst.op {
             Op::For {

@@ -347,17 +347,24 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    /// Writes accumulators where they belong, straight from the registers. False: they have to take the way of all tiles.
+    /// Writes accumulators where they belong, straight from the registers, or added to a window of memory. False: they have to take the way of all tiles.
     pub fn store_rows(&mut self, access: &Access, value: Val) -> Result<bool> {
-        let value = self.laid_out(value);
-        let dtype = match self.defs.get(&value) {
+        let (sums, added) = match self.added(self.laid_out(value), access) {
+            Some((sums, stride, from)) if self.is_read_once(value) => (sums, Some((stride, from))),
+            _ => (self.laid_out(value), None),
+        };
+        let dtype = match self.defs.get(&sums) {
             Some(Def::Rows(rows)) => rows.dtype,
-            Some(Def::Matrix(matrix)) => matrix.dtype,
+            Some(Def::Matrix(matrix)) if added.is_none() => matrix.dtype,
             _ => return Ok(false),
         };
         let here = |mem: Val| mem == access.mem;
         let waits = |sink: &Inst| self.waits_for(&operands(&sink.op), &here);
-        if self.pending.iter().any(|inst| waits(inst)) || !self.late_reads(&here).is_empty() {
+        // What is added is read now.
+        let overtaken = |late: &Val| added.is_none() || *late != value;
+        if self.pending.iter().any(|inst| waits(inst))
+            || self.late_reads(&here).iter().any(overtaken)
+        {
             return Ok(false);
         }
         let Some(stride) = self.rows_apart(access) else {
@@ -366,14 +373,74 @@ impl<'p> Select<'p, '_> {
         if self.p.mem(access.mem)?.dtype != dtype {
             return Ok(false);
         }
-        let def = self.defs.get(&value).cloned();
+        let def = self.defs.get(&sums).cloned();
         let to = self.address(access.mem, &access.base)?;
-        match def {
-            Some(Def::Rows(rows)) => self.move_rows(&rows, to, 0, stride, false)?,
-            Some(Def::Matrix(matrix)) => self.amx_move(&matrix, to, 0, stride * 4, false),
+        match (def, added) {
+            (Some(Def::Rows(rows)), None) => self.move_rows(&rows, to, 0, stride, false)?,
+            (Some(Def::Rows(rows)), Some((apart, from))) => {
+                let from = self.address(from.mem, &from.base)?;
+                self.add_rows(&rows, (from, apart), (to, stride))?;
+            }
+            (Some(Def::Matrix(matrix)), _) => self.amx_move(&matrix, to, 0, stride * 4, false),
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Accumulators in registers and the window that they are added to, with the elements between its rows, if what is stored is their sum. Elements that are read lie where they are written, or in another memory.
+    fn added(&self, value: Val, to: &Access) -> Option<(Val, i64, &'p Access)> {
+        let Some(Def::Lazy(Inst {
+            op:
+                Op::Binary {
+                    op: BinaryOp::Add,
+                    lhs,
+                    rhs,
+                },
+            ..
+        })) = self.defs.get(&value)
+        else {
+            return None;
+        };
+        let one = |sums: Val, window: Val| {
+            let (sums, window) = (self.laid_out(sums), self.laid_out(window));
+            let from = self.plain_load(window)?;
+            let Some(Def::Rows(rows)) = self.defs.get(&sums) else {
+                return None;
+            };
+            let fits = from.mem != to.mem || (from.base == to.base && from.strides == to.strides);
+            let same = self.p.mem(from.mem).ok()?.dtype == rows.dtype;
+            let stride = self.rows_apart(from)?;
+            (fits && same).then_some((sums, stride, from))
+        };
+        one(*lhs, *rhs).or_else(|| one(*rhs, *lhs))
+    }
+
+    /// Writes what stands in a window plus accumulators to another, both given by where they begin and the elements between rows.
+    fn add_rows(&mut self, block: &Rows, from: (Reg, i64), to: (Reg, i64)) -> Result<()> {
+        let size = lane_bytes(block.dtype);
+        let lanes = i64::from(self.e.full_lanes(size));
+        let vectors = block.cols.div_ceil_lanes(lanes as u32);
+        self.e.mask_bytes = size;
+        for row in 0..block.rows {
+            for v in 0..vectors {
+                let place = |(base, stride): (Reg, i64)| {
+                    let byte = i64::from(size) * (row * stride + v * lanes);
+                    i32::try_from(byte)
+                        .map(|byte| Mem::at(base, byte))
+                        .map_err(|_| err!(NoLowering, "a distance of {byte} bytes"))
+                };
+                let left = block.cols - v * lanes;
+                let mask = (left < lanes).then(|| self.e.first_lanes(left as u32));
+                let before = self.e.load(block.dtype, place(from)?, lanes as u32, mask)?;
+                let sum = block.regs[(row * vectors + v) as usize];
+                let sum = self
+                    .e
+                    .binary(BinaryOp::Add, block.dtype, before, sum, lanes as u32)?;
+                self.e
+                    .store(block.dtype, place(to)?, sum, lanes as u32, mask, false)?;
+            }
+        }
+        Ok(())
     }
 
     /// A value under whatever layout it was given.

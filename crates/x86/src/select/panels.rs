@@ -11,7 +11,7 @@
 //! Weights of a model are larger than the caches: without this, every panel of them is waited for while the units are idle. Asking changes no result, and what lies behind the last panel is no fault.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Access, Block, BufferMode, Index, Op, Val};
+use oxyfuel_kernel::ir::{Access, BinaryOp, Block, BufferMode, Index, Op, Val};
 
 use super::Select;
 use super::copied::Lines;
@@ -28,7 +28,7 @@ pub struct Around<'p> {
     pub body: &'p Block,
     pub counter: Val,
     pub step: i64,
-    /// How often it runs, where that is known.
+    /// How often it runs at most, where that is known.
     pub times: Option<i64>,
 }
 
@@ -37,7 +37,7 @@ pub struct Around<'p> {
 pub struct Next {
     /// From this panel, or from the window that was copied into it.
     pub bytes: i64,
-    /// The loop inside of that over panels, each round of which reads this panel, and how often it runs.
+    /// The loop inside of that over panels, each round of which reads this panel, and how often it runs at most.
     pub shared: Option<(Val, i64)>,
     /// What is copied: its buffer and place, and what of it this product asks for.
     pub window: Option<(Val, Index, Lines)>,
@@ -53,17 +53,37 @@ pub struct Asked {
 }
 
 impl<'p> Select<'p, '_> {
-    /// How often a loop runs, where that is known.
+    /// How often a loop runs at most, where that is known: a band of blocks may end early, and is then a part of those that there could be.
     pub fn rounds(&self, lo: Index, hi: Index, step: i64) -> Option<i64> {
-        let number = |index: Index| match index {
+        let length = self.at_most(hi)?.checked_sub(self.number(lo)?)?;
+        Some(length.max(0).div_euclid(step) + i64::from(length.rem_euclid(step) > 0))
+    }
+
+    fn number(&self, index: Index) -> Option<i64> {
+        match index {
             Index::Const(n) => Some(n),
             Index::Val(v) => match self.origin(v) {
                 Some(Op::Const { value }) => Some(value.as_i64()),
                 _ => None,
             },
+        }
+    }
+
+    fn at_most(&self, index: Index) -> Option<i64> {
+        let smaller = |index: Index| match index {
+            Index::Val(v) => match self.origin(v) {
+                Some(Op::Binary {
+                    op: BinaryOp::Min,
+                    lhs,
+                    rhs,
+                }) => [*lhs, *rhs]
+                    .into_iter()
+                    .find_map(|v| self.number(Index::Val(v))),
+                _ => None,
+            },
+            Index::Const(_) => None,
         };
-        let length = number(hi)?.checked_sub(number(lo)?)?;
-        Some(length.max(0).div_euclid(step) + i64::from(length.rem_euclid(step) > 0))
+        self.number(index).or_else(|| smaller(index))
     }
 
     /// By how many bytes the innermost loop that moves a window does so, and which one that is.
@@ -86,7 +106,7 @@ impl<'p> Select<'p, '_> {
         self.moved(base, size).map(|(_, bytes)| bytes)
     }
 
-    /// The same, with the loop inside of that one, if it is the only one and runs a known number of times.
+    /// The same, with the loop inside of that one, if it is the only one and is known to run so many times at most.
     pub fn moved_around(&self, base: Index, size: i64) -> Option<(i64, Option<(Val, i64)>)> {
         let (found, bytes) = self.moved(base, size)?;
         let shared = match self.loops[found + 1..] {
