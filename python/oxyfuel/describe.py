@@ -419,7 +419,7 @@ class _Describer:
             else:
                 dtype = source if isinstance(source, torch.dtype) else source(node)
             if dtype is not None and (value[index] if sequence else value).dtype != dtype:
-                known_here = results[index]["kind"] == "tensor" and dtype in DTYPES and only_copied(node, index)
+                known_here = sequence and results[index]["kind"] == "tensor" and dtype in DTYPES and only_copied(node, index)
                 results[index] = {"kind": "tensor", "type": results[index]["type"] | {"dtype": DTYPES[dtype]}} if known_here else {"kind": "object"}
         try:
             if target is None:
