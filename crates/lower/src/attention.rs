@@ -18,7 +18,7 @@ use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, MmaDim, ReduceOp, Space};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Index, MmaDim, ReduceOp, Space};
 use oxyfuel_plan::{OperandHome, TargetDesc};
 use oxyfuel_schedule::Placements;
 
@@ -28,7 +28,7 @@ use crate::map::{Spread, vector};
 use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::{lay_out, matrix_layout, zeros};
-use crate::size::Params;
+use crate::size::{Known, Params, Sizes};
 use crate::staged_attention;
 use crate::tile::ceil_div;
 
@@ -41,40 +41,57 @@ const LEAST_ROWS: i64 = 4;
 
 /// Whether a node is attention, or its gradients, of a kind and size that has a kernel.
 pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
-    let fixed = |value: ValueId| {
-        let shape = &graph.values[value].ty.shape;
-        shape.iter().all(|n| n.as_const().is_some_and(|n| n > 0))
-    };
     let number = |n: &Expr| n.as_const().unwrap_or(0);
-    let sized = match node.op {
-        Op::Sdpa { .. } => {
-            let [q, k] = [0, 1].map(|i| &graph.values[node.inputs[i]].ty);
-            let (rows, depth) = (number(&q.shape[2]), number(&q.shape[3]));
-            let queries = rows * number(&q.shape[1]) / number(&k.shape[1]).max(1);
-            if target.is_simt() {
-                let width = &graph.values[node.inputs[2]].ty.shape[3];
-                staged_attention::fits(q.dtype, depth, number(width), target)
-            } else {
-                rows >= LEAST_ROWS || (depth > 1 && queries <= MOST_QUERIES)
-            }
-        }
-        Op::SdpaBackward { .. } => !target.is_simt(),
+    let is_fixed = graph.symbols.is_empty()
+        && node.inputs.iter().all(|&value| {
+            let shape = &graph.values[value].ty.shape;
+            shape.iter().all(|n| number(n) > 0)
+        });
+    let first = match node.op {
+        Op::Sdpa { .. } => 0,
+        Op::SdpaBackward { .. } if !target.is_simt() => 1,
         _ => return false,
     };
-    let dtype = graph.values[node.inputs[0]].ty.dtype;
+    let [q, k, v] = [0, 1, 2].map(|i| &graph.values[node.inputs[first + i]].ty);
+    let [heads, depth] = [1, 3].map(|dim| number(&q.shape[dim]));
+    let (groups, width) = (number(&k.shape[1]), number(&v.shape[3]));
+    let rows = &q.shape[2];
+    let sized = if target.is_simt() {
+        is_fixed && staged_attention::fits(q.dtype, depth, width, target)
+    } else if first > 0 || rows.as_const().is_none_or(|rows| rows >= LEAST_ROWS) {
+        // How many there are of batches, queries and keys, only a call may know.
+        let sizes = [&q.shape[0], rows, &k.shape[2]];
+        let some = !sizes.iter().any(|size| size.is_const(0));
+        some && [heads, groups, depth, width].iter().all(|&n| n > 0)
+    } else {
+        is_fixed && depth > 1 && number(rows) * heads / groups <= MOST_QUERIES
+    };
     (target.is_simt() || target.vector_bytes > 0)
-        && matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
-        && graph.symbols.is_empty()
-        && node.inputs.iter().all(|&value| fixed(value))
+        && matches!(q.dtype, DType::F32 | DType::BF16 | DType::F16)
         && sized
 }
 
 /// A tensor of 4 dims in memory.
-pub struct Place {
+pub struct Place<N = i64> {
     pub buffer: usize,
-    pub base: i64,
-    pub strides: [i64; 4],
+    pub base: N,
+    pub strides: [N; 4],
 }
+
+impl Place<Expr> {
+    /// The same in numbers.
+    fn numbers(&self, number: Number<'_>) -> Result<Place> {
+        let [a, b, c, d] = &self.strides;
+        Ok(Place {
+            buffer: self.buffer,
+            base: number(&self.base)?,
+            strides: [number(a)?, number(b)?, number(c)?, number(d)?],
+        })
+    }
+}
+
+/// What a size is taken for.
+type Number<'a> = &'a dyn Fn(&Expr) -> Result<i64>;
 
 /// Reads where operands lie. `buffers` are the roots in argument order.
 pub struct Operands<'a> {
@@ -84,57 +101,54 @@ pub struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    pub fn shape(&self, value: ValueId) -> Result<Vec<i64>> {
-        let shape = &self.graph.values[value].ty.shape;
-        shape.iter().map(constant).collect()
+    pub fn shape(&self, value: ValueId) -> &[Expr] {
+        &self.graph.values[value].ty.shape
     }
 
-    pub fn place(&self, value: ValueId) -> Result<Place> {
+    pub fn place(&self, value: ValueId) -> Result<Place<Expr>> {
         let place = self.memory.of(value);
         let buffer = self.buffers.iter().position(|&root| root == place.root);
-        let strides = place.strides.iter().map(constant);
-        let mut strides = strides.collect::<Result<Vec<i64>>>()?;
-        strides.resize(4, 0);
+        let stride = |i: usize| place.strides.get(i).cloned().unwrap_or(Expr::ZERO);
         Ok(Place {
             buffer: buffer.ok_or_else(|| err!(Internal, "an operand has no buffer"))?,
-            base: constant(&checked(&place.offset)?)?,
-            strides: [strides[0], strides[1], strides[2], strides[3]],
+            base: checked(&place.offset)?,
+            strides: [stride(0), stride(1), stride(2), stride(3)],
         })
     }
 
     /// A mask, whose sizes of 1 are repeated, and whether it is of bools.
-    pub fn mask(&self, value: ValueId) -> Result<(Place, bool)> {
+    pub fn mask(&self, value: ValueId) -> Result<(Place<Expr>, bool)> {
         let mut at = self.place(value)?;
-        for (stride, size) in at.strides.iter_mut().zip(self.shape(value)?) {
-            if size == 1 {
-                *stride = 0;
+        for (stride, size) in at.strides.iter_mut().zip(self.shape(value)) {
+            if size.is_const(1) {
+                *stride = Expr::ZERO;
             }
         }
         Ok((at, self.graph.values[value].ty.dtype.is_bool()))
     }
 }
 
-/// What is computed, in numbers.
-pub struct Attention {
-    pub batch: i64,
+/// What is computed: in numbers, or in expressions where only a call knows some.
+pub struct Attention<N = i64> {
+    pub batch: N,
     pub heads: i64,
     pub groups: i64,
-    pub rows: i64,
-    pub keys: i64,
+    pub rows: N,
+    pub keys: N,
     pub depth: i64,
     pub width: i64,
-    pub q: Place,
-    pub k: Place,
-    pub v: Place,
-    pub mask: Option<(Place, bool)>,
-    pub out: Place,
-    pub sums: Place,
+    pub q: Place<N>,
+    pub k: Place<N>,
+    pub v: Place<N>,
+    pub mask: Option<(Place<N>, bool)>,
+    pub out: Place<N>,
+    pub sums: Place<N>,
     pub dtype: DType,
     pub causal: bool,
     pub scale: f64,
 }
 
-impl Attention {
+impl Attention<Expr> {
     /// Reads the node. `buffers` are the roots in argument order.
     pub fn read(
         graph: &Graph,
@@ -152,17 +166,20 @@ impl Attention {
         };
         let place = |value: ValueId| of.place(value);
         let [q, k, v] = [0, 1, 2].map(|i| of.shape(node.inputs[i]));
-        let (q, k, v) = (q?, k?, v?);
         let mask = node.inputs.get(3).map(|&value| of.mask(value));
         Ok(Self {
-            batch: q[0],
-            heads: q[1],
-            groups: k[1],
-            rows: q[2],
+            batch: q[0].clone(),
+            heads: constant(&q[1])?,
+            groups: constant(&k[1])?,
+            rows: q[2].clone(),
             // Nobody sees the others.
-            keys: if causal { k[2].min(q[2]) } else { k[2] },
-            depth: q[3],
-            width: v[3],
+            keys: if causal && k[2] != q[2] {
+                Expr::min(&k[2], q[2].clone())
+            } else {
+                k[2].clone()
+            },
+            depth: constant(&q[3])?,
+            width: constant(&v[3])?,
             q: place(node.inputs[0])?,
             k: place(node.inputs[1])?,
             v: place(node.inputs[2])?,
@@ -173,6 +190,43 @@ impl Attention {
             causal,
             scale: scale.as_f64(),
         })
+    }
+
+    /// The same in numbers, if all of them are known.
+    pub fn fixed(&self) -> Result<Attention> {
+        self.numbers(&constant)
+    }
+
+    /// The same with guesses for what is not known.
+    pub fn likely(&self, known: &Known) -> Result<Attention> {
+        self.numbers(&|size| Ok(known.guess(size).max(0)))
+    }
+
+    fn numbers(&self, number: Number<'_>) -> Result<Attention> {
+        let mask = |(place, is_bool): &(Place<Expr>, bool)| Ok((place.numbers(number)?, *is_bool));
+        Ok(Attention {
+            batch: number(&self.batch)?,
+            heads: self.heads,
+            groups: self.groups,
+            rows: number(&self.rows)?,
+            keys: number(&self.keys)?,
+            depth: self.depth,
+            width: self.width,
+            q: self.q.numbers(number)?,
+            k: self.k.numbers(number)?,
+            v: self.v.numbers(number)?,
+            mask: self.mask.as_ref().map(mask).transpose()?,
+            out: self.out.numbers(number)?,
+            sums: self.sums.numbers(number)?,
+            dtype: self.dtype,
+            causal: self.causal,
+            scale: self.scale,
+        })
+    }
+
+    /// Every size that only a call may know.
+    pub fn sizes(&self) -> [&Expr; 3] {
+        [&self.batch, &self.rows, &self.keys]
     }
 }
 
@@ -196,7 +250,7 @@ struct Blocking {
     matrix: bool,
 }
 
-fn blocking(queries: i64, dtype: DType, target: &TargetDesc) -> Blocking {
+fn blocking(queries: &Expr, dtype: DType, target: &TargetDesc) -> Blocking {
     if let Some(unit) = target.matrix_unit(dtype, dtype, DType::F32)
         && unit.operands == OperandHome::Memory
     {
@@ -211,8 +265,9 @@ fn blocking(queries: i64, dtype: DType, target: &TargetDesc) -> Blocking {
     }
     // Every register but those for the panel and two to spare accumulates; blocks share the queries evenly.
     let most = (i64::from(target.registers) - 4) / 2;
+    let even = |queries: i64| ceil_div(queries, ceil_div(queries, most));
     Blocking {
-        rows: ceil_div(queries, ceil_div(queries, most)),
+        rows: queries.as_const().map_or(most, even),
         cols: i64::from(target.lanes(4)) * 2,
         step: 1,
         pack: 1,
@@ -223,62 +278,76 @@ fn blocking(queries: i64, dtype: DType, target: &TargetDesc) -> Blocking {
 
 /// Everything that the phases share.
 struct Writer<'a> {
-    a: &'a Attention,
+    a: &'a Attention<Expr>,
     blocking: Blocking,
     /// Keys of a chunk, and chunks.
     chunk: i64,
-    chunks: i64,
+    chunks: Expr,
     /// The depth, filled up to whole steps of the unit.
     depth: i64,
     k_panels: Mem,
     v_panels: Mem,
     spread: Spread,
     mems: &'a [Mem],
+    sizes: &'a Sizes,
 }
 
 /// Builds the program.
 pub fn attention(
     nest: &Nest,
     params_of: impl Fn(&KernelBuilder) -> Params,
-    a: &Attention,
+    exact: &Attention<Expr>,
     target: &TargetDesc,
 ) -> Result<Program> {
-    if target.is_simt() {
-        return staged_attention::attention(nest, params_of, a, target);
+    match exact.fixed() {
+        Ok(a) if target.is_simt() => staged_attention::attention(nest, params_of, &a, target),
+        Ok(a) if a.rows < LEAST_ROWS => decode(nest, params_of, &a, target),
+        Ok(_) | Err(_) => blocks(nest, params_of, exact, target),
     }
-    if a.rows < LEAST_ROWS {
-        return decode(nest, params_of, a, target);
-    }
-    let blocking = blocking(a.rows, a.dtype, target);
+}
+
+/// Blocks of queries over panels of keys and values.
+fn blocks(
+    nest: &Nest,
+    params_of: impl Fn(&KernelBuilder) -> Params,
+    a: &Attention<Expr>,
+    target: &TargetDesc,
+) -> Result<Program> {
+    let blocking = blocking(&a.rows, a.dtype, target);
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
     let whole = blocking.cols.max(blocking.step);
-    let chunks = ceil_div(a.keys, CHUNK);
-    let chunk = ceil_div(ceil_div(a.keys, chunks), whole) * whole;
+    // A number of keys that is known is shared out evenly.
+    let even = |keys: i64| ceil_div(keys, ceil_div(keys, CHUNK));
+    let chunk = ceil_div(a.keys.as_const().map_or(CHUNK, even), whole) * whole;
+    let chunks = a.keys.ceildiv(chunk);
     let depth = ceil_div(a.depth, blocking.step) * blocking.step;
     let width_blocks = ceil_div(a.width, blocking.cols);
-    let keys = chunk * chunks;
-    let panels = |name: &str, len: i64| {
-        let len = Expr::constant(a.batch * a.groups * len);
+    let keys = &chunks * chunk;
+    let panels = |name: &str, len: &Expr| {
+        let len = &(&a.batch * a.groups) * len;
         k.buffer(name, blocking.part, BufferMode::Workspace, len)
             .aligned(64)
     };
     let w = Writer {
-        k_panels: panels("k_panels", keys * depth),
-        v_panels: panels("v_panels", width_blocks * blocking.cols * keys),
+        k_panels: panels("k_panels", &(&keys * depth)),
+        v_panels: panels("v_panels", &(&keys * (width_blocks * blocking.cols))),
         a,
         chunk,
         chunks,
         depth,
         spread,
         mems: &params.mems,
+        sizes: &params.sizes,
         blocking,
     };
     let (rows, cols) = (w.blocking.rows, w.blocking.cols);
+    // Values are copied at once, or chunk by chunk.
+    let at_once = keys.as_const().unwrap_or(chunk);
     for shape in [
         [depth / w.blocking.pack, cols],
-        [keys / w.blocking.pack, cols],
+        [at_once / w.blocking.pack, cols],
         [rows, depth],
         [rows, chunk],
         [rows, cols],
@@ -286,108 +355,165 @@ pub fn attention(
         lay_out(&k, &w.spread, &shape);
     }
     let keys_of = Side {
-        extent: a.keys,
-        stride: a.k.strides[2],
+        extent: &a.keys,
+        stride: &a.k.strides[2],
     };
+    let deep = Expr::constant(a.depth);
     let depth_of = Side {
-        extent: a.depth,
-        stride: a.k.strides[3],
+        extent: &deep,
+        stride: &a.k.strides[3],
     };
-    w.pack(&k, &a.k, &w.k_panels, keys_of, depth_of, [keys, depth]);
+    let padded = Expr::constant(depth);
+    w.pack(&k, &a.k, &w.k_panels, (keys_of, &keys), (depth_of, &padded));
+    let wide = Expr::constant(a.width);
     let width_of = Side {
-        extent: a.width,
-        stride: a.v.strides[3],
+        extent: &wide,
+        stride: &a.v.strides[3],
     };
     let keys_of = Side {
-        extent: a.keys,
-        stride: a.v.strides[2],
+        extent: &a.keys,
+        stride: &a.v.strides[2],
     };
-    let sizes = [width_blocks * cols, keys];
-    w.pack(&k, &a.v, &w.v_panels, width_of, keys_of, sizes);
-    let grid = [ceil_div(a.rows, rows), a.batch * a.heads].map(Expr::constant);
+    let padded = Expr::constant(width_blocks * cols);
+    w.pack(&k, &a.v, &w.v_panels, (width_of, &padded), (keys_of, &keys));
+    let grid = [a.rows.ceildiv(rows), &a.batch * a.heads];
     k.phase(grid, |k| w.block(k));
     k.finish()
 }
 
 /// A dim of an operand.
-struct Side {
-    extent: i64,
-    stride: i64,
+struct Side<'a> {
+    extent: &'a Expr,
+    stride: &'a Expr,
 }
 
 /// What is left of an extent from an element on, at most `size` and at least nothing; `None` where blocks, which cover `reach` elements, end with it.
-pub fn left(from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
-    (reach > extent).then(|| {
-        let rest = from * -1 + extent;
+pub fn left(sizes: &Sizes, from: &Tile, size: i64, extent: &Expr, reach: &Expr) -> Option<Tile> {
+    (reach != extent).then(|| {
+        let rest = sizes.minus(extent, from);
         rest.binary(BinaryOp::Min, size).binary(BinaryOp::Max, 0)
     })
 }
 
 impl Writer<'_> {
-    /// Copies an operand into panels of columns, filled with zeros up to `[columns, depth]`.
+    fn left(&self, from: &Tile, size: i64, extent: &Expr, reach: &Expr) -> Option<Tile> {
+        left(self.sizes, from, size, extent, reach)
+    }
+
+    /// Copies an operand into panels of columns, filled with zeros up to so many columns and so deep.
     fn pack(
         &self,
         k: &KernelBuilder,
-        from: &Place,
+        from: &Place<Expr>,
         panels: &Mem,
-        side: Side,
-        depth: Side,
-        [columns, deep]: [i64; 2],
+        (side, columns): (Side<'_>, &Expr),
+        (depth, deep): (Side<'_>, &Expr),
     ) {
-        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
-        let blocks = columns / cols;
-        let grid = [blocks, self.a.batch * self.a.groups].map(Expr::constant);
+        let cols = self.blocking.cols;
+        let blocks = columns.floordiv(cols);
+        let grid = [blocks.clone(), &self.a.batch * self.a.groups];
         k.phase(grid, |k| {
             let (block, head) = (k.program_id(0), k.program_id(1));
             let first = &block * cols;
             let (batch, group) = (div(&head, self.a.groups), rem(&head, self.a.groups));
-            let start = batch * from.strides[0]
-                + group * from.strides[1]
-                + &first * side.stride
-                + from.base;
-            let panel = (head * blocks + &block) * (cols * deep);
-            let cols_left = left(&first, cols, side.extent, columns);
-            for lane in 0..pack {
-                let mut window = self.mems[from.buffer]
-                    .at(&(&start + lane * depth.stride))
-                    .shape([deep / pack, cols])
-                    .strides([pack * depth.stride, side.stride]);
-                let present = ceil_div(depth.extent - lane, pack);
-                if present < deep / pack {
-                    window = window.valid(0, present);
-                }
-                if let Some(cols_left) = &cols_left {
-                    window = window.valid(1, cols_left);
-                }
-                let tile = k.load(window).cast(self.blocking.part);
-                let home = panels.at(&(&panel + lane)).shape([deep / pack, cols]);
-                k.store(home.strides([cols * pack, pack]), &tile);
+            let start = self.sizes.times(&batch, &from.strides[0])
+                + self.sizes.times(&group, &from.strides[1])
+                + self.sizes.times(&first, side.stride);
+            let start = self.sizes.plus(&start, &from.base);
+            let panel = self.sizes.times(&head, &blocks) + &block;
+            let panel = self.sizes.times(&panel, &(deep * cols));
+            let present = self.left(&first, cols, side.extent, columns);
+            let copy = Copied {
+                buffer: from.buffer,
+                side: &side,
+                depth: &depth,
+                panels,
+                present,
+            };
+            if let (Some(_), Some(deep)) = (depth.extent.as_const(), deep.as_const()) {
+                self.copy(k, &copy, &start, &panel, None, deep);
+                return;
             }
+            k.for_range(0, self.sizes.tile(&self.chunks), 1, [], |k, part, []| {
+                let at = &part * self.chunk;
+                let start = &start + self.sizes.times(&at, depth.stride);
+                let panel = &panel + &at * cols;
+                self.copy(k, &copy, &start, &panel, Some(&at), self.chunk);
+                []
+            });
         });
+    }
+
+    /// Copies a piece of a panel that is so deep; `at` is where along the depth it begins, unless that is at 0 of a depth that is known.
+    fn copy(
+        &self,
+        k: &KernelBuilder,
+        copied: &Copied<'_>,
+        start: &Tile,
+        panel: &Tile,
+        at: Option<&Tile>,
+        deep: i64,
+    ) {
+        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
+        let (side, depth) = (copied.side, copied.depth);
+        for lane in 0..pack {
+            let mut window = self.mems[copied.buffer]
+                .at(self.sizes.plus(start, &(depth.stride * lane)))
+                .shape([deep / pack, cols])
+                .strides([
+                    self.sizes.index(&(depth.stride * pack)),
+                    self.sizes.index(side.stride),
+                ]);
+            match (depth.extent.as_const(), at) {
+                (Some(extent), None) => {
+                    let present = ceil_div(extent - lane, pack);
+                    if present < deep / pack {
+                        window = window.valid(0, present);
+                    }
+                }
+                (_, at) => {
+                    let rest = match at {
+                        Some(at) => self.sizes.minus(depth.extent, at),
+                        None => self.sizes.tile(depth.extent),
+                    };
+                    let rest = div(&(rest + (pack - 1 - lane)), pack);
+                    let present = rest.binary(BinaryOp::Min, deep / pack);
+                    window = window.valid(0, &present.binary(BinaryOp::Max, 0));
+                }
+            }
+            if let Some(present) = &copied.present {
+                window = window.valid(1, present);
+            }
+            let tile = k.load(window).cast(self.blocking.part);
+            let home = copied.panels.at(&(panel + lane));
+            let home = home.shape([deep / pack, cols]).strides([cols * pack, pack]);
+            k.store(home, &tile);
+        }
     }
 
     /// A block of queries.
     fn block(&self, k: &KernelBuilder) {
-        let (a, b) = (self.a, &self.blocking);
+        let (a, b, sizes) = (self.a, &self.blocking, self.sizes);
         let (block, head) = (k.program_id(0), k.program_id(1));
         let (batch, head) = (div(&head, a.heads), rem(&head, a.heads));
         let kv = &batch * a.groups + div(&head, a.heads / a.groups);
         let first = &block * b.rows;
-        let reach = ceil_div(a.rows, b.rows) * b.rows;
-        let rows_left = left(&first, b.rows, a.rows, reach);
-        let here = |place: &Place| {
-            &batch * place.strides[0]
-                + &head * place.strides[1]
-                + &first * place.strides[2]
-                + place.base
+        let reach = a.rows.ceildiv(b.rows) * b.rows;
+        let rows_left = self.left(&first, b.rows, &a.rows, &reach);
+        let here = |place: &Place<Expr>| {
+            let start = sizes.times(&batch, &place.strides[0])
+                + sizes.times(&head, &place.strides[1])
+                + sizes.times(&first, &place.strides[2]);
+            sizes.plus(&start, &place.base)
         };
+        let steps = |place: &Place<Expr>| [2, 3].map(|dim| sizes.index(&place.strides[dim]));
         let panel = |dtype: DType, len: i64| k.alloc(Space::Panel, dtype, len, None);
 
         let q = panel(b.part, b.rows * self.depth);
         let mut window = self.mems[a.q.buffer]
             .at(here(&a.q))
             .shape([b.rows, self.depth])
-            .strides([a.q.strides[2], a.q.strides[3]]);
+            .strides(steps(&a.q));
         if let Some(rows_left) = &rows_left {
             window = window.valid(0, rows_left);
         }
@@ -416,13 +542,16 @@ impl Writer<'_> {
             rows_left: rows_left.clone(),
         };
         let seen = &first + b.rows;
+        let full = a.keys.floordiv(self.chunk);
         let (whole, all) = if a.causal {
-            let whole = div(&(&first + 1), self.chunk).binary(BinaryOp::Min, a.keys / self.chunk);
+            let whole = div(&(&first + 1), self.chunk);
             let all = div(&(&seen + (self.chunk - 1)), self.chunk);
-            (whole, all.binary(BinaryOp::Min, self.chunks))
+            (
+                sizes.binary(&whole, BinaryOp::Min, &full),
+                sizes.binary(&all, BinaryOp::Min, &self.chunks),
+            )
         } else {
-            let number = |n: i64| k.constant(DType::I64, n);
-            (number(a.keys / self.chunk), number(self.chunks))
+            (sizes.tile(&full), sizes.tile(&self.chunks))
         };
         let start = [
             k.full(DType::F32, [b.rows, 1], f64::NEG_INFINITY),
@@ -431,7 +560,7 @@ impl Writer<'_> {
         let mut state = k.for_range(0, &whole, 1, start, |k, chunk, state| {
             self.chunk(k, &scratch, &at, &chunk, state, false)
         });
-        if a.causal || a.keys % self.chunk != 0 {
+        if a.causal || self.has_rest() {
             state = k.for_range(&whole, &all, 1, state, |k, chunk, state| {
                 self.chunk(k, &scratch, &at, &chunk, state, true)
             });
@@ -439,7 +568,7 @@ impl Writer<'_> {
 
         let [most, sum] = state;
         let mut scale = sum.unary(oxyfuel_kernel::ir::UnaryOp::Recip);
-        if a.mask.is_some() {
+        if a.mask.is_some() || a.keys.as_const().is_none() {
             let blind = sum.compare(CompareOp::Eq, 0.0);
             scale = blind.select(0.0, &scale);
         }
@@ -447,9 +576,9 @@ impl Writer<'_> {
         for block in 0..width_blocks {
             let acc = k.load(self.acc(&scratch, block * b.rows * b.cols));
             let mut window = self.mems[a.out.buffer]
-                .at(&(&start + block * b.cols * a.out.strides[3]))
+                .at(sizes.plus(&start, &(&a.out.strides[3] * (block * b.cols))))
                 .shape([b.rows, b.cols])
-                .strides([a.out.strides[2], a.out.strides[3]]);
+                .strides(steps(&a.out));
             if let Some(rows_left) = &rows_left {
                 window = window.valid(0, rows_left);
             }
@@ -462,11 +591,17 @@ impl Writer<'_> {
         let mut window = self.mems[a.sums.buffer]
             .at(here(&a.sums))
             .shape([b.rows, 1])
-            .strides([a.sums.strides[2], 1]);
+            .strides([sizes.index(&a.sums.strides[2]), Index::Const(1)]);
         if let Some(rows_left) = &rows_left {
             window = window.valid(0, rows_left);
         }
         k.store(window, most + log);
+    }
+
+    /// Whether the last chunk may have fewer keys than the others.
+    fn has_rest(&self) -> bool {
+        let keys = self.a.keys.as_const();
+        keys.is_none_or(|keys| keys % self.chunk != 0)
     }
 
     /// The width, filled up to whole blocks of columns.
@@ -492,28 +627,29 @@ impl Writer<'_> {
         let (a, b) = (self.a, &self.blocking);
         let (rows, cols, apart) = (b.rows, b.cols, self.chunk + APART);
         let blocks = self.chunk / cols;
-        let key_blocks = blocks * self.chunks;
+        let key_blocks = &self.chunks * blocks;
         k.for_range(0, blocks, 1, [], |k, block, []| {
             let first_key = chunk * self.chunk + &block * cols;
-            let panel = (&at.kv * key_blocks + chunk * blocks + &block) * (cols * self.depth);
+            let panel = self.sizes.times(&at.kv, &key_blocks) + chunk * blocks + &block;
+            let panel = panel * (cols * self.depth);
             let keys = self.right(&self.k_panels, &panel, self.depth);
             let left_side = scratch.q.at(0).shape([rows, self.depth]);
             let left_side = left_side.operand([MmaDim::Side, MmaDim::K]);
             let mut score = self.product(k, left_side, keys) * a.scale;
             if let (Some((place, is_bool)), Some(start)) = (&a.mask, &at.mask) {
                 let mut window = self.mems[place.buffer]
-                    .at(&(start + &first_key * place.strides[3]))
+                    .at(&(start + self.sizes.times(&first_key, &place.strides[3])))
                     .shape([rows, cols])
-                    .strides([place.strides[2], place.strides[3]]);
+                    .strides([2, 3].map(|dim| self.sizes.index(&place.strides[dim])));
                 if let Some(rows_left) = &at.rows_left {
                     window = window.valid(0, rows_left);
                 }
-                let reach = if cut {
-                    self.chunk * self.chunks
-                } else {
-                    a.keys
-                };
-                if let Some(keys_left) = left(&first_key, cols, a.keys, reach) {
+                // Chunks before the last one are whole.
+                let keys_left = cut.then(|| {
+                    let reach = &self.chunks * self.chunk;
+                    self.left(&first_key, cols, &a.keys, &reach)
+                });
+                if let Some(keys_left) = keys_left.flatten() {
                     window = window.valid(1, &keys_left);
                 }
                 let mask = k.load(window);
@@ -530,8 +666,11 @@ impl Writer<'_> {
                     let seen = key.broadcast_to([rows, cols]).compare(CompareOp::Le, &row);
                     score = seen.select(&score, f64::NEG_INFINITY);
                 }
-                if a.keys % self.chunk != 0 {
-                    let there = key.compare(CompareOp::Lt, a.keys);
+                if self.has_rest() {
+                    let there = match a.keys.as_const() {
+                        Some(keys) => key.compare(CompareOp::Lt, keys),
+                        None => key.compare(CompareOp::Lt, self.sizes.tile(&a.keys)),
+                    };
                     let there = there.broadcast_to([rows, cols]);
                     score = there.select(&score, f64::NEG_INFINITY);
                 }
@@ -561,7 +700,10 @@ impl Writer<'_> {
         let sum = sum * &fade + powers.reduce(ReduceOp::Sum, [1]);
         let width_blocks = self.width() / cols;
         k.for_range(0, width_blocks, 1, [], |k, block, []| {
-            let panel = (&at.kv * width_blocks + &block) * (cols * self.chunk * self.chunks)
+            let panel = &at.kv * width_blocks + &block;
+            let panel = self
+                .sizes
+                .times(&panel, &(&self.chunks * (cols * self.chunk)))
                 + chunk * (self.chunk * cols);
             let values = self.right(&self.v_panels, &panel, self.chunk);
             let weights = scratch.powers.at(0).shape([rows, self.chunk]);
@@ -603,6 +745,16 @@ impl Writer<'_> {
         let sum = k.mma(left, right, &acc, false);
         sum.convert_layout(self.spread.layout(&[rows, cols], &[rows, cols]))
     }
+}
+
+/// An operand on its way into panels.
+struct Copied<'a> {
+    buffer: usize,
+    side: &'a Side<'a>,
+    depth: &'a Side<'a>,
+    panels: &'a Mem,
+    /// Columns that there are, where a panel may have fewer.
+    present: Option<Tile>,
 }
 
 /// Memories of one block.

@@ -19,16 +19,17 @@ use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
-use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, MmaDim, ReduceOp, Space};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Index, MmaDim, ReduceOp, Space};
 use oxyfuel_plan::TargetDesc;
 use oxyfuel_schedule::Placements;
 
 use crate::attention::{Operands, Place, div, left, rem};
+use crate::build::constant;
 use crate::map::vector;
 use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::lay_out;
-use crate::size::Params;
+use crate::size::{Known, Params, Sizes};
 use crate::tile::ceil_div;
 
 /// Keys of a block and queries of a chunk, at most: their weights and changes stay in the second-level cache.
@@ -41,24 +42,24 @@ const PARTS: i64 = 16;
 /// Elements between rows of weights beyond a block, so that rows do not share cache sets.
 const APART: i64 = 16;
 
-/// What is computed, in numbers.
+/// What is computed; only a call may know how many batches, queries and keys there are.
 pub struct Backward {
-    batch: i64,
+    batch: Expr,
     heads: i64,
     groups: i64,
-    rows: i64,
-    keys: i64,
+    rows: Expr,
+    keys: Expr,
     depth: i64,
     width: i64,
-    grad: Place,
-    q: Place,
-    k: Place,
-    v: Place,
-    out: Place,
-    lse: Place,
-    mask: Option<(Place, bool)>,
+    grad: Place<Expr>,
+    q: Place<Expr>,
+    k: Place<Expr>,
+    v: Place<Expr>,
+    out: Place<Expr>,
+    lse: Place<Expr>,
+    mask: Option<(Place<Expr>, bool)>,
     /// Gradients of q, k and v.
-    results: [Place; 3],
+    results: [Place<Expr>; 3],
     dtype: DType,
     causal: bool,
     scale: f64,
@@ -85,15 +86,15 @@ impl Backward {
             buffers,
         };
         let input = |i: usize| of.place(node.inputs[i]);
-        let (q, v) = (of.shape(node.inputs[1])?, of.shape(node.inputs[3])?);
+        let [q, v] = [1, 3].map(|i| of.shape(node.inputs[i]));
         Ok(Self {
-            batch: q[0],
-            heads: q[1],
-            groups: v[1],
-            rows: q[2],
-            keys: v[2],
-            depth: q[3],
-            width: v[3],
+            batch: q[0].clone(),
+            heads: constant(&q[1])?,
+            groups: constant(&v[1])?,
+            rows: q[2].clone(),
+            keys: v[2].clone(),
+            depth: constant(&q[3])?,
+            width: constant(&v[3])?,
             grad: input(0)?,
             q: input(1)?,
             k: input(2)?,
@@ -113,8 +114,14 @@ impl Backward {
     }
 
     /// Elements of other work that take as long as one element of the queries' gradient.
-    pub fn work(&self) -> i64 {
-        (self.keys * (3 * self.depth + 2 * self.width) / self.depth / 16).max(1)
+    pub fn work(&self, known: &Known) -> i64 {
+        let each = known.guess(&self.keys) * (3 * self.depth + 2 * self.width);
+        (each / self.depth / 16).max(1)
+    }
+
+    /// Every size that only a call may know.
+    pub fn sizes(&self) -> [&Expr; 3] {
+        [&self.batch, &self.rows, &self.keys]
     }
 }
 
@@ -126,12 +133,12 @@ struct Cut {
     /// Keys of a block, and as whole rows of sums.
     keys: i64,
     key_rows: i64,
-    key_blocks: i64,
+    key_blocks: Expr,
     /// Queries of a chunk.
     queries: i64,
-    chunks: i64,
+    chunks: Expr,
     parts: i64,
-    blocks_a_part: i64,
+    blocks_a_part: Expr,
     /// Depth and width, filled up to whole columns of sums.
     depth: i64,
     width: i64,
@@ -147,14 +154,17 @@ impl Cut {
             let all = |&size: &i64| ceil_div(extent, size) * (cost(size) + START);
             sizes.min_by_key(all).unwrap_or(unit)
         };
-        // Three products have keys as columns or depth, two as rows.
-        let keys = cheapest(a.keys, cols, MOST_KEYS, &|n| {
-            (3 * n + 2 * whole(n, rows)) / 5
-        });
-        let queries = cheapest(a.rows, rows, MOST_QUERIES, &|n| n);
-        let key_blocks = ceil_div(a.keys, keys);
-        let wanted = ceil_div(PARTS, a.batch * a.groups);
-        let blocks_a_part = ceil_div(key_blocks, wanted);
+        // Three products have keys as columns or depth, two as rows. Of any number of them blocks are as large as they may be.
+        let keys = a.keys.as_const().unwrap_or(MOST_KEYS);
+        let keys = cheapest(keys, cols, MOST_KEYS, &|n| (3 * n + 2 * whole(n, rows)) / 5);
+        let queries = a.rows.as_const().unwrap_or(MOST_QUERIES);
+        let queries = cheapest(queries, rows, MOST_QUERIES, &|n| n);
+        let key_blocks = a.keys.ceildiv(keys);
+        // As few as make work for the threads: each has memory for all of the queries' gradient.
+        let batch = a.batch.as_const().unwrap_or(1).max(1);
+        let wanted = ceil_div(PARTS, batch * a.groups);
+        let blocks_a_part = key_blocks.ceildiv(wanted);
+        let parts = key_blocks.ceildiv(blocks_a_part.clone()).as_const();
         Self {
             rows,
             cols,
@@ -162,8 +172,8 @@ impl Cut {
             key_rows: whole(keys, rows),
             key_blocks,
             queries,
-            chunks: ceil_div(a.rows, queries),
-            parts: ceil_div(key_blocks, blocks_a_part),
+            chunks: a.rows.ceildiv(queries),
+            parts: parts.unwrap_or(wanted),
             blocks_a_part,
             depth: whole(a.depth, cols),
             width: whole(a.width, cols),
@@ -171,12 +181,12 @@ impl Cut {
     }
 
     /// Queries and keys of one head, filled up.
-    fn all_queries(&self) -> i64 {
-        self.queries * self.chunks
+    fn all_queries(&self) -> Expr {
+        &self.chunks * self.queries
     }
 
-    fn all_keys(&self) -> i64 {
-        self.keys * self.key_blocks
+    fn all_keys(&self) -> Expr {
+        &self.key_blocks * self.keys
     }
 
     /// Elements from one row of weights to the next.
@@ -227,36 +237,35 @@ pub fn backward(
     ] {
         lay_out(&k, &spread, &shape);
     }
-    let workspace = |name: &str, len: i64| {
-        k.buffer(name, DType::F32, BufferMode::Workspace, Expr::constant(len))
+    let workspace = |name: &str, rows: &Expr, each: i64| {
+        k.buffer(name, DType::F32, BufferMode::Workspace, rows * each)
             .aligned(64)
     };
-    let (queries, keys) = (
-        a.batch * a.heads * cut.all_queries(),
-        a.batch * a.groups * cut.all_keys(),
-    );
+    let (heads, groups) = (&a.batch * a.heads, &a.batch * a.groups);
+    let (queries, keys) = (&heads * &cut.all_queries(), &groups * &cut.all_keys());
     let kept = Kept {
-        q: workspace("q_rows", queries * cut.depth),
-        grad: workspace("grad_rows", queries * cut.width),
-        whole: workspace("whole", queries),
-        lse: workspace("logs", queries),
-        k: workspace("k_rows", keys * cut.depth),
-        k_panels: workspace("k_panels", keys * a.depth),
-        v_panels: workspace("v_panels", keys * a.width),
-        dq: workspace("dq_parts", cut.parts * queries * cut.depth),
+        q: workspace("q_rows", &queries, cut.depth),
+        grad: workspace("grad_rows", &queries, cut.width),
+        whole: workspace("whole", &queries, 1),
+        lse: workspace("logs", &queries, 1),
+        k: workspace("k_rows", &keys, cut.depth),
+        k_panels: workspace("k_panels", &keys, a.depth),
+        v_panels: workspace("v_panels", &keys, a.width),
+        dq: workspace("dq_parts", &queries, cut.parts * cut.depth),
     };
     let w = Writer {
         a,
         cut,
         kept,
         mems: &params.mems,
+        sizes: &params.sizes,
     };
-    let (row_blocks, heads) = (w.cut.all_queries() / w.cut.rows, a.batch * a.heads);
-    let (key_blocks, groups) = (w.cut.all_keys() / w.cut.cols, a.batch * a.groups);
-    k.phase([row_blocks, heads].map(Expr::constant), |k| w.queries(k));
-    k.phase([key_blocks, groups].map(Expr::constant), |k| w.keys(k));
-    k.phase([w.cut.parts, groups].map(Expr::constant), |k| w.part(k));
-    k.phase([row_blocks, heads].map(Expr::constant), |k| w.join(k));
+    let row_blocks = &w.cut.chunks * (w.cut.queries / w.cut.rows);
+    let key_blocks = &w.cut.key_blocks * (w.cut.keys / w.cut.cols);
+    k.phase([&row_blocks, &heads].map(Expr::clone), |k| w.queries(k));
+    k.phase([&key_blocks, &groups].map(Expr::clone), |k| w.keys(k));
+    k.phase([Expr::constant(w.cut.parts), groups], |k| w.part(k));
+    k.phase([row_blocks, heads], |k| w.join(k));
     k.finish()
 }
 
@@ -265,6 +274,7 @@ struct Writer<'a> {
     cut: Cut,
     kept: Kept,
     mems: &'a [Mem],
+    sizes: &'a Sizes,
 }
 
 /// Where a chunk of queries and a block of keys meet.
@@ -281,14 +291,25 @@ struct Meeting {
 
 impl Writer<'_> {
     /// The first element of a row of a head.
-    fn at(&self, place: &Place, [batch, head, row]: [&Tile; 3]) -> Tile {
-        batch * place.strides[0] + head * place.strides[1] + row * place.strides[2] + place.base
+    fn at(&self, place: &Place<Expr>, [batch, head, row]: [&Tile; 3]) -> Tile {
+        let start = self.sizes.times(batch, &place.strides[0])
+            + self.sizes.times(head, &place.strides[1])
+            + self.sizes.times(row, &place.strides[2]);
+        self.sizes.plus(&start, &place.base)
+    }
+
+    fn steps(&self, place: &Place<Expr>, dims: [usize; 2]) -> [Index; 2] {
+        dims.map(|dim| self.sizes.index(&place.strides[dim]))
+    }
+
+    fn left(&self, from: &Tile, size: i64, extent: &Expr, reach: &Expr) -> Option<Tile> {
+        left(self.sizes, from, size, extent, reach)
     }
 
     /// A block of an operand's rows, zeros beyond its ends.
     fn rows(
         &self,
-        place: &Place,
+        place: &Place<Expr>,
         at: &Tile,
         rows: Option<&Tile>,
         shape: [i64; 2],
@@ -297,7 +318,7 @@ impl Writer<'_> {
         let mut window = self.mems[place.buffer]
             .at(at)
             .shape(shape)
-            .strides([place.strides[2], place.strides[3]]);
+            .strides(self.steps(place, [2, 3]));
         if let Some(rows) = rows {
             window = window.valid(0, rows);
         }
@@ -313,9 +334,9 @@ impl Writer<'_> {
         let (block, number) = (k.program_id(0), k.program_id(1));
         let (batch, head) = (div(&number, a.heads), rem(&number, a.heads));
         let first = &block * cut.rows;
-        let row = number * cut.all_queries() + &first;
-        let rows = left(&first, cut.rows, a.rows, cut.all_queries());
-        let load = |place: &Place, width: i64, whole: i64| {
+        let row = self.sizes.times(&number, &cut.all_queries()) + &first;
+        let rows = self.left(&first, cut.rows, &a.rows, &cut.all_queries());
+        let load = |place: &Place<Expr>, width: i64, whole: i64| {
             let at = self.at(place, [&batch, &head, &first]);
             let window = self.rows(place, &at, rows.as_ref(), [cut.rows, whole], width);
             k.load(window).cast(DType::F32)
@@ -338,7 +359,7 @@ impl Writer<'_> {
         let mut window = self.mems[a.lse.buffer]
             .at(self.at(&a.lse, [&batch, &head, &first]))
             .shape([cut.rows, 1])
-            .strides([a.lse.strides[2], 1]);
+            .strides([self.sizes.index(&a.lse.strides[2]), Index::Const(1)]);
         if let Some(rows) = &rows {
             window = window.valid(0, rows);
         }
@@ -362,8 +383,8 @@ impl Writer<'_> {
         let (block, number) = (k.program_id(0), k.program_id(1));
         let (batch, group) = (div(&number, a.groups), rem(&number, a.groups));
         let first = &block * cut.cols;
-        let column = number * cut.all_keys() + &first;
-        let keys = left(&first, cut.cols, a.keys, cut.all_keys());
+        let column = self.sizes.times(&number, &cut.all_keys()) + &first;
+        let keys = self.left(&first, cut.cols, &a.keys, &cut.all_keys());
         let at = self.at(&a.k, [&batch, &group, &first]);
         let window = self.rows(&a.k, &at, keys.as_ref(), [cut.cols, cut.depth], a.depth);
         let home = kept.k.at(&(&column * cut.depth));
@@ -378,7 +399,7 @@ impl Writer<'_> {
             let mut window = self.mems[place.buffer]
                 .at(self.at(place, [&batch, &group, &first]))
                 .shape([deep, cut.cols])
-                .strides([place.strides[3], place.strides[2]]);
+                .strides(self.steps(place, [3, 2]));
             if let Some(keys) = &keys {
                 window = window.valid(1, keys);
             }
@@ -409,19 +430,20 @@ impl Writer<'_> {
             }
         }
         // Queries of all heads, filled up, in this part's memory.
-        let rows = a.batch * a.heads * cut.all_queries();
+        let all_queries = cut.all_queries();
         let head = &batch * a.heads + &group * sharing;
-        let first_row = head * cut.all_queries();
-        let own = &part * rows;
-        let count = sharing * cut.all_queries() / cut.rows;
-        k.for_range(0, count, 1, [], |k, block, []| {
+        let first_row = self.sizes.times(&head, &all_queries);
+        let own = self.sizes.times(&part, &self.queries_of_all());
+        let count = &cut.chunks * (sharing * (cut.queries / cut.rows));
+        k.for_range(0, self.sizes.tile(&count), 1, [], |k, block, []| {
             let row = &own + &first_row + block * cut.rows;
             self.clear(k, &self.kept.dq, &(row * cut.depth), cut.depth);
             []
         });
 
-        let first = &part * cut.blocks_a_part;
-        let end = (&first + cut.blocks_a_part).binary(BinaryOp::Min, cut.key_blocks);
+        let first = self.sizes.times(&part, &cut.blocks_a_part);
+        let end = self.sizes.plus(&first, &cut.blocks_a_part);
+        let end = self.sizes.binary(&end, BinaryOp::Min, &cut.key_blocks);
         k.for_range(&first, &end, 1, [], |k, block, []| {
             let key = &block * cut.keys;
             k.for_range(0, cut.key_rows / cut.rows, 1, [], |k, rows, []| {
@@ -431,21 +453,27 @@ impl Writer<'_> {
                 []
             });
             let chunk = match a.causal {
-                true => div(&key, cut.queries).binary(BinaryOp::Min, cut.chunks),
+                true => {
+                    let chunk = div(&key, cut.queries);
+                    self.sizes.binary(&chunk, BinaryOp::Min, &cut.chunks)
+                }
                 false => k.constant(DType::I64, 0),
             };
             k.for_range(0, sharing, 1, [], |k, shared, []| {
                 let mask = a.mask.as_ref().map(|(place, _)| {
                     let head = &group * sharing + &shared;
-                    &batch * place.strides[0] + head * place.strides[1] + place.base
+                    let start = self.sizes.times(&batch, &place.strides[0])
+                        + self.sizes.times(&head, &place.strides[1]);
+                    self.sizes.plus(&start, &place.base)
                 });
-                let head_row = &first_row + shared * cut.all_queries();
-                k.for_range(&chunk, cut.chunks, 1, [], |k, chunk, []| {
+                let head_row = &first_row + self.sizes.times(&shared, &all_queries);
+                let chunks = self.sizes.tile(&cut.chunks);
+                k.for_range(&chunk, &chunks, 1, [], |k, chunk, []| {
                     let query = chunk * cut.queries;
                     let meeting = Meeting {
                         row: &head_row + &query,
                         query,
-                        column: &number * cut.all_keys() + &key,
+                        column: self.sizes.times(&number, &cut.all_keys()) + &key,
                         key: key.clone(),
                         mask: mask.clone(),
                     };
@@ -472,6 +500,11 @@ impl Writer<'_> {
             );
             []
         });
+    }
+
+    /// Queries of all heads, filled up.
+    fn queries_of_all(&self) -> Expr {
+        &(&self.a.batch * self.a.heads) * &self.cut.all_queries()
     }
 
     /// A block of rows of sums.
@@ -607,15 +640,17 @@ impl Writer<'_> {
         let (a, cut) = (self.a, &self.cut);
         let (rows, cols) = (cut.rows, cut.cols);
         if let (Some((place, is_bool)), Some(start)) = (&a.mask, &m.mask) {
-            let at = start + query * place.strides[2] + key * place.strides[3];
+            let at = start
+                + self.sizes.times(query, &place.strides[2])
+                + self.sizes.times(key, &place.strides[3]);
             let mut window = self.mems[place.buffer]
                 .at(&at)
                 .shape([rows, cols])
-                .strides([place.strides[2], place.strides[3]]);
-            if let Some(rows_left) = left(query, rows, a.rows, cut.all_queries()) {
+                .strides(self.steps(place, [2, 3]));
+            if let Some(rows_left) = self.left(query, rows, &a.rows, &cut.all_queries()) {
                 window = window.valid(0, &rows_left);
             }
-            if let Some(keys_left) = left(key, cols, a.keys, cut.all_keys()) {
+            if let Some(keys_left) = self.left(key, cols, &a.keys, &cut.all_keys()) {
                 window = window.valid(1, &keys_left);
             }
             let mask = k.load(window);
@@ -633,8 +668,9 @@ impl Writer<'_> {
                 .compare(CompareOp::Le, &row);
             score = seen.select(&score, f64::NEG_INFINITY);
         }
-        if cut.all_keys() > a.keys {
-            let there = number.compare(CompareOp::Lt, a.keys);
+        if cut.all_keys() != a.keys {
+            let keys = self.sizes.tile(&a.keys);
+            let there = number.compare(CompareOp::Lt, keys);
             let there = there.broadcast_to([rows, cols]);
             score = there.select(&score, f64::NEG_INFINITY);
         }
@@ -645,7 +681,7 @@ impl Writer<'_> {
     fn give(
         &self,
         k: &KernelBuilder,
-        place: &Place,
+        place: &Place<Expr>,
         sums: &Mem,
         at: [&Tile; 3],
         width: i64,
@@ -657,8 +693,9 @@ impl Writer<'_> {
             let key = at[2] + &row;
             let start = self.at(place, [at[0], at[1], &key]);
             // A block ends with its keys, not with its rows.
-            let of_block = left(&row, cut.rows, cut.keys, cut.key_rows);
-            let of_all = left(&key, cut.rows, a.keys, cut.all_keys());
+            let [block, rows] = [cut.keys, cut.key_rows].map(Expr::constant);
+            let of_block = self.left(&row, cut.rows, &block, &rows);
+            let of_all = self.left(&key, cut.rows, &a.keys, &cut.all_keys());
             let rows_left = match (of_block, of_all) {
                 (Some(one), Some(other)) => Some(one.binary(BinaryOp::Min, &other)),
                 (one, other) => one.or(other),
@@ -678,14 +715,14 @@ impl Writer<'_> {
     /// A block of columns of a result's rows.
     fn block(
         &self,
-        place: &Place,
+        place: &Place<Expr>,
         start: &Tile,
         rows: Option<&Tile>,
         column: i64,
         width: i64,
     ) -> Window {
         let first = column * self.cut.cols;
-        let at = start + first * place.strides[3];
+        let at = self.sizes.plus(start, &(&place.strides[3] * first));
         self.rows(
             place,
             &at,
@@ -701,16 +738,16 @@ impl Writer<'_> {
         let (block, number) = (k.program_id(0), k.program_id(1));
         let (batch, head) = (div(&number, a.heads), rem(&number, a.heads));
         let first = &block * cut.rows;
-        let row = number * cut.all_queries() + &first;
+        let row = self.sizes.times(&number, &cut.all_queries()) + &first;
         let place = &a.results[0];
         let start = self.at(place, [&batch, &head, &first]);
-        let rows_left = left(&first, cut.rows, a.rows, cut.all_queries());
-        let apart = a.batch * a.heads * cut.all_queries() * cut.depth;
+        let rows_left = self.left(&first, cut.rows, &a.rows, &cut.all_queries());
+        let apart = self.queries_of_all() * cut.depth;
         for column in 0..cut.depth / cut.cols {
             let at = &row * cut.depth + column * cut.cols;
             let mut sum = k.load(self.sums(&self.kept.dq, &at, cut.depth));
             for part in 1..cut.parts {
-                let at = &at + part * apart;
+                let at = self.sizes.plus(&at, &(&apart * part));
                 sum = sum + k.load(self.sums(&self.kept.dq, &at, cut.depth));
             }
             k.store(

@@ -206,19 +206,26 @@ pub fn lower_group(
         GroupKind::Attention(node) => {
             let node = &graph.nodes[node];
             let nest = &work.nests[0];
-            let params = |k: &KernelBuilder| parameters(k, std::slice::from_ref(nest));
             let (memory, buffers) = (&schedule.memory, &work.buffers);
+            let sizes = RefCell::new(None);
+            let params = |k: &KernelBuilder, more: [&Expr; 3]| {
+                let params = parameters_of(k, std::slice::from_ref(nest), &more);
+                sizes.replace(Some(params.sizes.clone()));
+                params
+            };
             let program = if let Op::SdpaBackward { .. } = node.op {
                 let a = Backward::read(graph, memory, node, buffers)?;
-                depth = a.work();
-                attention_backward::backward(nest, params, &a, target)?
+                depth = a.work(&known);
+                attention_backward::backward(nest, |k| params(k, a.sizes()), &a, target)?
             } else {
                 let a = attention::Attention::read(graph, memory, node, buffers)?;
-                depth = a.work();
-                attention::attention(nest, params, &a, target)?
+                depth = a.likely(&known)?.work();
+                attention::attention(nest, |k| params(k, a.sizes()), &a, target)?
             };
             let mapped = expanded(program.clone(), target)?;
-            (program, mapped, Vec::new())
+            let sizes = sizes.take();
+            let sizes = sizes.map_or_else(Vec::new, |sizes| sizes.of_parameters(&mapped));
+            (program, mapped, sizes)
         }
         GroupKind::Convolution(node) => {
             let node = &graph.nodes[node];
@@ -359,6 +366,11 @@ fn by_a_block(
 
 /// One parameter a buffer of the nests, and one a symbol of their extents.
 fn parameters(k: &KernelBuilder, nests: &[Nest]) -> Params {
+    parameters_of(k, nests, &[])
+}
+
+/// The same, and one a symbol of these sizes.
+fn parameters_of(k: &KernelBuilder, nests: &[Nest], more: &[&Expr]) -> Params {
     let parameter = |(i, buffer): (usize, &NestBuffer)| -> Mem {
         let mode = match (buffer.read, buffer.written) {
             (true, true) => BufferMode::ReadWrite,
@@ -371,7 +383,13 @@ fn parameters(k: &KernelBuilder, nests: &[Nest]) -> Params {
     let buffers = nests.first().map_or(&[][..], |nest| &nest.buffers);
     Params {
         mems: buffers.iter().enumerate().map(parameter).collect(),
-        sizes: Sizes::new(k, nests.iter().flat_map(Nest::extents)),
+        sizes: Sizes::new(
+            k,
+            nests
+                .iter()
+                .flat_map(Nest::extents)
+                .chain(more.iter().copied()),
+        ),
     }
 }
 

@@ -127,7 +127,7 @@ pub fn attention(
         let here = Here {
             batch: div(&head, a.heads),
             head: rem(&head, a.heads),
-            rows: left(&first, ROWS, a.rows, blocks * ROWS),
+            rows: w.left(&first, ROWS, a.rows, blocks * ROWS),
             first,
         };
         w.block(k, &here);
@@ -136,6 +136,11 @@ pub fn attention(
 }
 
 impl Writer<'_> {
+    fn left(&self, from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
+        let [extent, reach] = [extent, reach].map(Expr::constant);
+        left(&self.params.sizes, from, size, &extent, &reach)
+    }
+
     /// The layout of a number a row.
     fn of_rows(&self) -> oxyfuel_kernel::ir::TileLayout {
         let team = &self.shape.team;
@@ -214,7 +219,7 @@ impl Writer<'_> {
         let (team, keys) = (&shape.team, shape.keys);
         let first = block * keys;
         let there = match cut && a.keys % keys != 0 {
-            true => left(&first, keys, a.keys, ceil_div(a.keys, keys) * keys),
+            true => self.left(&first, keys, a.keys, ceil_div(a.keys, keys) * keys),
             false => None,
         };
         let group = div(&here.head, a.heads / a.groups);
@@ -307,7 +312,7 @@ impl Writer<'_> {
             } else {
                 a.keys
             };
-            if let Some(there) = left(first, keys, a.keys, reach) {
+            if let Some(there) = self.left(first, keys, a.keys, reach) {
                 window = window.valid(1, &there);
             }
             let mask = k.load(window).with_layout(layout.clone());

@@ -183,9 +183,8 @@ impl<'a> Reader<'a> {
         let scores = self.scores(softmax.inputs[0], true, 1)?;
         let [q, k] = [0, 1].map(|i| self.chain(scores.product.inputs[i], dtype));
         let v = self.chain(node.inputs[1], dtype);
-        let fixed = |chain: &Chain| chain.shape.iter().all(|n| n.as_const().is_some());
         let same = |chain: &Chain| self.graph.ty(chain.root).dtype == dtype;
-        if ![&q, &k, &v].into_iter().all(|c| fixed(c) && same(c)) || v.scale != 1.0 {
+        if ![&q, &k, &v].into_iter().all(same) || v.scale != 1.0 {
             return None;
         }
         let scale = scores.scale * q.scale * k.scale;
@@ -208,6 +207,14 @@ impl<'a> Reader<'a> {
             && keys.shape()[1] == values.shape()[1]
         {
             (k, v) = (keys, values);
+        }
+        // How many there are of batches, rows and keys, a call may say.
+        let fixed = |chain: &Chain| {
+            let shape = chain.shape();
+            [1, 3].iter().all(|&dim| shape[dim].as_const().is_some())
+        };
+        if ![&q, &k, &v].into_iter().all(fixed) {
+            return None;
         }
         let mask = match scores.mask {
             Some(Mask::Added(mask)) => Some(Mask::Added(self.added(mask, dtype)?)),

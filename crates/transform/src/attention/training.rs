@@ -126,10 +126,7 @@ impl Reader<'_> {
                 self.users.outputs(value) == 0 && readers.clone().all(known)
             })
         });
-        let same = |value: &ValueId| {
-            let ty = self.graph.ty(*value);
-            ty.dtype == dtype && ty.shape.iter().all(|n| n.as_const().is_some())
-        };
+        let same = |value: &ValueId| self.graph.ty(*value).dtype == dtype;
         let equal = (scale - scores.scale).abs() <= ROUNDING * scale.abs() && scale.is_finite();
         if !alike || !closed || !equal || ![q, k, v, grad].iter().all(same) {
             return None;
@@ -140,6 +137,12 @@ impl Reader<'_> {
             [_, _] => [Expr::ONE, Expr::ONE],
             _ => return None,
         };
+        // How many there are of batches, rows and keys, a call may say.
+        let known = |size: Option<&Expr>| size.is_some_and(|n| n.as_const().is_some());
+        let widths = [q, grad].map(|value| self.shape(value).last());
+        if !known(Some(&lead[1])) || !widths.into_iter().all(known) {
+            return None;
+        }
         let mask = match scores.mask {
             Some(Mask::Added(mask)) => Some(Mask::Added(self.added(mask, dtype)?)),
             other => other,
