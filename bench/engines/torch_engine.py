@@ -1,7 +1,7 @@
 """PyTorch as an engine of the driver (`cargo xtask bench --peers`): one command a line comes in, one line of JSON goes out.
 
     prepare WORKLOAD            inputs made, every mode run once -> {"inductor_s": ..., "outputs": n, "has": ["run eager", ...]}
-    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor, library or door
+    run  MODE WARM TIMED        -> {"ns": [...]}                 MODE is eager, inductor, frozen, library or door
     into MODE WARM TIMED        the same with preallocated outputs; of a workload that is an update, over the inputs that it updates
     copy BYTES WARM TIMED       a copy between two tensors that moves so many bytes
     compare NUMBER FILE         our output of that number against eager's -> {"ok": true, "error": ...}
@@ -9,7 +9,7 @@
     about                       -> {"torch": version, "threads": n}
     quit
 
-The mode `library` is torch's own kernel of the whole workload, where it has one: `NAME_library` of `torch_workloads`. It works in place; for new outputs it
+The mode `frozen` is Inductor with freezing, of workloads that have weights; it is there where the second argument is `frozen`, and given outputs are not, then. The mode `library` is torch's own kernel of the whole workload, where it has one: `NAME_library` of `torch_workloads`. It works in place; for new outputs it
 works on copies of the inputs that it changes. The mode `door` is `torch.compile(backend="oxyfuel")`; it is there where the second argument is `door`, and needs the package.
 
 Inputs are those of `bench/definitions`, made from a seed bit for bit as `oxyfuel` makes them (crates/cli/src/fill.rs).
@@ -84,10 +84,11 @@ def listed(result):
 
 
 class Engine:
-    def __init__(self, with_door):
+    def __init__(self, words):
         self.backends = {"inductor": "inductor"}
-        if with_door:
+        if "door" in words:
             self.backends["door"] = "oxyfuel"
+        self.freezes = "frozen" in words
         self.copied = torch.ones(1), torch.ones(1)
 
     def prepare(self, name):
@@ -120,13 +121,18 @@ class Engine:
             if mode == "door":
                 self.by_door = listed(result)
             self.functions["run", mode] = compiled
+            if self.freezes:
+                continue
             compiled_into = torch.compile(twin(into, mode), dynamic=False, backend=backend)
             self.filled(compiled_into, mode)
             self.functions["into", mode] = compiled_into
-        if given:
+        weights = definition.get("weights", [])
+        if self.freezes and weights:
+            self.functions["run", "frozen"] = self.frozen(eager, len(weights))
+        if given and not self.freezes:
             self.filled(given, "eager")
             self.functions["into", "eager"] = given
-        if library:
+        if library and not self.freezes:
 
             def anew(*inputs):
                 tensors = [tensor.clone() if number in updated else tensor for number, tensor in enumerate(inputs)]
@@ -142,6 +148,24 @@ class Engine:
             self.functions["into", "library"] = in_place
         has = [" ".join(words) for words in self.functions]
         return {"inductor_s": first["inductor"], "outputs": len(self.expected), "has": has}
+
+    def frozen(self, function, count):
+        """Inductor's code for the function with its last arguments as constants."""
+        first = len(self.inputs) - count
+        self.free, weights = self.inputs[:first], self.inputs[first:]
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weights = torch.nn.ParameterList(torch.nn.Parameter(tensor, requires_grad=False) for tensor in weights)
+
+            def forward(self, *inputs):
+                return function(*inputs, *self.weights)
+
+        with torch._inductor.config.patch(freezing=True):
+            compiled = torch.compile(Model().eval(), dynamic=False)
+            self.agree_all(listed(compiled(*self.free)), "Inductor with freezing")
+        return compiled
 
     def filled(self, function, mode):
         """Runs a function with given outputs, and fails unless they hold the results then."""
@@ -168,7 +192,7 @@ class Engine:
         return self.time(target.copy_, (source,), warm, timed)
 
     def turn(self, verb, mode, warm, timed):
-        args = (self.outs, *self.state) if verb == "into" else self.inputs
+        args = (self.outs, *self.state) if verb == "into" else self.free if mode == "frozen" else self.inputs
         return self.time(self.functions[verb, mode], args, warm, timed)
 
     def time(self, function, args, warm, timed):
@@ -214,7 +238,7 @@ def main():
     if len(sys.argv) > 1:
         torch.set_num_threads(int(sys.argv[1]))
     torch.set_grad_enabled(False)
-    engine = Engine("door" in sys.argv[2:])
+    engine = Engine(sys.argv[2:])
     # Compilers that torch calls may print; the pipe is for answers alone.
     pipe, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:

@@ -58,6 +58,9 @@ pub struct Definition {
     /// The function that other engines know it by.
     #[serde(rename = "torch")]
     pub function: String,
+    /// The last inputs, where they do not change from call to call: they are what can be frozen.
+    #[serde(default)]
+    weights: Vec<String>,
     inputs: Vec<InputText>,
     /// Lines of the graph after its head.
     body: Vec<String>,
@@ -113,6 +116,14 @@ struct Instance {
     /// Too short for what a call from Python costs; for the driver that compares engines.
     #[serde(default, rename = "rust_door_only")]
     _rust_door_only: serde::de::IgnoredAny,
+    /// Large enough that two threads have to be nearly twice as fast as one; for the driver that compares engines.
+    #[serde(default, rename = "large")]
+    _large: serde::de::IgnoredAny,
+    /// The share of the speed of multiply-adds without memory that it has to reach; for the driver that compares engines.
+    #[serde(default, rename = "of_peak")]
+    _of_peak: serde::de::IgnoredAny,
+    /// The workload that computes the same in other words, and whose speed this one has to reach.
+    beside: Option<String>,
     /// The same of a GPU, against one peer by name; for `gpu-bench`.
     #[serde(default, rename = "bar")]
     _bar: serde::de::IgnoredAny,
@@ -199,6 +210,16 @@ impl Workload {
     /// The share of the machine's limit that it has to reach, where there is a bar.
     pub fn share(&self) -> Option<f64> {
         self.instance.share
+    }
+
+    /// How many of the last inputs are weights.
+    pub fn weights(&self) -> usize {
+        self.definition.weights.len()
+    }
+
+    /// The workload that computes the same in other words.
+    pub fn beside(&self) -> Option<&str> {
+        self.instance.beside.as_deref()
     }
 
     /// For each result the number of the input that it is the new contents of; of most workloads none is.
@@ -435,6 +456,19 @@ mod tests {
             assert!(
                 share.is_none_or(|share| share > 0.0 && share <= 1.0 && w.bound == Bound::Bytes)
             );
+            let first = w.inputs.len() - w.weights();
+            let last: Vec<&String> = w.inputs[first..].iter().map(|i| &i.name).collect();
+            assert_eq!(last, w.definition.weights.iter().collect::<Vec<_>>());
+            if let Some(beside) = w.beside() {
+                let other = workload(beside).unwrap();
+                let types = |w: &Workload| -> Vec<(DType, Vec<i64>)> {
+                    w.inputs
+                        .iter()
+                        .map(|i| (i.dtype, i.shape.clone()))
+                        .collect()
+                };
+                assert_eq!(types(w), types(&other), "{}", w.name);
+            }
             for name in w.instance.sample.keys() {
                 assert!(w.instance.params.contains_key(name), "{}: {name}", w.name);
             }

@@ -29,6 +29,11 @@ pub struct Limit {
 /// A workload hardly writes when it reads this many times more.
 const READS_ONLY: u64 = 8;
 
+/// Whether a plain read of as many bytes is the limit, not a copy.
+pub fn hardly_writes((read, written): (u64, u64)) -> bool {
+    written * READS_ONLY < read
+}
+
 /// The limit of reading and writing so many bytes.
 pub fn bytes(
     compiler: &Compiler,
@@ -38,12 +43,13 @@ pub fn bytes(
 ) -> Result<Limit> {
     let total = read + written;
     if let Some(cpu) = cpu
-        && written * READS_ONLY < read
+        && hardly_writes((read, written))
     {
-        let best = read_all(cpu, effort, total)?;
+        let read = Read::of(cpu.clone(), total)?;
+        let times = measure(effort, || read.run())?;
         return Ok(Limit {
             what: "plain read".to_owned(),
-            rate: total as f64 / best,
+            rate: total as f64 / times.median,
         });
     }
     let mut best = compiled_copy(compiler, effort, total / 2)?;
@@ -91,22 +97,31 @@ fn system_copy(cpu: &CpuDevice, effort: Effort, bytes: u64) -> Result<f64> {
     Ok(times.median)
 }
 
-/// Median seconds of reading everything once.
-fn read_all(cpu: &CpuDevice, effort: Effort, bytes: u64) -> Result<f64> {
-    let from = bytes_tensor(cpu, bytes)?;
-    let threads = cpu.pool().threads();
-    let reading = from.storage().borrow()?;
-    let source = reading.bytes()?;
-    let parts: Vec<&[u8]> = source.chunks(part_size(source.len(), threads)).collect();
-    let times = measure(effort, || {
-        cpu.pool().run(parts.len(), least(bytes), &|_, range| {
-            for part in &parts[range] {
+/// Memory to read once, a part a thread.
+pub struct Read {
+    cpu: Arc<CpuDevice>,
+    from: Tensor,
+}
+
+impl Read {
+    pub fn of(cpu: Arc<CpuDevice>, bytes: u64) -> Result<Self> {
+        let from = bytes_tensor(&cpu, bytes)?;
+        Ok(Self { cpu, from })
+    }
+
+    pub fn run(&self) -> Result<()> {
+        let reading = self.from.storage().borrow()?;
+        let source = reading.bytes()?;
+        let pool = self.cpu.pool();
+        let part = part_size(source.len(), pool.threads());
+        let count = source.len().div_ceil(part);
+        pool.run(count, least(source.len() as u64), &|_, range| {
+            for part in source.chunks(part).take(range.end).skip(range.start) {
                 std::hint::black_box(fold(part));
             }
         });
         Ok(())
-    })?;
-    Ok(times.median)
+    }
 }
 
 /// Eight sums side by side, which the compiler turns into vectors.

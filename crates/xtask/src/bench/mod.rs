@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `peers.rs` | Oxyfuel against PyTorch's engines, call by call (`--peers`) |
 //! | `workload.rs` | the definitions that it measures |
-//! | `contest.rs` | who takes part in a row |
+//! | `contractions.rs` | products, attention and convolutions, frozen and not, and what the machine allows (`--contractions`) |
+//! | `contest.rs` | who takes part in a row, and its rounds |
 //! | `engine.rs`, `stats.rs` | a process that answers; paired ratios and their bounds |
 //! | `bars.rs` | what a row and all of them have to reach |
 //! | `door.rs` | the torch door (`--door`) |
@@ -13,6 +14,7 @@
 
 mod bars;
 mod contest;
+mod contractions;
 mod door;
 mod engine;
 mod own;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 
 pub const HELP: &str = "\
 usage: cargo xtask bench --peers [--torch-door] [--filter TEXT] [--quick] [--rounds N] [--threads N] [--record]
+       cargo xtask bench --contractions [products|attention|convolutions|blocks …] [--filter TEXT] [--quick] [--rounds N] [--record]
        cargo xtask bench --compile|--overhead [--quick] [--record]
        cargo xtask bench --door [--parts LIST] [--model NAME] [--rounds N] [--processes N] [--inductor] [--record FILE] [--mixed]
 
@@ -42,6 +45,16 @@ for a whole workload (a step of AdamW), it is a peer as eager and Inductor are.
   --rounds N     another number of rounds, at least 30 for a record
   --threads N    threads of every engine (default: all cores)
   --record       write bench/record/ and the figures of README.md
+
+--contractions: products, attention, convolutions and parts of models, against eager, Inductor and Inductor with freezing, in the same way and with the
+same interpreter: as they are, and with weights frozen where they have some. A row takes turns with the machine's limits too: multiply-adds without memory,
+a plain copy or read of as many bytes; large rows with one thread.
+
+  NAMES          which of them (default: all; half an hour or more)
+  --filter TEXT  only workloads whose name contains this
+  --quick        5 rounds instead of 30
+  --rounds N     another number of rounds; large rows take 60 at least
+  --record       write bench/record/products-*, attention-*, convolutions-* and blocks-*
 
 --compile, --overhead: build the release binary and run `oxyfuel bench --compile` (how long compiling takes) or `--overhead`
 (what a call costs beside its work).
@@ -71,6 +84,7 @@ pub use record::{README_HELP, readme, save};
 pub fn run(args: &[String]) -> Outcome {
     match args.split_first() {
         Some((first, rest)) if first == "--door" => door::run(rest),
+        Some((first, rest)) if first == "--contractions" => contractions::run(rest),
         Some((first, rest)) if first == "--compile" => own::run(&own::COMPILE, rest),
         Some((first, rest)) if first == "--overhead" => own::run(&own::OVERHEAD, rest),
         _ => peers::run(args),

@@ -11,18 +11,14 @@
 //! median in 95 of 100 runs (order statistics: nothing is assumed about the distribution).
 
 use super::bars::{self, ENOUGH_ROUNDS, judged};
-use super::contest::{Times, contestants};
+use super::contest::{Engines, contestants, words};
 use super::engine::Engine;
 use super::workload::{Workload, workloads};
-use super::{door_python, record, release_binary, stats};
+use super::{door_python, record, release_binary};
 use crate::{Outcome, process, revision, venv, workspace};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
-
-/// Longer than the threads of the engines spin after their last work.
-const PAUSE: Duration = Duration::from_millis(40);
 
 struct Wishes {
     torch_door: bool,
@@ -48,25 +44,29 @@ pub fn run(args: &[String]) -> Outcome {
     let threads = wishes.threads.to_string();
     let mut serve = Command::new(&binary);
     serve.args(["serve", "--threads", &threads]);
-    let mut ours = Engine::start("oxyfuel", serve)?;
+    let ours = Engine::start("oxyfuel", serve)?;
     let mut torch = Command::new(&python);
     torch
         .arg(root.join("bench/engines/torch_engine.py"))
         .arg(&threads)
         .args(wishes.torch_door.then_some("door"));
-    let mut theirs = Engine::start("torch", torch)?;
-    let about = theirs.ask("about")?;
+    let torch = Engine::start("torch", torch)?;
+    let mut engines = Engines {
+        ours,
+        alone: None,
+        torch,
+    };
+    let about = engines.torch.ask("about")?;
 
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for workload in &workloads {
         eprintln!("{} …", workload.title);
-        match measure(workload, &wishes, &mut ours, &mut theirs) {
+        match measure(workload, &wishes, &mut engines) {
             Ok(row) => rows.push(row),
             Err(sentence) => failures.push(format!("{}: {sentence}", workload.name)),
         }
     }
-    ours.quit();
-    theirs.quit();
+    engines.quit();
     // Means are of all rows or they say nothing about the bar.
     let decides = wishes.rounds >= ENOUGH_ROUNDS && wishes.filter.is_empty();
     let mut report = json!({
@@ -138,7 +138,7 @@ fn parse(args: &[String]) -> Result<Wishes, String> {
     }
     if !peers {
         return Err(
-            "say `--peers` or, as the first word, `--door`, `--compile` or `--overhead`; the speed of Oxyfuel alone is measured by `cargo run --release -- bench`".to_owned(),
+            "say `--peers` or, as the first word, `--contractions`, `--door`, `--compile` or `--overhead`; the speed of Oxyfuel alone is measured by `cargo run --release -- bench`".to_owned(),
         );
     }
     if wishes.rounds == 0 {
@@ -150,89 +150,28 @@ fn parse(args: &[String]) -> Result<Wishes, String> {
     Ok(wishes)
 }
 
-fn measure(
-    w: &Workload,
-    wishes: &Wishes,
-    ours: &mut Engine,
-    theirs: &mut Engine,
-) -> Result<Value, String> {
-    let us = ours.ask(&format!("prepare {}", w.name))?;
-    let them = theirs.ask(&format!("prepare {}", w.name))?;
-    for number in 0..them["outputs"].as_u64().unwrap_or(1) {
-        compare(number, ours, theirs)?;
-    }
+fn measure(w: &Workload, wishes: &Wishes, engines: &mut Engines) -> Result<Value, String> {
+    let us = engines.ours.ask(&format!("prepare {}", w.name))?;
+    let them = engines.torch.ask(&format!("prepare {}", w.name))?;
+    engines.agree(them["outputs"].as_u64().unwrap_or(1))?;
     if wishes.torch_door {
-        let answer = theirs.ask("door")?;
+        let answer = engines.torch.ask("door")?;
         if answer["ok"] != true {
             return Err(format!("the torch door is wrong: {}", answer["error"]));
         }
     }
     let bytes = us["bytes"].as_u64().unwrap_or(0);
-    let has = them["has"].as_array().into_iter().flatten();
-    let has: Vec<&str> = has.filter_map(Value::as_str).collect();
-    let mut contestants = contestants(w, bytes, &has);
+    let mut contestants = contestants(w, bytes, &words(&them));
     // What the loop of multiply-adds takes for as many operations as the workload has.
     let loops = us["loops"].as_f64();
     contestants.retain(|c| c.name != "arithmetic" || loops.is_some());
-    let mut turns = Vec::new();
-    for c in &contestants {
-        let engine = if c.ours { &mut *ours } else { &mut *theirs };
-        let first = stats::median(&engine.turn(&c.words, 2, 3)?);
-        turns.push(turn_size(first));
-    }
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); contestants.len()];
-    for round in 0..wishes.rounds {
-        for k in 0..contestants.len() {
-            // Who goes first moves on, so that nobody always follows the same neighbour's cache and heat.
-            let at = (k + round) % contestants.len();
-            let c = &contestants[at];
-            std::thread::sleep(PAUSE);
-            let engine = if c.ours { &mut *ours } else { &mut *theirs };
-            let (warm, timed) = turns[at];
-            let ns = stats::median(&engine.turn(&c.words, warm, timed)?);
-            times[at].push(match (c.name, loops) {
-                ("arithmetic", Some(loops)) => ns * loops,
-                _ => ns,
-            });
-        }
-    }
-    let names = contestants.iter().map(|c| c.name);
-    let times = Times {
-        all: names.zip(times).collect(),
-    };
+    let times = engines.play(&contestants, wishes.rounds, loops)?;
     let mut row = judged(w, wishes.rounds, bytes, &times);
     row["compile_ms"] = us["compile_ms"].clone();
     row["kernels"] = us["kernels"].clone();
     row["inductor_first_call_s"] = them["inductor_s"].clone();
     row["target"] = us["target"].clone();
     Ok(row)
-}
-
-/// Both engines must have computed the same thing.
-fn compare(number: u64, ours: &mut Engine, theirs: &mut Engine) -> Outcome {
-    let file = std::env::temp_dir().join(format!("oxyfuel-bench-{}.npy", std::process::id()));
-    let path = file.display().to_string();
-    let answer = ours
-        .ask(&format!("output {number} {path}"))
-        .and_then(|_| theirs.ask(&format!("compare {number} {path}")));
-    // The file is only a letter between two processes; leaving it costs disk space and nothing else.
-    let _ = std::fs::remove_file(&file);
-    let answer = answer?;
-    if answer["ok"] == true {
-        Ok(())
-    } else {
-        Err(format!(
-            "the engines disagree on output {number}: {}",
-            answer["error"]
-        ))
-    }
-}
-
-/// Warm-ups and timed calls of one turn, for a call of so many nanoseconds: as many as bring the processor out of its sleep and the data back into the caches, which the
-/// engine before emptied, then a few milliseconds of calls.
-fn turn_size(ns: f64) -> (usize, usize) {
-    let fitting = |budget: f64| (budget / ns.max(1.0)) as usize;
-    (fitting(30e6).clamp(1, 1000), fitting(10e6).clamp(1, 25))
 }
 
 /// Oxyfuel's own report, for the share of the machine's limit.
@@ -267,12 +206,5 @@ mod tests {
             let error = parse(&strings(args)).err().unwrap();
             assert!(error.contains(part), "{error}");
         }
-    }
-
-    #[test]
-    fn short_calls_are_repeated_in_a_turn() {
-        assert_eq!(turn_size(1e3), (1000, 25));
-        assert_eq!(turn_size(1e6), (30, 10));
-        assert_eq!(turn_size(1e9), (1, 1));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::workspace;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub struct Workload {
@@ -16,11 +16,63 @@ pub struct Workload {
     pub is_plain: bool,
     /// Too short for what a call from Python costs.
     pub rust_door_only: bool,
+    /// What it is made of, where it is no plain work.
+    pub family: Option<Family>,
+    /// The type it computes in.
+    pub dtype: String,
+    /// The share of a plain read's speed that it has to reach.
+    pub share: Option<f64>,
+    /// The share of the speed of multiply-adds without memory that it has to reach.
+    pub of_peak: Option<f64>,
+    /// Large enough that two threads have to be nearly twice as fast as one.
+    pub large: bool,
+}
+
+/// Workloads that multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Product,
+    Attention,
+    Convolution,
+    /// Parts of models, which have all of them.
+    Block,
+}
+
+impl Family {
+    pub const ALL: [Self; 4] = [
+        Self::Product,
+        Self::Attention,
+        Self::Convolution,
+        Self::Block,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Product => "products",
+            Self::Attention => "attention",
+            Self::Convolution => "convolutions",
+            Self::Block => "blocks",
+        }
+    }
+
+    /// By the file it stands in and the ops of its graph.
+    fn of(file: &Path, body: &str) -> Option<Self> {
+        let has = |ops: &[&str]| ops.iter().any(|op| body.contains(op));
+        match has(PRODUCTS) {
+            false => None,
+            true if file.ends_with("blocks.json") => Some(Self::Block),
+            true if file.ends_with("indexer.json") => None,
+            true if has(&["= convolution "]) => Some(Self::Convolution),
+            true if body.contains("sdpa %") || has(&["= _softmax "]) => Some(Self::Attention),
+            true => Some(Self::Product),
+        }
+    }
 }
 
 /// Ops whose definitions are products.
 const PRODUCTS: &[&str] = &[
     "= mm ",
+    "= _int_mm ",
     "= bmm ",
     "= addmm ",
     "= matmul ",
@@ -53,6 +105,11 @@ pub fn workloads(filter: &str, proofs: bool) -> Result<Vec<Workload>, String> {
                     is_bytes: definition["bound"] == "bytes",
                     is_plain: !PRODUCTS.iter().any(|op| body.contains(op)),
                     rust_door_only: instance["rust_door_only"] == true,
+                    family: Family::of(&file, &body),
+                    dtype: instance["types"]["t"].as_str().unwrap_or("i8").to_owned(),
+                    share: instance["share"].as_f64(),
+                    of_peak: instance["of_peak"].as_f64(),
+                    large: instance["large"] == true,
                 });
             }
         }
@@ -93,5 +150,21 @@ mod tests {
         assert!(workload("softmax").is_plain && workload("rotary").is_plain);
         assert!(!workload("matmul-1024").is_plain && !workload("attention").is_plain);
         assert!(workload("add-relu-mul-1k").rust_door_only);
+    }
+
+    #[test]
+    fn families_follow_from_the_graphs() {
+        for (name, family) in [
+            ("softmax", None),
+            ("matmul-1024", Some(Family::Product)),
+            ("int-linear-2048", Some(Family::Product)),
+            ("attention", Some(Family::Attention)),
+            ("attention-decode", Some(Family::Attention)),
+            ("conv-stem-b1", Some(Family::Convolution)),
+            ("gpt2-layer", Some(Family::Block)),
+            ("pq-indexer", None),
+        ] {
+            assert_eq!(workload(name).family, family, "{name}");
+        }
     }
 }
