@@ -193,6 +193,8 @@ impl<'a> Reader<'a> {
             [b, h, _, _] => [b.clone(), h.clone()],
             [b, _, _] => match (&scores.mask, &q.above()[..]) {
                 (None | Some(Mask::Causal), [batch, heads, _, _]) => [batch.clone(), heads.clone()],
+                // Of heads there is a known number.
+                (None | Some(Mask::Causal), _) if b.as_const().is_none() => [b.clone(), Expr::ONE],
                 _ => [Expr::ONE, b.clone()],
             },
             [_, _] => [Expr::ONE, Expr::ONE],

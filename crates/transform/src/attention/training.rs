@@ -133,7 +133,10 @@ impl Reader<'_> {
         }
         let lead: [Expr; 2] = match self.shape(softmax.inputs[0]) {
             [b, h, _, _] => [b.clone(), h.clone()],
-            [b, _, _] => [Expr::ONE, b.clone()],
+            [b, _, _] => match scores.mask {
+                None | Some(Mask::Causal) if b.as_const().is_none() => [b.clone(), Expr::ONE],
+                _ => [Expr::ONE, b.clone()],
+            },
             [_, _] => [Expr::ONE, Expr::ONE],
             _ => return None,
         };
