@@ -25,6 +25,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
         "log_sigmoid_forward",
     ),
     "writes a slice, its parts pass over the whole": ("select_scatter",),
+    "ours reads its operands twice, their parts many times": ("native_group_norm_backward",),
     "their parts read a number out of a tensor, which tracing cannot": ("take",),
     "one fused kernel in torch, many passes over memory in parts": (
         "_scaled_dot_product_flash_attention_for_cpu",
@@ -93,6 +94,14 @@ def log_sigmoid_forward(x: torch.Tensor) -> Any:
     return found.to(x.dtype), x.new_empty(0)
 
 
+def native_group_norm(x: torch.Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
+    """Halves with parameters of float32: torch's kernel keeps statistics in float32, tracing says that they are halves."""
+    if weight is None or weight.dtype == x.dtype:
+        return NotImplemented
+    out, mean, rstd = torch.ops.aten.native_group_norm.default(x.to(weight.dtype), weight, bias, *sizes)
+    return out.to(x.dtype), mean, rstd
+
+
 def lerp(parts: Callable[..., Any], x: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
     """Which of the two formulas it is follows from a number that is known; torch's own parts find it out from a tensor when they run."""
     if not isinstance(weight, (int, float)) or not x.dtype.is_floating_point or x.dtype != end.dtype:
@@ -153,6 +162,7 @@ def table(fallback_random: bool) -> dict[Any, Callable[..., Any]]:
     if not fallback_random:
         parts[torch.ops.aten.native_dropout.default] = native_dropout
     parts[torch.ops.aten.log_sigmoid_forward.default] = log_sigmoid_forward
+    parts[torch.ops.aten.native_group_norm.default] = native_group_norm
     whole = torch.ops.aten.logsumexp.default
     parts[whole] = functools.partial(logsumexp, parts[whole])
     whole = torch.ops.aten.lerp.Scalar

@@ -18,10 +18,8 @@ enum Stays {
     Writes,
     /// A number of the host's program, which a graph has as an expression.
     Number,
-    /// One pass in the host's kernel, several in what it comes apart into.
-    Slower,
 }
-use Stays::{Complex, Data, Library, Number, Random, Slower, Writes};
+use Stays::{Complex, Data, Library, Number, Random, Writes};
 
 /// Every overload of PyTorch's core that is still external. One that is compiled goes; another one needs a reason from the list above.
 const EXTERNAL: &[(&str, Stays)] = &[
@@ -33,7 +31,6 @@ const EXTERNAL: &[(&str, Stays)] = &[
     ("aten.atan2.out", Writes),
     ("aten.convolution_backward.default", Library),
     ("aten.native_dropout.default", Random),
-    ("aten.native_group_norm_backward.default", Slower),
     ("aten.nonzero.default", Data),
     ("aten.rand.default", Random),
     ("aten.randn.default", Random),

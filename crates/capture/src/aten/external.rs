@@ -12,10 +12,6 @@ const MUTATES: &str = "writes to an argument";
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.convolution_backward.default", External(LIBRARY)),
-    (
-        "aten.native_group_norm_backward.default",
-        External("sums of four shapes; the host's kernel is one pass"),
-    ),
     ("aten._native_batch_norm_legit.default", External(MUTATES)),
     ("aten._embedding_bag.default", External(BAGS)),
     (

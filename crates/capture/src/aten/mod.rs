@@ -11,6 +11,7 @@ mod attention;
 mod backward;
 mod choice;
 mod external;
+mod group_norm;
 mod index;
 mod maths;
 mod norm;
@@ -61,6 +62,7 @@ const FAMILIES: &[&[Row]] = &[
     source::ROWS,
     reduce::ROWS,
     norm::ROWS,
+    group_norm::ROWS,
     view::ROWS,
     strided::ROWS,
     index::ROWS,

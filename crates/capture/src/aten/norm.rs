@@ -14,7 +14,6 @@ pub(super) const ROWS: &[Row] = &[
     ),
     ("aten._log_softmax.default", Compiled(|c| softmax(c, true))),
     ("aten.native_layer_norm.default", Compiled(layer_norm)),
-    ("aten.native_group_norm.default", Compiled(group_norm)),
     (
         "aten._native_batch_norm_legit_no_training.default",
         Compiled(batch_norm_inference),
@@ -47,7 +46,7 @@ fn softmax(c: &mut Call<'_>, log: bool) -> Result<Vec<ValueId>> {
 }
 
 /// The dtype a normalisation computes in.
-fn statistics(dtype: DType) -> DType {
+pub(super) fn statistics(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
         _ => DType::F32,
@@ -71,7 +70,7 @@ fn layer_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
 }
 
 /// Results in the dtypes that the host says; of those that it leaves out it says none.
-fn cast_results(c: &mut Call<'_>, mut values: Vec<ValueId>) -> Result<Vec<ValueId>> {
+pub(super) fn cast_results(c: &mut Call<'_>, mut values: Vec<ValueId>) -> Result<Vec<ValueId>> {
     for (i, value) in values.iter_mut().enumerate() {
         if let Ok(ty) = c.out(i) {
             *value = c.b.cast(*value, ty.dtype)?;
@@ -95,7 +94,7 @@ fn channel(
 }
 
 /// `x * weight + bias`, where they are.
-fn affine(
+pub(super) fn affine(
     s: &mut Steps<'_, '_>,
     x: ValueId,
     weight: Option<ValueId>,
@@ -109,37 +108,6 @@ fn affine(
         Some(b) => s.add(scaled, b),
         None => Ok(scaled),
     }
-}
-
-/// A layer norm of each group of channels, then scale and shift a channel.
-fn group_norm(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
-    let x = c.tensor(0, "input")?;
-    let (weight, bias) = (
-        c.optional_tensor(1, "weight")?,
-        c.optional_tensor(2, "bias")?,
-    );
-    let (n, channels, area) = (c.expr(3, "N")?, c.expr(4, "C")?, c.expr(5, "HxW")?);
-    let (Some(n), Some(channels), Some(area)) = (n, channels, area) else {
-        return refuse("sizes are left out");
-    };
-    let groups = c.int(6, "group", 1)?;
-    let eps = c.float(7, "eps", 1e-5)?;
-    let dtype = statistics(c.dtype(x));
-    let shape = c.shape(x);
-    if shape.iter().any(|s| s.is_const(0)) {
-        return refuse("an empty tensor");
-    }
-    let rows = [n.clone(), Expr::constant(groups)];
-    let row = channels.floordiv(groups) * area;
-    let x = c.b.cast(x, dtype)?;
-    let x = c.b.view(x, &[rows[0].clone(), rows[1].clone(), row])?;
-    let [hat, mean, rstd] = c.b.native_layer_norm(x, 1, None, None, eps)?;
-    let hat = c.b.view(hat, &shape)?;
-    let (mean, rstd) = (c.b.view(mean, &rows)?, c.b.view(rstd, &rows)?);
-    let weight = channel(c, weight, shape.len(), dtype)?;
-    let bias = channel(c, bias, shape.len(), dtype)?;
-    let out = affine(&mut Steps { c, dtype }, hat, weight, bias)?;
-    cast_results(c, vec![out, mean, rstd])
 }
 
 /// With given statistics: scale and shift are those of eager, so that each element costs one product and one sum.

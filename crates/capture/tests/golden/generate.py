@@ -700,6 +700,21 @@ def statistics():
     case(A._native_batch_norm_legit_functional.default, x, w, b, mean, var, True, 0.3, 1e-3)
 
 
+def groups():
+    for dtype in FLOATS:
+        for shape, count in (((2, 6, 3, 5), 2), ((3, 4), 1), ((1, 4, 7), 4)):
+            n, channels, points = shape[0], shape[1], math.prod(shape[2:])
+            g, x, w = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype) + 2, normal(channels, dtype=dtype)
+            _, mean, rstd = A.native_group_norm.default(x, w, w, n, channels, points, count, 1e-5)
+            sizes = (n, channels, points, count)
+            case(A.native_group_norm_backward.default, g, x, mean, rstd, w, *sizes, [True, True, True])
+            case(A.native_group_norm_backward.default, g, x, mean, rstd, None, *sizes, [True, False, False])
+            case(A.native_group_norm_backward.default, g, x, mean, rstd, w, *sizes, [False, True, True])
+    g, x, w = normal(2, 6, 4, dtype=BF16), normal(2, 6, 4, dtype=BF16), normal(6)
+    _, mean, rstd = A.native_group_norm.default(x, w, w, 2, 6, 4, 3, 1e-5)
+    case(A.native_group_norm_backward.default, g, x, mean, rstd, w, 2, 6, 4, 3, [True, True, True])
+
+
 def write(name, parts):
     for part in parts:
         part()
@@ -718,4 +733,4 @@ write("scatter.json", (scattering,))
 write("pool.json", (pooling,))
 write("windows.json", (windows, orders, grids))
 write("spaced.json", (spaced,))
-write("order.json", (chosen, resized, statistics))
+write("order.json", (chosen, resized, statistics, groups))
