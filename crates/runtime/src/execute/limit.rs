@@ -6,6 +6,7 @@
 use super::Program;
 use super::hosted::held;
 use super::instance::{Home, Instance};
+use crate::tensor::Tensor;
 use oxyfuel_base::{Code, Error, Id, Result};
 use oxyfuel_plan::Plan;
 
@@ -26,6 +27,11 @@ impl Program {
     pub fn planned_bytes(&self) -> Option<usize> {
         let only = self.only.as_ref()?;
         Some(planned(&only.instance))
+    }
+
+    /// The same for a call with these inputs, which give symbols their numbers.
+    pub fn planned_bytes_of(&self, inputs: &[&Tensor]) -> Result<usize> {
+        Ok(planned(&self.instance(inputs)?.instance))
     }
 
     /// The error with what the plan needs, where memory is what is lacking; what is kept for reuse goes back to the system.
