@@ -253,7 +253,7 @@ impl<'a> Fuser<'a> {
             .filter_map(|&g| self.dims_for(node, g).map(|dims| (g, dims)))
             .filter(|(g, (map, grown))| self.may_overwrite(id, node, *g, map, grown.is_empty()))
             .collect();
-        // What is computed for each channel would grow to the whole result, and leave the product without work on it.
+        // What is computed for each channel would grow to the whole result, and leave the product, or the reduction that gives it, without work on it.
         let grows = ways
             .first()
             .is_some_and(|(_, (_, grown))| !grown.is_empty());
@@ -261,7 +261,10 @@ impl<'a> Fuser<'a> {
             let kind = &self.drafts[*g].kind;
             matches!(kind, GroupKind::Contraction(_) | GroupKind::Convolution(_))
         });
-        let chosen = product.filter(|_| grows).unwrap_or(0);
+        let whole = ways
+            .iter()
+            .position(|(g, (_, grown))| grown.is_empty() && !self.drafts[*g].reduced.is_empty());
+        let chosen = product.or(whole).filter(|_| grows).unwrap_or(0);
         let joined = (chosen < ways.len()).then(|| ways.swap_remove(chosen));
         let Some((group, dims)) = joined else {
             return self.start(id, node, GroupKind::Loops, self.shape(node.out()));
