@@ -2,11 +2,13 @@
 //!
 //! `gather(f(a, b), i)` is `f(gather(a, i), gather(b, i))`, to the bit: a cross-entropy wants one element of each row of a log-softmax, and nothing else may want the rest. The elements are then looked up in what
 //! lies in memory anyway, and the large value is not written (nor computed, where nothing else reads it). See decision 24.
+//!
+//! What is only a copy is looked up in what it copies, however many elements are wanted, where neighbours along the last dim are neighbours there too.
 
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Arena, Result};
-use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Rebuild, ValueId};
+use oxyfuel_graph::{Category, Graph, Node, NodeId, Op, Placements, Rebuild, ValueId, place_views};
 
 use crate::decompose::keep_name;
 
@@ -21,11 +23,21 @@ const MAX_LEAVES: usize = 4;
 
 /// Moves every lookup for which it pays in front of the elementwise work that it reads.
 pub fn lookups(graph: Graph) -> Result<Graph> {
+    let lookup = |node: &Node| matches!(node.op, Op::Gather { .. });
+    if !graph.nodes.values().any(lookup) {
+        return Ok(graph);
+    }
     let definitions = graph.definitions();
+    let placements = place_views(&graph)?;
     let moved: BTreeMap<NodeId, Moved> = graph
         .nodes
         .iter()
-        .filter_map(|(id, node)| Some((id, Lookup::of(&graph, &definitions, node)?.moved()?)))
+        .filter_map(|(id, node)| {
+            Some((
+                id,
+                Lookup::of(&graph, &definitions, node)?.moved(&placements)?,
+            ))
+        })
         .collect();
     if moved.is_empty() {
         return Ok(graph);
@@ -50,6 +62,8 @@ struct Lookup<'a> {
     definitions: &'a Arena<ValueId, Option<NodeId>>,
     source: ValueId,
     dim: usize,
+    /// Whether few elements are wanted.
+    few: bool,
 }
 
 /// What takes a lookup's place.
@@ -72,19 +86,33 @@ impl<'a> Lookup<'a> {
         };
         let (all, some) = (&graph.ty(*source).shape, &graph.ty(*index).shape);
         let others = (0..all.len()).all(|d| d == *dim || all[d] == some[d]);
-        let few = some[*dim].as_const()?.saturating_mul(ONE_OF) <= all[*dim].as_const()?;
-        (others && few).then_some(Self {
+        let known = some[*dim].as_const().zip(all[*dim].as_const());
+        let few = known.is_some_and(|(some, all)| some.saturating_mul(ONE_OF) <= all);
+        others.then_some(Self {
             graph,
             definitions,
             source: *source,
             dim: *dim,
+            few,
         })
     }
 
-    fn moved(&self) -> Option<Moved> {
+    fn moved(&self, placements: &Placements) -> Option<Moved> {
         let mut moved = Moved::default();
         self.visit(self.source, &mut moved)?;
-        (!moved.steps.is_empty() && moved.leaves.len() <= MAX_LEAVES).then_some(moved)
+        let pays = self.few || self.is_copied(&moved, placements);
+        (pays && !moved.steps.is_empty() && moved.leaves.len() <= MAX_LEAVES).then_some(moved)
+    }
+
+    /// Whether all that is done to what is looked up are copies, of neighbours in memory.
+    fn is_copied(&self, moved: &Moved, placements: &Placements) -> bool {
+        let mut steps = moved.steps.iter();
+        let mut leaves = moved.leaves.iter();
+        steps.all(|&id| matches!(self.graph.nodes[id].op, Op::Clone))
+            && leaves.all(|&leaf| {
+                let strides = &placements.of(leaf).strides;
+                strides.last().is_some_and(|stride| stride.is_const(1))
+            })
     }
 
     /// Adds a value and what it is computed of; `None` where the lookup has to stay.
