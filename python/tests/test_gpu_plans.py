@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import sys
 from typing import Any
 
 import oxyfuel
@@ -350,3 +352,24 @@ def test_a_number_read_through_views_of_the_cpu_s_is_one_call() -> None:
     calls = [node["target"] for node in json.loads(said.text)["nodes"] if not node["target"].startswith("aten.m") and not node["target"].startswith("aten.add")]
     assert len(calls) == 2 and all(call.startswith("object.") for call in calls)
     assert [element(torch.tensor([5, 6, 7])) for element in said.objects] == [6, 7]
+
+
+def test_the_indexer_is_at_most_ten_launches() -> None:
+    """As tensor operators: nothing is copied for the sake of a repeated index, a written slice or a put."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench" / "engines"))
+    try:
+        from torch_workloads import pq_indexer
+    finally:
+        del sys.path[0]
+
+    inputs = torch.randn(1, 32, 1, 128), torch.randn(1, 8, 8, 64, 16), torch.randint(0, 64, (1, 32640, 8, 8))
+    gm = traced(torch.func.functionalize(pq_indexer, remove="mutations"), *inputs)
+    gm.graph.eliminate_dead_code()
+    kernels, calls = explained(planned(gm))
+    assert calls == ["aten.bmm.default"]
+    # Phases are launches of their own, unless all of them share one.
+    assert sum(1 if kernel["gathered"] else len(kernel["grids"]) for kernel in kernels) + len(calls) <= 10
+    # The look-up reads the codes where they are.
+    (lookup,) = [kernel for kernel in kernels if "gather" in kernel["ops"]]
+    assert lookup["bytes"] < 1.3 * inputs[2].numel() * 8
+    assert not any("slice_scatter" in kernel["ops"] and kernel["bytes"] > 2**21 for kernel in kernels if kernel is not lookup)

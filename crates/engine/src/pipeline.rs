@@ -10,8 +10,9 @@ use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_points, lower_group, pa
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_schedule::{Group, Schedule, least_bytes, schedule_by_bytes};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose_but, images, lookups, operands, pack_at_calls,
-    products, puts_in_order, recurrences, reshapes, scalars, simplify, simplify_each, views, widen,
+    attention, borders, concatenations, decompose_but, images, lookups, masks, operands,
+    pack_at_calls, products, puts_in_order, recurrences, repeats, reshapes, scalars, simplify,
+    simplify_each, views, widen,
 };
 
 use crate::assemble::{Emitted, assemble};
@@ -140,6 +141,8 @@ fn scheduled(
 
     let graph = record.step("recurrences", || verified(recurrences(&decomposed)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
+    let graph = record.step("masks", || verified(masks(graph)?))?;
+    let graph = record.step("repeats", || verified(repeats(graph)?))?;
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     let graph = record.step("views", || verified(views(graph)?))?;
     let graph = record.step("reshapes", || verified(reshapes(graph)?))?;

@@ -2,11 +2,11 @@
 
 use oxyfuel_engine::{Options, Stage, Target, compile};
 use oxyfuel_graph::{Graph, Node, parse};
-use oxyfuel_plan::{BufferHome, Plan};
+use oxyfuel_plan::{Artefact, BufferHome, Plan, Step};
 use oxyfuel_testkit::{Case, run_folder};
 use oxyfuel_transform::{
-    attention, borders, concatenations, decompose, freeze, images, lookups, operands,
-    pack_at_calls, puts_in_order, recurrences, reshapes, scalars, simplify, views, widen,
+    attention, borders, concatenations, decompose, freeze, images, lookups, masks, operands,
+    pack_at_calls, puts_in_order, recurrences, repeats, reshapes, scalars, simplify, views, widen,
 };
 
 fn graph(case: &Case) -> Result<Graph, String> {
@@ -43,6 +43,29 @@ fn memory(plan: &Plan) -> String {
     text
 }
 
+/// What a call runs on the device, one line a step, and how many launches and calls that is: each phase of a kernel of a GPU is a launch, unless all of them share one.
+fn launches(plan: &Plan) -> String {
+    let mut text = String::new();
+    let mut all = 0;
+    for step in &plan.steps {
+        let (name, times) = match step {
+            Step::Launch { kernel, .. } => {
+                let kernel = &plan.kernels[*kernel];
+                let times = match &kernel.artefact {
+                    Artefact::Ptx(module) => module.entries.len(),
+                    Artefact::MachineCode(_) | Artefact::Interpreted => 1,
+                };
+                (kernel.name.clone(), times)
+            }
+            Step::External(step) => (step.call.name.clone(), 1),
+            Step::Copy { .. } => ("copy".to_owned(), 1),
+        };
+        all += times;
+        text += &format!("{times} {name}\n");
+    }
+    text + &format!("{all} in all")
+}
+
 fn command(case: &Case) -> Result<String, String> {
     match case.command.as_str() {
         "decompose" => decompose(&graph(case)?)
@@ -67,6 +90,12 @@ fn command(case: &Case) -> Result<String, String> {
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "lookups" => lookups(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "masks" => masks(graph(case)?)
+            .map(|g| g.to_string())
+            .map_err(|e| e.to_string()),
+        "repeats" => repeats(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "reshapes" => reshapes(graph(case)?)
@@ -118,6 +147,12 @@ fn command(case: &Case) -> Result<String, String> {
             })
         }
         "schedule" => stage(case, Stage::Schedule),
+        "launches" => {
+            let target = Target::by_name(case.require("target")?).map_err(|e| e.to_string())?;
+            let compiled = compile(&graph(case)?, &target, &Options::default(), false)
+                .map_err(|e| e.to_string())?;
+            Ok(launches(&compiled.plan))
+        }
         "logical" => stage(case, Stage::Logical),
         "mapped" => stage(case, Stage::Mapped),
         "code" => stage(case, Stage::Code),

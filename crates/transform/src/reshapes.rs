@@ -226,7 +226,7 @@ impl Rise<'_> {
 }
 
 /// The least runs of dims that have as many elements in one shape as in the other.
-fn parts(from: &[Expr], to: &[Expr]) -> Option<Vec<(Range<usize>, Range<usize>)>> {
+pub(crate) fn parts(from: &[Expr], to: &[Expr]) -> Option<Vec<(Range<usize>, Range<usize>)>> {
     let mut parts = Vec::new();
     let (mut f, mut t) = (0, 0);
     while f < from.len() || t < to.len() {
