@@ -142,7 +142,7 @@ fn scheduled(
     let graph = record.step("recurrences", || verified(recurrences(&decomposed)?))?;
     let graph = record.step("simplify", || verified(simplify(&graph)?))?;
     let graph = record.step("masks", || verified(masks(graph)?))?;
-    let graph = record.step("repeats", || verified(repeats(graph)?))?;
+    let graph = record.step("repeats", || verified(repeats(graph, desc.is_simt())?))?;
     let graph = record.step("lookups", || verified(lookups(graph)?))?;
     let graph = record.step("views", || verified(views(graph)?))?;
     let graph = record.step("reshapes", || verified(reshapes(graph)?))?;

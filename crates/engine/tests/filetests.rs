@@ -95,7 +95,7 @@ fn command(case: &Case) -> Result<String, String> {
         "masks" => masks(graph(case)?)
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
-        "repeats" => repeats(graph(case)?)
+        "repeats" => repeats(graph(case)?, case.arg("across").is_some())
             .map(|g| g.to_string())
             .map_err(|e| e.to_string()),
         "reshapes" => reshapes(graph(case)?)

@@ -7,7 +7,9 @@
 //!
 //! Repeating each element of a dim (`repeat_interleave`) is an expand, and a view that joins the repeated dim with the next: no strides say that, so the index is copied, each element as often as it is repeated, and looked at once. Before the dims
 //! are joined the copy is elementwise work of the kernel that looks up. The view moves behind the lookup and the elementwise work and reductions that alone read it, as far as they leave the joined dims alone; parting the dims of the table costs nothing. It moves
-//! where it ends behind a reduction, or where nobody computes with what it shows. To the bit, what is computed stays the same.
+//! where it ends behind a reduction, or where nobody computes with what it shows.
+//!
+//! The copy may also turn the index around, so that neighbours lie next to each other. The vectors of a CPU read such a copy in a row, and elements that lie apart one by one, each as often as it is repeated: there it stays. To the bit, what is computed stays the same.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +21,15 @@ use oxyfuel_graph::{
 use crate::decompose::keep_name;
 use crate::reshapes::parts;
 
-/// Moves every view that joins the repeated dims of an index behind the lookup.
-pub fn repeats(graph: Graph) -> Result<Graph> {
+/// Moves every view that joins the repeated dims of an index behind the lookup; where its neighbours lie apart in memory, only if it may be read `across`.
+pub fn repeats(graph: Graph, across: bool) -> Result<Graph> {
     let lookup = |node: &Node| matches!(node.op, Op::Gather { .. });
     if !graph.nodes.values().any(lookup) {
         return Ok(graph);
     }
     let search = Search {
         graph: &graph,
+        across,
         placements: place_views(&graph)?,
         definitions: graph.definitions(),
         users: graph.users(),
@@ -79,6 +82,7 @@ struct Step {
 
 struct Search<'a> {
     graph: &'a Graph,
+    across: bool,
     placements: Placements,
     definitions: Arena<ValueId, Option<NodeId>>,
     users: Users,
@@ -118,6 +122,7 @@ impl Search<'_> {
         };
         let joined = joined(self.shape(apart), self.shape(index))?;
         let strides = self.placements.of(repeated).strides.iter();
+        let in_a_row = strides.clone().last()?.is_const(1);
         let extents = joined.iter().flat_map(|from| {
             let joins = from.len() > 1;
             from.iter().map(move |extent| (extent, joins))
@@ -127,7 +132,7 @@ impl Search<'_> {
             .any(|(stride, (extent, joins))| joins && stride.is_const(0) && !extent.is_const(1));
         let fits = (0..joined.len())
             .all(|d| joined[d].len() == 1 || self.shape(source)[d] == self.shape(index)[d]);
-        if !repeats || !fits || joined[dim].len() != 1 {
+        if !(self.across || in_a_row) || !repeats || !fits || joined[dim].len() != 1 {
             return None;
         }
         let table = joined.iter().zip(self.shape(source));
