@@ -200,3 +200,156 @@ fn scratch_of_a_worker_is_at_most_four_mebibytes() {
         assert!(scratch <= 4 << 20, "{scratch} bytes for {text}");
     }
 }
+
+/// Attention over so many positions, by name. Four heads of 64 columns.
+fn attentions(s: i64) -> Vec<(&'static str, String)> {
+    let qkv = |dtype: &str| {
+        format!(
+            "%q: {dtype}[1, 4, {s}, 64] cpu, %k: {dtype}[1, 4, {s}, 64] cpu, %v: {dtype}[1, 4, {s}, 64] cpu"
+        )
+    };
+    let forward = |dtype: &str, more: &str, mask: &str, causal: bool| {
+        format!(
+            "graph @f({}{more}) {{
+  %y: {dtype}[1, 4, {s}, 64], %l: f32[1, 4, {s}] = sdpa %q, %k, %v{mask}, causal={causal}, scale=0.125
+  return %y
+}}",
+            qkv(dtype)
+        )
+    };
+    let backward = |dtype: &str, causal: bool| {
+        format!(
+            "graph @f({}, %g: {dtype}[1, 4, {s}, 64] cpu) {{
+  %y: {dtype}[1, 4, {s}, 64], %l: f32[1, 4, {s}] = sdpa %q, %k, %v, causal={causal}, scale=0.125
+  %dq: {dtype}[1, 4, {s}, 64], %dk: {dtype}[1, 4, {s}, 64], %dv: {dtype}[1, 4, {s}, 64] = sdpa_backward %g, %q, %k, %v, %y, %l, causal={causal}, scale=0.125
+  return %y, %dq, %dk, %dv
+}}",
+            qkv(dtype)
+        )
+    };
+    // The scores of all heads, masked to what is not after them.
+    let written = format!(
+        "  %q3: f32[4, {s}, 64] = view %q
+  %k3: f32[4, {s}, 64] = view %k
+  %v3: f32[4, {s}, 64] = view %v
+  %t: f32[4, 64, {s}] = permute %k3, dims=[0, 2, 1]
+  %p: f32[4, {s}, {s}] = bmm %q3, %t
+  %p4: f32[1, 4, {s}, {s}] = view %p
+  %c: f32[] = full value=0.125
+  %s: f32[1, 4, {s}, {s}] = mul %p4, %c
+  %i: i64[{s}] = arange start=0, step=1
+  %r: i64[{s}, 1] = view %i
+  %m: bool[{s}, {s}] = ge %r, %i
+  %n: f32[] = full value=-inf
+  %x: f32[1, 4, {s}, {s}] = where %m, %s, %n
+  %w: f32[1, 4, {s}, {s}] = _softmax %x, dim=3
+  %w3: f32[4, {s}, {s}] = view %w
+  %o: f32[4, {s}, 64] = bmm %w3, %v3"
+    );
+    let gradients = format!(
+        "  %wt: f32[4, {s}, {s}] = permute %w3, dims=[0, 2, 1]
+  %dv: f32[4, {s}, 64] = bmm %wt, %g
+  %vt: f32[4, 64, {s}] = permute %v3, dims=[0, 2, 1]
+  %dp: f32[4, {s}, {s}] = bmm %g, %vt
+  %dp4: f32[1, 4, {s}, {s}] = view %dp
+  %gy: f32[1, 4, {s}, {s}] = mul %dp4, %w
+  %su: f32[1, 4, {s}, 1] = sum %gy, dims=[3], keepdim=true
+  %sh: f32[1, 4, {s}, {s}] = mul %w, %su
+  %ds: f32[1, 4, {s}, {s}] = sub %gy, %sh
+  %z: f32[] = full value=0.0
+  %dm: f32[1, 4, {s}, {s}] = where %m, %ds, %z
+  %dc: f32[1, 4, {s}, {s}] = mul %dm, %c
+  %dc3: f32[4, {s}, {s}] = view %dc
+  %dq: f32[4, {s}, 64] = bmm %dc3, %k3
+  %qt: f32[4, 64, {s}] = permute %q3, dims=[0, 2, 1]
+  %dt: f32[4, 64, {s}] = bmm %qt, %dc3
+  %dk: f32[4, {s}, 64] = permute %dt, dims=[0, 2, 1]"
+    );
+    // New positions behind those of a cache of twice as many.
+    let cached = |rows: i64, dtype: &str| {
+        let twice = 2 * s;
+        format!(
+            "graph @f(%q: {dtype}[1, 4, {rows}, 64] cpu, %k: {dtype}[1, 4, {twice}, 64] cpu, %v: {dtype}[1, 4, {twice}, 64] cpu, %m: bool[1, 1, {rows}, {s}] cpu) {{
+  %kr: {dtype}[1, 4, {s}, 64] = slice %k, dim=2, start=0, end={s}, step=1
+  %vr: {dtype}[1, 4, {s}, 64] = slice %v, dim=2, start=0, end={s}, step=1
+  %y: {dtype}[1, 4, {rows}, 64], %l: f32[1, 4, {rows}] = sdpa %q, %kr, %vr, %m, causal=false, scale=0.125
+  return %y
+}}"
+        )
+    };
+    let mask = format!(", %m: bool[1, 1, 1, {s}] cpu");
+    vec![
+        ("forward", forward("f32", "", "", false)),
+        ("causal forward", forward("f32", "", "", true)),
+        ("masked forward", forward("f32", &mask, ", %m", false)),
+        ("forward of bf16", forward("bf16", "", "", true)),
+        ("backward", backward("f32", false)),
+        ("causal backward", backward("f32", true)),
+        ("backward of bf16", backward("bf16", true)),
+        (
+            "written out",
+            format!("graph @f({}) {{\n{written}\n  return %o\n}}", qkv("f32")),
+        ),
+        (
+            "written out with gradients",
+            format!(
+                "graph @f({}, %g: f32[4, {s}, 64] cpu) {{\n{written}\n{gradients}\n  return %o, %dq, %dk, %dv\n}}",
+                qkv("f32")
+            ),
+        ),
+        ("prefill", cached(s, "f32")),
+        ("prefill of bf16", cached(s, "bf16")),
+        ("decode", cached(1, "f32")),
+        ("decode of bf16", cached(1, "bf16")),
+    ]
+}
+
+/// Nothing of as many elements as there are scores: twice the positions take at most twice the memory, on every kind of CPU.
+#[test]
+fn attention_takes_memory_by_its_length_and_not_by_its_square() {
+    let cpus = || Target::all().filter(Target::can_interpret);
+    let plan = |text: &str, target: &Target| {
+        let graph = oxyfuel_graph::parse("test", text).unwrap();
+        compile(&graph, target, &options(), false).unwrap().plan
+    };
+    // Little memory is the host's own; buffers lie in it one by one.
+    let held = |plan: &Plan| {
+        let hosts = plan
+            .buffers
+            .values()
+            .filter_map(|buffer| match buffer.home {
+                BufferHome::Host => buffer.bytes.as_const(),
+                _ => None,
+            });
+        plan.arena_bytes.as_const().unwrap() + hosts.sum::<i64>()
+    };
+    const LENGTH: i64 = 1024;
+    for ((name, short), (_, long)) in attentions(LENGTH).iter().zip(&attentions(2 * LENGTH)) {
+        for target in cpus() {
+            let [short, long] = [short, long].map(|text| plan(text, &target));
+            let [once, twice] = [&short, &long].map(held);
+            let on = target.name();
+            assert!(
+                twice <= 2 * once + 4096,
+                "{name} on {on}: {once} bytes, then {twice}"
+            );
+            // The scores of one head.
+            let most = 4 * (2 * LENGTH) * (2 * LENGTH);
+            for buffer in long.buffers.values() {
+                let made = !matches!(buffer.home, BufferHome::Input(_));
+                let bytes = buffer.bytes.as_const().unwrap();
+                assert!(
+                    !made || bytes < most,
+                    "{name} on {on}: {} has {bytes} bytes",
+                    buffer.name
+                );
+            }
+            let explained =
+                oxyfuel_engine::explain(&long, &Default::default(), &Default::default());
+            assert!(
+                explained.memory.scratch_bytes < most as u64,
+                "{name} on {on}"
+            );
+        }
+    }
+}
