@@ -46,7 +46,9 @@ pub fn freeze(
     product: Reads<'_, i64>,
     convolution: Reads<'_, (i64, bool)>,
 ) -> Result<Option<Split>> {
-    if !graph.inputs.iter().any(|&v| graph.values[v].frozen) {
+    let frozen = graph.inputs.iter().any(|&v| graph.values[v].frozen);
+    let is_constant = |node: &Node| matches!(node.op, Op::Constant { .. });
+    if !frozen && !graph.nodes.values().any(is_constant) {
         return Ok(None);
     }
     let graph = images(pack(&fold(graph)?, product, convolution)?)?;
