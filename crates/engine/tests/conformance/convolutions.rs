@@ -36,7 +36,12 @@ struct Axis {
 impl Axis {
     fn of(choices: &mut Choices<'_>) -> Self {
         let mut number = |most: usize| choices.below(most) as i64;
-        let (kernel, stride) = (1 + number(4), 1 + number(3));
+        // Most are small; one in four is larger than any kernel of its own is for.
+        let kernel = match number(4) {
+            3 => 5 + number(4),
+            _ => 1 + number(4),
+        };
+        let stride = 1 + number(3);
         let (dilation, padding) = (1 + number(2), number(3));
         let reach = dilation * (kernel - 1) + 1;
         Self {
@@ -116,8 +121,8 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
         true => [from, outputs],
         false => [to, inputs],
     };
-    let shape = rows.into_iter().chain(list(|axis| axis.kernel));
-    let weight = b.input("w", dtype, shape.map(Expr::from).collect(), Device::Cpu)?;
+    let shape: Vec<i64> = rows.into_iter().chain(list(|axis| axis.kernel)).collect();
+    let weight = Weight::of(&mut b, choices, dtype, &shape)?;
     let mut channels = |b: &mut Builder, name: &str, ones: usize| match choices.flip() {
         true => {
             let mut shape = vec![Expr::ONE; ones + 1];
@@ -133,6 +138,7 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
         false => None,
     };
     let x = x.channels_first(&mut b)?;
+    let weight = weight.seen(&mut b)?;
     let mut y = match transposed {
         true => b.conv_transpose(x, weight, bias, &how, &list(|axis| axis.more))?,
         false => b.convolution(x, weight, bias, &how)?,
@@ -149,6 +155,49 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
     }
     b.output(y);
     b.finish()
+}
+
+/// The weight, and how it lies.
+struct Weight {
+    value: ValueId,
+    /// With its inputs last, as images with channels last have them.
+    last: bool,
+    /// Every other one of the last dim's elements, behind one that nobody reads; or all of them.
+    is_sparse: bool,
+}
+
+impl Weight {
+    fn of(b: &mut Builder, choices: &mut Choices<'_>, dtype: DType, shape: &[i64]) -> Result<Self> {
+        let (last, is_sparse) = (choices.below(3) == 1, choices.below(4) == 1);
+        let mut shape = shape.to_vec();
+        if last {
+            shape[1..].rotate_left(1);
+        }
+        if is_sparse {
+            let end = shape.len() - 1;
+            shape[end] = 2 * shape[end] + 1;
+        }
+        let shape = shape.into_iter().map(Expr::from).collect();
+        Ok(Self {
+            value: b.input("w", dtype, shape, Device::Cpu)?,
+            last,
+            is_sparse,
+        })
+    }
+
+    fn seen(&self, b: &mut Builder) -> Result<ValueId> {
+        let mut value = self.value;
+        let shape = b.ty(value).shape.clone();
+        let rank = shape.len() as i64;
+        if self.is_sparse {
+            value = b.slice(value, -1, 1, shape[shape.len() - 1].clone(), 2)?;
+        }
+        if self.last {
+            let dims: Vec<i64> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+            value = b.permute(value, &dims)?;
+        }
+        Ok(value)
+    }
 }
 
 fn ceil_half(n: i64) -> i64 {

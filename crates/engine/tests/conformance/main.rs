@@ -4,6 +4,7 @@
 //! Cases are the files of `tests/filetests/graph` that run, those of `tests/filetests/run` (larger shapes, with seeded inputs), and random graphs.
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
 
+mod attention;
 mod concatenations;
 mod convolutions;
 mod everywhere;
@@ -138,6 +139,21 @@ fn random_convolutions_agree_everywhere() {
 #[test]
 fn random_products_agree_everywhere() {
     random_graphs(false, |choices, _| products::program(choices));
+}
+
+#[test]
+fn random_plain_products_agree_everywhere() {
+    random_graphs(false, |choices, _| products::plain(choices));
+}
+
+#[test]
+fn random_attention_agrees_everywhere() {
+    random_graphs(false, |choices, _| attention::program(choices));
+}
+
+#[test]
+fn random_attention_written_out_agrees_everywhere() {
+    random_graphs(false, |choices, _| attention::written(choices));
 }
 
 #[test]

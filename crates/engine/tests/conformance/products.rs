@@ -56,6 +56,63 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
     b.finish()
 }
 
+/// Beyond one chunk of a depth, and beyond two; odd, and whole vectors.
+const DEEP: [i64; 8] = [96, 333, 512, 513, 640, 777, 1030, 1301];
+
+/// A random program of one product of f32 or f64, deep enough for several chunks, with what may stand behind it in the same kernel.
+pub fn plain(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("plain");
+    let dtype = [DType::F32, DType::F32, DType::F64][choices.below(3)];
+    let [mut m, mut n] = [0; 2].map(|_| SIZES[choices.below(SIZES.len())]);
+    let k = DEEP[choices.below(DEEP.len())];
+    let mut batch = 1 + choices.below(3) as i64;
+    if batch * m * n * k > WORK {
+        batch = 1;
+    }
+    // The depth is what matters here.
+    while m * n * k > WORK {
+        let larger = if m > n { &mut m } else { &mut n };
+        *larger = (*larger + 1) / 2;
+    }
+    let has_batch = batch > 1 || choices.below(4) == 1;
+    let a = Side::of(&mut b, choices, "a", dtype, [batch, m, k], has_batch)?;
+    let right = Side::of(&mut b, choices, "b", dtype, [batch, k, n], has_batch)?;
+    let row = |b: &mut Builder, name: &str| b.input(name, dtype, vec![n.into()], Device::Cpu);
+    let bias = match choices.flip() {
+        true => Some(row(&mut b, "bias")?),
+        false => None,
+    };
+    let residual = match choices.below(3) {
+        1 => {
+            let shape = match has_batch {
+                true => vec![batch.into(), m.into(), n.into()],
+                false => vec![m.into(), n.into()],
+            };
+            Some(b.input("r", dtype, shape, Device::Cpu)?)
+        }
+        _ => None,
+    };
+    let (a, right) = (a.matrices(&mut b)?, right.matrices(&mut b)?);
+    let mut y = match (has_batch, bias) {
+        (true, _) => b.bmm(a, right)?,
+        (false, Some(bias)) => b.addmm(bias, a, right, 1, 1)?,
+        (false, None) => b.mm(a, right)?,
+    };
+    if let (true, Some(bias)) = (has_batch, bias) {
+        y = b.binary(Binary::Add, y, bias)?;
+    }
+    if let Some(residual) = residual {
+        y = b.binary(Binary::Add, y, residual)?;
+    }
+    match choices.below(4) {
+        1 => y = b.unary(Unary::Relu, y)?,
+        2 => y = b.mul(y, 0.5)?,
+        _ => {}
+    }
+    b.output(y);
+    b.finish()
+}
+
 /// A random program of a product with a weight of bytes or halves, which is cast for it, and perhaps scaled and turned.
 pub fn widened(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut b = Builder::new("widened");
