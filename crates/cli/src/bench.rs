@@ -253,14 +253,7 @@ impl Bench {
             ..env::options(&args.common)?
         };
         let target = Target::host(&options)?;
-        if !target.supported_here() {
-            return Err(err!(
-                UnsupportedDevice,
-                "this machine cannot run code for {}",
-                target.name()
-            )
-            .help("`oxyfuel targets` lists what it can"));
-        }
+        target.check_here()?;
         let cpu = target.can_interpret().then(|| cpu_device(&options));
         let device = match &cpu {
             Some(cpu) => cpu.clone(),

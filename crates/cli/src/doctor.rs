@@ -141,21 +141,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 fn features() -> Finding {
     let f = Machine::get().features;
-    let names = [
-        ("avx2", f.avx2),
-        ("avx-vnni", f.avx_vnni),
-        ("avx512", f.avx512),
-        ("avx512-bf16", f.avx512_bf16),
-        ("avx512-fp16", f.avx512_fp16),
-        ("avx512-vnni", f.avx512_vnni),
-        ("amx-bf16", f.amx_bf16),
-        ("amx-int8", f.amx_int8),
-    ];
-    let has: Vec<&str> = names
-        .iter()
-        .filter(|(_, has)| *has)
-        .map(|(name, _)| *name)
-        .collect();
+    let has = f.names();
     Finding {
         what: "instructions",
         ok: f.avx2,

@@ -54,7 +54,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let (graph, captured) = show::function(&args.source)?;
     let host = inputs(args, &graph, &captured)?;
     let target = Target::host(&options)?;
-    check_supported(&target)?;
     let device = target.device(&options)?;
     let compiler = Compiler::on(target, options, device);
     let executable = compiler.compile(&graph)?;
@@ -117,19 +116,6 @@ fn first(tensor: &HostTensor) -> Vec<String> {
 
 fn from_device(tensor: &Tensor) -> Result<HostTensor> {
     HostTensor::new(tensor.dtype(), tensor.shape(), tensor.to_bytes()?)
-}
-
-/// An error where this machine cannot run a target's code.
-pub fn check_supported(target: &Target) -> Result<()> {
-    if target.supported_here() {
-        return Ok(());
-    }
-    Err(err!(
-        UnsupportedDevice,
-        "this machine cannot run code for {}",
-        target.name()
-    )
-    .help("`oxyfuel targets` lists what it can"))
 }
 
 /// One for each input of the graph; the last ones are what it captured.

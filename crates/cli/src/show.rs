@@ -102,7 +102,6 @@ fn measure(
     options: &Options,
     sizes: &dyn Fn(Symbol) -> Option<i64>,
 ) -> Result<Vec<Duration>> {
-    run::check_supported(target)?;
     let device = target.device(options)?;
     let inputs = run::random_inputs(&args.source, source, 1, sizes)?;
     let inputs = inputs.iter().map(|host| to_device(host, &device));

@@ -499,6 +499,37 @@ fn doctor_and_targets_know_this_machine() {
     assert_eq!(default[0]["runs_here"], true);
 }
 
+/// `run` and `bench` take those targets that `targets` says run here, and no other; whatever is a target can be looked at. The GPUs of this machine, if any, are hidden.
+#[test]
+fn targets_that_do_not_run_here_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = file(folder.path(), "f.graph", GRAPH);
+    let hidden = |args: &[&str]| {
+        let mut command = oxyfuel(args);
+        command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+    };
+    let targets = hidden(&["targets", "--json"]);
+    let targets: Value = serde_json::from_str(&stdout(&targets)).unwrap();
+    let mut refused = 0;
+    for target in targets.as_array().unwrap() {
+        let name = target["name"].as_str().unwrap();
+        let output = hidden(&["explain", &graph, "--target", name]);
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        for words in [&["run", &graph][..], &["bench"]] {
+            if target["runs_here"] == true {
+                continue;
+            }
+            let output = hidden(&[words, &["--target", name]].concat());
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{name}: {text}");
+            assert!(text.contains("error[E0704]"), "{name}: {text}");
+            assert!(text.contains("leave the target open"), "{name}: {text}");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 2, "a GPU that is hidden runs nothing");
+}
+
 #[test]
 fn the_cache_fills_and_is_cleared() {
     let folder = tempfile::tempdir().unwrap();

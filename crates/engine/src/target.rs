@@ -132,15 +132,12 @@ impl Target {
         TABLE.iter().map(|&row| describe(row, None))
     }
 
-    /// This machine: the target that the options name, or the best CPU target that runs here, with the workers and caches of this machine.
+    /// This machine: the target that the options name, or the best CPU target that runs here, with the workers and caches of this machine. A named one need not run here: code can be looked at
+    /// anywhere, and whoever wants to run it asks [`Self::check_here`], as [`Self::device`] does.
     pub fn host(options: &Options) -> Result<Self> {
         if options.target.is_empty() {
-            let cpu = TABLE.iter().rev().find(|(_, emitter, _)| match emitter {
-                Emitter::Interpreter => true,
-                Emitter::X86(level) => runs(*level, Machine::get().features),
-                Emitter::Ptx(_) => false,
-            });
-            return Ok(describe(*cpu.unwrap_or(&TABLE[0]), Some(cores(options))));
+            let best = best(Machine::get().features);
+            return Ok(describe(best, Some(cores(options))));
         }
         let row = row(&options.target)?;
         match row.1 {
@@ -188,18 +185,47 @@ impl Target {
 
     /// Whether this machine can run its code.
     pub fn supported_here(&self) -> bool {
+        self.check_here().is_ok()
+    }
+
+    /// An error where this machine cannot run its code.
+    pub fn check_here(&self) -> Result<()> {
+        self.check(Machine::get().features)
+    }
+
+    /// An error where a processor with these features, or the first GPU that is here, cannot run its code.
+    pub fn check(&self, features: CpuFeatures) -> Result<()> {
+        let name = self.name();
         match self.emitter {
-            Emitter::Interpreter => true,
-            Emitter::X86(level) => runs(level, Machine::get().features),
-            Emitter::Ptx(name) => {
-                device_count().is_ok_and(|count| count > 0)
-                    && CudaDevice::new(0, None).is_ok_and(|device| runs_on(name, device.info()))
+            Emitter::Interpreter => Ok(()),
+            Emitter::X86(level) => {
+                let checked = features.check(needs(level), &format!("code for {name}"));
+                let (best, ..) = best(features);
+                checked.map_err(|error| {
+                    error.help(format!(
+                        "leave the target open, or name {best}, the best here"
+                    ))
+                })
+            }
+            Emitter::Ptx(isa) => {
+                let gpu = device_count()
+                    .is_ok_and(|count| count > 0)
+                    .then(|| CudaDevice::new(0, None).ok())
+                    .flatten();
+                if gpu.is_some_and(|device| runs_on(isa, device.info())) {
+                    return Ok(());
+                }
+                Err(
+                    err!(UnsupportedDevice, "no GPU here runs code for {name}")
+                        .help("leave the target open, or name one that `oxyfuel targets` shows to run here"),
+                )
             }
         }
     }
 
-    /// The device that runs its code.
+    /// The device that runs its code; an error where none here does.
     pub fn device(&self, options: &Options) -> Result<Arc<dyn Device>> {
+        self.check_here()?;
         match self.emitter {
             Emitter::Interpreter | Emitter::X86(_) => Ok(cpu_device(options)),
             Emitter::Ptx(_) => Ok(CudaDevice::new(0, None)?),
@@ -216,7 +242,7 @@ impl Target {
                     code: made.code,
                     entries: made.entries,
                     scratch_bytes: made.scratch_bytes as u64,
-                    matrix_state: level.amx(),
+                    needs: needs(level),
                 }))
             }
             Emitter::Ptx(_) => Ok(Artefact::Ptx(oxyfuel_ptx::emit(program, &self.desc)?)),
@@ -305,14 +331,30 @@ fn row(name: &str) -> Result<Row> {
         })
 }
 
-fn runs(level: Level, features: CpuFeatures) -> bool {
-    features.avx2
-        && (!level.avx_vnni || features.avx_vnni)
-        && (!level.avx512 || features.avx512)
-        && (!level.avx512_bf16 || features.avx512_bf16)
-        && (!level.avx512_vnni || features.avx512_vnni)
-        && (!level.amx_bf16 || features.amx_bf16)
-        && (!level.amx_int8 || features.amx_int8)
+/// What code of a level wants of the processor.
+fn needs(level: Level) -> CpuFeatures {
+    CpuFeatures {
+        avx2: true,
+        avx_vnni: level.avx_vnni,
+        avx512: level.avx512,
+        avx512_bf16: level.avx512_bf16,
+        avx512_fp16: false,
+        avx512_vnni: level.avx512_vnni,
+        amx_tile: level.amx(),
+        amx_bf16: level.amx_bf16,
+        amx_int8: level.amx_int8,
+    }
+}
+
+/// The best target of a processor with these features; the interpreter runs on each.
+fn best(features: CpuFeatures) -> Row {
+    let runs = |emitter: &Emitter| match emitter {
+        Emitter::Interpreter => true,
+        Emitter::X86(level) => features.missing(needs(*level)) == CpuFeatures::default(),
+        Emitter::Ptx(_) => false,
+    };
+    let best = TABLE.iter().rev().find(|(_, emitter, _)| runs(emitter));
+    *best.unwrap_or(&TABLE[0])
 }
 
 fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
@@ -458,6 +500,90 @@ mod tests {
                 error.message.contains("card") && error.help.is_some(),
                 "{error}"
             );
+        }
+    }
+
+    /// A processor like those that were sold, and the levels it has code for.
+    #[test]
+    fn a_level_runs_where_its_instructions_are() {
+        let nothing = CpuFeatures::default();
+        let haswell = CpuFeatures {
+            avx2: true,
+            ..nothing
+        };
+        let alder_lake = CpuFeatures {
+            avx_vnni: true,
+            ..haswell
+        };
+        let skylake = CpuFeatures {
+            avx512: true,
+            ..haswell
+        };
+        let ice_lake = CpuFeatures {
+            avx512_vnni: true,
+            ..skylake
+        };
+        let zen_4 = CpuFeatures {
+            avx512_bf16: true,
+            ..ice_lake
+        };
+        let sapphire_rapids = CpuFeatures {
+            avx_vnni: true,
+            avx512_fp16: true,
+            amx_tile: true,
+            amx_bf16: true,
+            amx_int8: true,
+            ..zen_4
+        };
+        // The instructions are there, and the system does not save the tiles.
+        let no_tiles = CpuFeatures {
+            amx_tile: false,
+            ..sapphire_rapids
+        };
+        let with_avx512 = ["avx2", "avx512"];
+        let with_vnni = ["avx2", "avx512", "avx512-vnni"];
+        let with_bf16 = ["avx2", "avx512", "avx512-bf16", "avx512-vnni"];
+        let but_amx = ["avx2", "avx2-vnni", "avx512", "avx512-bf16", "avx512-vnni"];
+        let all = [&but_amx[..], &["avx512-amx"]].concat();
+        let rows: [(CpuFeatures, &[&str]); 8] = [
+            (nothing, &[]),
+            (haswell, &["avx2"]),
+            (alder_lake, &["avx2", "avx2-vnni"]),
+            (skylake, &with_avx512),
+            (ice_lake, &with_vnni),
+            (zen_4, &with_bf16),
+            (no_tiles, &but_amx),
+            (sapphire_rapids, &all),
+        ];
+        for (features, levels) in rows {
+            let best = levels.last().copied().unwrap_or("interpreter");
+            for target in Target::all().filter(Target::can_interpret) {
+                let checked = target.check(features);
+                let runs = target.name() == "interpreter" || levels.contains(&target.name());
+                assert_eq!(checked.is_ok(), runs, "{} on {features:?}", target.name());
+                let Err(error) = checked else { continue };
+                assert_eq!(error.code, Code::UnsupportedDevice);
+                assert!(error.message.contains(target.name()), "{error}");
+                let help = error.help.unwrap();
+                assert!(help.contains(&format!("name {best},")), "{help}");
+            }
+        }
+        let amx = Target::by_name("avx512-amx").unwrap();
+        let error = amx.check(no_tiles).unwrap_err();
+        assert!(error.message.contains("amx-tile"), "{error}");
+    }
+
+    /// A device is refused as well as a compiler, which takes one.
+    #[test]
+    fn what_does_not_run_here_has_no_device() {
+        let options = Options::default();
+        for target in Target::all() {
+            let device = target.device(&options);
+            assert_eq!(device.is_ok(), target.supported_here(), "{}", target.name());
+            if let Err(error) = device {
+                assert_eq!(error.code, Code::UnsupportedDevice, "{error}");
+                assert!(error.help.is_some(), "{error}");
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use oxyfuel_engine::{Compiler, Figures, Target, cpu_device};
 use oxyfuel_graph as graph;
 use oxyfuel_runtime as runtime;
 use runtime::cpu::CpuDevice;
+use runtime::cpu::features::{CpuFeatures, Machine};
 use runtime::cuda::CudaDevice;
 pub use runtime::device::MemorySummary;
 use runtime::device::{Device as Handle, DeviceId, DeviceKind};
@@ -142,6 +143,15 @@ pub(crate) fn handle(device: Device) -> Result<Arc<dyn Handle>> {
 
 /// What to compile for and where to run it, for tensors of `device`.
 pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<dyn Handle>)> {
+    target_on(device, options, Machine::get().features)
+}
+
+/// The same where the host's processor has these features.
+fn target_on(
+    device: Device,
+    options: &Options,
+    features: CpuFeatures,
+) -> Result<(Target, Arc<dyn Handle>)> {
     let named = match options.target.as_str() {
         "" => None,
         name => Some(Target::by_name(name)?),
@@ -157,13 +167,15 @@ pub(crate) fn target(device: Device, options: &Options) -> Result<(Target, Arc<d
                 )
                 .help("move the tensors with to_device, or leave the target to us"));
             }
+            let target = Target::host(options)?;
+            target.check(features)?;
             let plain = options.threads == 0 && !options.verify && !options.perf_map;
             let handle = if plain {
                 cpu().clone()
             } else {
                 cpu_device(options)
             };
-            Ok((Target::host(options)?, handle))
+            Ok((target, handle))
         }
         Device::Cuda(index) => {
             if on_gpu == Some(false) {
@@ -192,4 +204,41 @@ pub(crate) fn figures(compiler: &Compiler) -> Option<Figures> {
         .entry((desc.name.clone(), desc.workers))
         .or_insert_with(|| compiler.figures().cloned());
     figures.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_base::Code;
+
+    /// On a processor of no more than AVX2: its code would end the process, so nothing is made.
+    #[test]
+    fn a_level_that_the_processor_lacks_is_refused() {
+        let features = CpuFeatures {
+            avx2: true,
+            ..CpuFeatures::default()
+        };
+        let named = |name: &str| {
+            let options = Options {
+                target: name.to_owned(),
+                ..Options::default()
+            };
+            target_on(Device::Cpu, &options, features).map(|(target, _)| target.name().to_owned())
+        };
+        assert_eq!(named("avx2").unwrap(), "avx2");
+        assert_eq!(named("interpreter").unwrap(), "interpreter");
+        for (name, lacks) in [
+            ("avx512", "avx512"),
+            ("avx512-amx", "amx-bf16"),
+            ("avx2-vnni", "avx-vnni"),
+        ] {
+            let error = named(name).unwrap_err();
+            assert_eq!(error.code, Code::UnsupportedDevice);
+            assert!(
+                error.message.contains(name) && error.message.contains(lacks),
+                "{error}"
+            );
+            assert!(error.help.unwrap().contains("name avx2"));
+        }
+    }
 }

@@ -5,11 +5,13 @@
 //! the meeting point: everything above the emitters knows a machine only through it.
 #![forbid(unsafe_code)]
 
+mod features;
 mod memory;
 mod plan;
 mod target;
 mod verify;
 
+pub use features::CpuFeatures;
 pub use memory::{Lent, Lifetime, MemoryPlan, Place, plan_memory};
 pub use plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, Gemm, GemmOperand,

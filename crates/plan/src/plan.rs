@@ -3,6 +3,8 @@
 use oxyfuel_base::{Arena, DType, Expr, External, Scalar, Symbol, define_id};
 use serde::{Deserialize, Serialize};
 
+use crate::features::CpuFeatures;
+
 define_id!(
     /// A buffer of a plan.
     pub struct BufferId "b"
@@ -274,8 +276,8 @@ pub struct MachineCode {
     pub entries: Vec<u32>,
     /// Private scratch that each worker needs.
     pub scratch_bytes: u64,
-    /// Uses the matrix unit, whose state the process must have asked for.
-    pub matrix_state: bool,
+    /// What the processor must offer: code that it does not know ends the process.
+    pub needs: CpuFeatures,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

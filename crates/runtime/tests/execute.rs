@@ -2,8 +2,8 @@
 
 use oxyfuel_base::{Arena, Code, DType, Expr, Result, Scalar, Symbol};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
-    MachineCode, OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource,
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, CpuFeatures, InputSpec, Kernel, KernelId,
+    KernelPhase, MachineCode, OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource,
 };
 use oxyfuel_runtime::code::CodeOptions;
 use oxyfuel_runtime::cpu::CpuDevice;
@@ -116,7 +116,7 @@ fn add_kernel(machine_code: bool, grid: Expr) -> Kernel {
         code: ADD.to_vec(),
         entries: vec![0],
         scratch_bytes: 100,
-        matrix_state: false,
+        needs: CpuFeatures::default(),
     };
     Kernel {
         name: "add".into(),
@@ -416,6 +416,43 @@ fn bad_plans_are_refused() {
     }
 }
 
+/// Refused when it is loaded: a call would end the process.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_of_another_processor_is_refused() {
+    let avx2 = CpuFeatures {
+        avx2: true,
+        ..CpuFeatures::default()
+    };
+    let tiles = CpuFeatures {
+        amx_tile: true,
+        ..avx2
+    };
+    let device = |features| -> Arc<dyn Device> {
+        let pool = Arc::new(Pool::new(PoolOptions::with_threads(1)));
+        let (memory, code) = (HostAllocator::default(), CodeOptions::default());
+        Arc::new(CpuDevice::new(pool, memory, code, None).with_features(features))
+    };
+    let loaded = |needs, features| {
+        let mut plan = fixed(4, true);
+        match &mut plan.kernels[KernelId(0)].artefact {
+            Artefact::MachineCode(code) => code.needs = needs,
+            Artefact::Interpreted | Artefact::Ptx(_) => unreachable!(),
+        }
+        program(plan, &device(features))
+    };
+    assert!(loaded(avx2, avx2).is_ok() && loaded(avx2, tiles).is_ok());
+    for (needs, features, what) in [
+        (tiles, avx2, "amx-tile"),
+        (avx2, CpuFeatures::default(), "avx2"),
+    ] {
+        let error = loaded(needs, features).unwrap_err();
+        assert_eq!(error.code, Code::UnsupportedDevice);
+        assert!(error.message.contains(what), "{error}");
+        assert!(error.help.is_some(), "{error}");
+    }
+}
+
 #[test]
 fn absurd_sizes_are_refused() {
     let program = program(fixed(1 << 50, false), &cpu(1)).unwrap();
@@ -682,7 +719,7 @@ fn phases_run_one_after_the_other() {
         code,
         entries,
         scratch_bytes: 0,
-        matrix_state: false,
+        needs: CpuFeatures::default(),
     });
     kernel.phases.push(kernel.phases[0].clone());
     let (a, b) = (plan.inputs[0].buffer, plan.inputs[1].buffer);

@@ -396,7 +396,7 @@ const UNREACHABLE: &[(Code, &str)] = &[
     ),
     (
         Code::UnsupportedDevice,
-        "wants another GPU or processor; tested in ptx and runtime",
+        "wants another GPU or processor; tested with made-up ones in this crate's machine.rs, in engine, in ptx and in runtime",
     ),
     (
         Code::LinkFailed,

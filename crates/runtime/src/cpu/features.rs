@@ -5,30 +5,8 @@
 //! affinity, cgroup quotas) count as limits of the machine. On other architectures every x86 flag is false and the
 //! tile interpreter runs the plans.
 
+pub use oxyfuel_plan::CpuFeatures;
 use std::sync::OnceLock;
-
-/// Instruction sets, in the groups that code generation cares about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuFeatures {
-    /// AVX2 with FMA and F16C: the lowest level with machine code.
-    pub avx2: bool,
-    /// int8 dot product in the encoding of AVX2.
-    pub avx_vnni: bool,
-    /// AVX-512 F, BW, DQ and VL together.
-    pub avx512: bool,
-    /// AVX-512 conversions to bf16 and bf16 dot product.
-    pub avx512_bf16: bool,
-    /// AVX-512 arithmetic on f16.
-    pub avx512_fp16: bool,
-    /// AVX-512 int8 dot product.
-    pub avx512_vnni: bool,
-    /// AMX tiles exist and the kernel has given this process permission to use them.
-    pub amx_tile: bool,
-    /// AMX bf16 product.
-    pub amx_bf16: bool,
-    /// AMX int8 product.
-    pub amx_int8: bool,
-}
 
 /// Cache sizes in bytes; an unknown level has a common value, never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

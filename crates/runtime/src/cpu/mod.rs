@@ -16,7 +16,7 @@ use crate::memory::HostAllocator;
 use crate::pool::Pool;
 use crate::runner::{Interpreted, Judged, KernelRunner};
 use crate::storage::Storage;
-use features::Machine;
+use features::{CpuFeatures, Machine};
 use oxyfuel_base::{Result, ensure, err};
 use oxyfuel_plan::{Artefact, Kernel, MachineCode};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub struct CpuDevice {
     memory: HostAllocator,
     code: CodeMemory,
     runner: Option<Arc<dyn KernelRunner>>,
+    features: CpuFeatures,
 }
 
 impl CpuDevice {
@@ -45,7 +46,14 @@ impl CpuDevice {
             memory,
             code: CodeMemory::new(options),
             runner,
+            features: Machine::get().features,
         }
+    }
+
+    /// The same as if the processor offered no more than this: it takes no other code.
+    #[must_use]
+    pub fn with_features(self, features: CpuFeatures) -> Self {
+        Self { features, ..self }
     }
 
     /// The threads.
@@ -69,11 +77,8 @@ impl CpuDevice {
             UnsupportedDevice,
             "x86-64 code on another processor"
         );
-        ensure!(
-            !machine_code.matrix_state || Machine::get().features.amx_tile,
-            UnsupportedDevice,
-            "kernel {name} needs matrix tiles, which this processor or system does not offer"
-        );
+        let whose = format!("kernel {name}");
+        self.features.check(machine_code.needs, &whose)?;
         ensure!(
             machine_code.entries.len() == phases,
             InvalidPlan,
