@@ -1,8 +1,9 @@
 //! Sums of products: Einstein's notation and attention, as compositions of batched matrix products.
 
 use crate::builder::Builder;
-use crate::ir::ValueId;
+use crate::ir::{TensorType, ValueId};
 use crate::op::Op;
+use crate::rules::shape_text;
 use oxyfuel_base::{DType, Expr, Result, Scalar, ensure, err};
 
 /// A tensor whose dims have names.
@@ -230,6 +231,9 @@ impl Builder {
         let width = ty.shape[ty.rank() - 1].clone();
         let scale = scale.or_else(|| Some(1.0 / (width.as_const()? as f64).sqrt()));
         let [q, k, v] = [query, key, value].map(|x| self.ty(x).shape.clone());
+        if let Some(mask) = mask {
+            fits_scores(self.ty(mask), &q, &k)?;
+        }
         let fixed = |shape: &&Vec<Expr>| shape.iter().all(|n| n.as_const().is_some());
         let of_four = [&q, &k, &v].iter().all(|x| x.len() == 4 && fixed(x));
         let shares = || match (q[1].as_const(), k[1].as_const()) {
@@ -485,4 +489,44 @@ impl Builder {
 fn positions(letters: &[char], wanted: &[char]) -> Vec<i64> {
     let at = |c: &char| letters.iter().position(|l| l == c);
     wanted.iter().filter_map(at).map(|p| p as i64).collect()
+}
+
+/// Refuses a mask that does not broadcast to the scores of these queries and keys. Sizes that only a call knows are left to it.
+fn fits_scores(mask: &TensorType, q: &[Expr], k: &[Expr]) -> Result<()> {
+    let help = "a mask has the shape of the scores, [..., queries, keys], or 1 in place of some of its sizes";
+    ensure!(
+        mask.dtype.is_bool() || mask.dtype.is_float(),
+        UnsupportedDType,
+        "attention: a mask of {}; one of bools says where to look, one of floats is added",
+        mask.dtype
+    );
+    let rank = q.len().max(k.len());
+    // What a size may be, by the dim's number from the last; nothing is known of one that a call decides.
+    let sizes = |dim: usize| -> Option<Vec<i64>> {
+        let all = match dim {
+            1 => vec![&k[k.len() - 2]],
+            2 => vec![&q[q.len() - 2]],
+            _ => [q, k]
+                .into_iter()
+                .filter_map(|shape| shape.get(shape.len().checked_sub(dim)?))
+                .collect(),
+        };
+        all.into_iter().map(Expr::as_const).collect()
+    };
+    let fits = mask.shape.len() <= rank
+        && mask.shape.iter().rev().zip(1..).all(|(size, dim)| {
+            match (size.as_const(), sizes(dim)) {
+                (None | Some(1), _) | (_, None) => true,
+                (Some(size), Some(known)) => known.contains(&size),
+            }
+        });
+    if fits {
+        return Ok(());
+    }
+    let [mask, q, k] = [&mask.shape[..], q, k].map(shape_text);
+    Err(err!(
+        ShapeMismatch,
+        "attention: a mask of {mask} for queries of {q} and keys of {k}"
+    )
+    .help(help))
 }

@@ -1,6 +1,7 @@
 //! Arguments that a method does not take: an error with a code, the line of the caller and what to do.
 
 use crate::{ints, numbers};
+use oxyfuel::nn::MultiHeadAttention;
 use oxyfuel::{
     ClassLoss, Code, DType, Interpolation, Padding, Pooling, Reduction, SampleMode, SamplePadding,
     Tensor,
@@ -15,6 +16,15 @@ fn arguments_that_do_not_fit() {
         size,
         divisor,
         ..Pooling::default()
+    };
+    let masked =
+        |x: &Tensor, mask: &Tensor| x.scaled_dot_product_attention(x, x, Some(mask), false, None);
+    let layer = |causal: bool| {
+        let x = numbers(&[1, 3, 4], 0, 'f');
+        let mask = numbers(&[3, 4], 0, 'f').gt(0.0);
+        let mut attention = MultiHeadAttention::new(4, 2, DType::F32, 0);
+        attention.causal = causal;
+        attention.attend(&x, &x, &x, Some(&mask))
     };
     let cases = [
         (whole.mish(), Code::UnsupportedDType),
@@ -119,6 +129,44 @@ fn arguments_that_do_not_fit() {
         (
             image.grid_sample(&image, SampleMode::Bilinear, SamplePadding::Zeros, false),
             Code::ShapeMismatch,
+        ),
+        // Four dims are an op, whose own rules ask; others are composed, and a mask must not make the scores larger.
+        (
+            masked(&image, &numbers(&[3, 4], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (
+            masked(&image, &numbers(&[4, 5], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (
+            masked(&image, &numbers(&[1, 3, 4, 4], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (
+            masked(&image, &numbers(&[2, 1, 1, 4, 4], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (
+            masked(&image, &image.gt(0.0).select(3, 0)),
+            Code::ShapeMismatch,
+        ),
+        (masked(&image, &ints(&[1, 2, 3, 4])), Code::UnsupportedDType),
+        (masked(&x, &numbers(&[3, 4], 0, 'f')), Code::ShapeMismatch),
+        (masked(&x, &numbers(&[2, 3], 0, 'f')), Code::ShapeMismatch),
+        (
+            masked(&x, &numbers(&[2, 3, 3], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (
+            masked(&x.reshape(&[1, 3, 4]), &numbers(&[2, 3, 3], 0, 'f')),
+            Code::ShapeMismatch,
+        ),
+        (layer(false), Code::ShapeMismatch),
+        (layer(true), Code::ShapeMismatch),
+        (
+            image.scaled_dot_product_attention(&image, &image, Some(&image), true, None),
+            Code::InvalidArgument,
         ),
         (x.index(&[]), Code::ArityMismatch),
         (x.index(&[None, None, Some(&whole)]), Code::RankMismatch),
