@@ -79,7 +79,7 @@ def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> to
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """As torch runs it: what is dropped is multiplied by 0, so that what is no number stays none. The draw stands alone: our rules know it."""
-    if train is False:
+    if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     kept = torch.rand_like(x, dtype=torch.float32) >= p
     return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept

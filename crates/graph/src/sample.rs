@@ -162,6 +162,10 @@ impl Builder {
             "dropout is of floats, not of {}",
             ty.dtype
         );
+        if probability == 0.0 {
+            // Nothing is drawn, and whoever looks for attention finds it.
+            return self.emit(Op::Clone, &[x]);
+        }
         let dropped = Distribution::Bernoulli { probability };
         let dropped = self.sample(from, dropped, &ty.shape, DType::Bool)?;
         let scale = if probability < 1.0 {

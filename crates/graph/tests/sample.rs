@@ -3,7 +3,7 @@
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::interp::philox::philox;
 use oxyfuel_graph::sample::{Distribution, Stream};
-use oxyfuel_graph::{Builder, Device, HostTensor, ValueId, run};
+use oxyfuel_graph::{Builder, Device, HostTensor, Op, ValueId, run};
 
 const COUNT: i64 = 20_000;
 
@@ -167,6 +167,19 @@ fn dropout_keeps_the_mean() {
         b.bernoulli(Stream { seed, number: 0 }, p)
     });
     assert!((moments(&probabilities.unwrap().to_f64()).0 - 0.75).abs() < 0.015);
+}
+
+/// A copy: no number is asked for, and what is no number stays none.
+#[test]
+fn dropout_of_nothing_draws_nothing() {
+    let mut b = Builder::new("f");
+    let x = b.input("x", DType::F32, vec![Expr::from(4)], Device::Cpu);
+    let seed = b.input("seed", DType::I64, vec![], Device::Cpu).unwrap();
+    let y = b.dropout(Stream { seed, number: 0 }, x.unwrap(), 0.0);
+    b.output(y.unwrap());
+    let graph = b.finish().unwrap();
+    let ops: Vec<&Op> = graph.nodes.values().map(|node| &node.op).collect();
+    assert_eq!(ops, [&Op::Clone]);
 }
 
 /// A number is a function of seed, stream and position, whatever the shape.

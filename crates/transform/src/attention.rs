@@ -9,7 +9,8 @@
 //! The pass starts at the second product and walks back. Views that keep the last two dims, copies and casts between floats may stand anywhere; scales are literals, multiplied or divided by, before the
 //! first product or after it; keys and values may be heads that were repeated. It leaves everything alone where the scores or the weights are used by anybody else.
 //!
-//! A row of written-out attention that may look nowhere is NaN, one of `sdpa` is 0: where a mask may blind a row, the result says so by the logarithm of the row's sum.
+//! A row of written-out attention that may look nowhere is NaN, one of `sdpa` is 0: where a mask may blind a row, the result says so by the logarithm of the row's sum. Where a number is filled in that is no infinity, such a row is the
+//! mean of the values.
 
 mod training;
 
@@ -17,11 +18,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use oxyfuel_base::{Arena, DType, Expr, Result};
-use oxyfuel_graph::{Binary, Compare, Graph, Node, NodeId, Op, Rebuild, Unary, Users, ValueId};
+use oxyfuel_graph::builder::Builder;
+use oxyfuel_graph::{
+    Binary, Compare, Graph, HostTensor, Node, NodeId, Op, Rebuild, Reduce, Unary, Users, ValueId,
+};
 
 use training::Training;
 
-/// What is filled in where nobody shall look, at most: added to a score it leaves nothing of the score.
+/// What is filled in where nobody shall look, at most: beside a score it leaves nothing of a weight.
 const HIDDEN: f64 = -1e9;
 
 /// Puts `sdpa` in the place of every composition that computes it.
@@ -94,8 +98,8 @@ enum Mask {
     Causal,
     /// Where this holds, or does not.
     Where(ValueId, bool),
-    /// The same, and this number elsewhere.
-    Filled(ValueId, bool, f64),
+    /// The same, and a number elsewhere that leaves nothing of a weight: a row that may look nowhere looks everywhere alike.
+    Filled(ValueId, bool),
     Added(ValueId),
 }
 
@@ -138,26 +142,50 @@ impl<'a> Reader<'a> {
         &self.graph.ty(value).shape
     }
 
-    /// The number that every element of a value is.
-    fn literal(&self, mut value: ValueId) -> Option<f64> {
-        loop {
-            let node = self.node(value)?;
-            match &node.op {
-                Op::Full { value, .. } => return Some(value.as_f64()),
-                Op::View { .. } | Op::Expand { .. } | Op::Cast { .. } => value = node.inputs[0],
-                _ => return None,
+    /// The number that every element of a value is, as casts and products on the way round it.
+    fn literal(&self, value: ValueId) -> Option<f64> {
+        let node = self.node(value)?;
+        match &node.op {
+            Op::Full { value, .. } => Some(value.as_f64()),
+            Op::View { .. } | Op::Expand { .. } => self.literal(node.inputs[0]),
+            Op::Cast { .. } => self.rounded(value, self.literal(node.inputs[0])?),
+            Op::Binary(Binary::Mul) => {
+                let [a, b] = [0, 1].map(|i| self.literal(node.inputs[i]));
+                self.rounded(value, a? * b?)
             }
+            _ => None,
         }
     }
 
-    /// A cast between floats, or a copy.
-    fn keeps_values(&self, node: &Node) -> bool {
+    /// The number as a value's type holds it.
+    fn rounded(&self, value: ValueId, number: f64) -> Option<f64> {
+        let held = HostTensor::from_f64(self.graph.ty(value).dtype, &[], &[number]);
+        Some(held.ok()?.get(0).as_f64())
+    }
+
+    /// What a node hands on: the operand of a cast between floats, of a copy, and of a multiplication with ones, which dropout of probability 0 leaves.
+    fn handed_on(&self, node: &Node) -> Option<ValueId> {
         let float = |value: ValueId| self.graph.ty(value).dtype.is_float();
+        let times_one = |x: usize, one: usize| {
+            let (x, one) = (node.inputs[x], node.inputs[one]);
+            let same = self.graph.ty(x) == self.graph.ty(node.out());
+            (same && self.literal(one) == Some(1.0)).then_some(x)
+        };
         match node.op {
-            Op::Cast { .. } => float(node.out()) && float(node.inputs[0]),
-            Op::Clone => true,
-            _ => false,
+            Op::Cast { .. } => {
+                (float(node.out()) && float(node.inputs[0])).then_some(node.inputs[0])
+            }
+            Op::Clone => Some(node.inputs[0]),
+            Op::Binary(Binary::Mul) => times_one(0, 1).or_else(|| times_one(1, 0)),
+            Op::Binary(Binary::Div) => times_one(0, 1),
+            _ => None,
         }
+    }
+
+    /// The same, or the operand of a view that leaves the last two dims as they are.
+    fn rows_handed_on(&self, node: &Node) -> Option<ValueId> {
+        let seen = || self.keeps_rows(node).then(|| node.inputs[0]);
+        self.handed_on(node).or_else(seen)
     }
 
     /// A view that leaves the last two dims as they are.
@@ -220,8 +248,6 @@ impl<'a> Reader<'a> {
         }
         let mask = match scores.mask {
             Some(Mask::Added(mask)) => Some(Mask::Added(self.added(mask, dtype)?)),
-            // Its least number leaves something of a score that it is added to.
-            Some(Mask::Filled(..)) if dtype == DType::F16 => return None,
             other => other,
         };
         scale.is_finite().then_some(Written {
@@ -237,20 +263,20 @@ impl<'a> Reader<'a> {
     fn softmax(&self, mut weights: ValueId) -> Option<&'a Node> {
         loop {
             let node = self.alone(weights)?;
-            match node.op {
-                Op::Softmax { dim } => {
-                    let last = dim + 1 == self.graph.ty(node.out()).rank();
-                    return last.then_some(node);
-                }
-                _ if self.keeps_values(node) || self.keeps_rows(node) => weights = node.inputs[0],
-                _ => return None,
+            if let Op::Softmax { dim } = node.op {
+                let last = dim + 1 == self.graph.ty(node.out()).rank();
+                return last.then_some(node);
             }
+            weights = self.rows_handed_on(node)?;
         }
     }
 
     /// Reads a value as scores. `masked`: at most so many masks may be found. `whole`: the value has the dims of the softmax, which a mask is given for.
     fn scores(&self, value: ValueId, whole: bool, masks: u32) -> Option<Scores<'a>> {
         let node = self.alone(value)?;
+        if let Some(x) = self.handed_on(node) {
+            return self.scores(x, whole, masks);
+        }
         let either = || {
             let (a, b) = (node.inputs[0], node.inputs[1]);
             [(a, b), (b, a)]
@@ -292,7 +318,6 @@ impl<'a> Reader<'a> {
                         masked(x, self.filled(look, holds, fill)?)
                     })
             }
-            _ if self.keeps_values(node) => self.scores(node.inputs[0], whole, masks),
             _ if self.keeps_rows(node) => self.scores(node.inputs[0], false, masks),
             _ => None,
         }
@@ -309,7 +334,7 @@ impl<'a> Reader<'a> {
         Some(if fill == f64::NEG_INFINITY {
             Mask::Where(look, holds)
         } else {
-            Mask::Filled(look, holds, fill)
+            Mask::Filled(look, holds)
         })
     }
 
@@ -537,25 +562,8 @@ impl Written {
                 let mask = rebuild.get(mask)?;
                 Some(of_four(rebuild, mask)?)
             }
-            Some(Mask::Where(look, holds)) => {
-                let look = rebuild.get(look)?;
-                let b = &mut rebuild.builder;
-                let look = if holds {
-                    look
-                } else {
-                    b.emit(Op::Unary(Unary::LogicalNot), &[look])?
-                };
-                Some(of_four(rebuild, look)?)
-            }
-            Some(Mask::Filled(look, holds, fill)) => {
-                let look = rebuild.get(look)?;
-                let b = &mut rebuild.builder;
-                let ty = b.ty(operands[0]).clone();
-                let fill = fill.max(lowest(ty.dtype));
-                let (yes, no) = if holds { (0.0, fill) } else { (fill, 0.0) };
-                let yes = b.full(yes, Vec::new(), ty.dtype, ty.device)?;
-                let mask = b.where_(look, yes, no)?;
-                Some(of_four(rebuild, mask)?)
+            Some(Mask::Where(look, holds) | Mask::Filled(look, holds)) => {
+                Some(looked(rebuild, look, holds)?)
             }
         };
         let causal = matches!(self.mask, Some(Mask::Causal));
@@ -568,6 +576,13 @@ impl Written {
             out,
             lse,
         };
+        if matches!(self.mask, Some(Mask::Filled(..)))
+            && let Some(mask) = mask
+        {
+            let seen = b.reduce(Reduce::Any, mask, &[3], true)?;
+            let mean = mean_of_keys(b, operands)?;
+            out = b.where_(seen, out, mean)?;
+        }
         if matches!(self.mask, Some(Mask::Where(..) | Mask::Added(_))) {
             let blind = b.eq(lse, f64::NEG_INFINITY)?;
             let blind = b.unsqueeze(blind, -1)?;
@@ -577,11 +592,44 @@ impl Written {
     }
 }
 
-/// The least number of a float type.
-fn lowest(dtype: DType) -> f64 {
-    match dtype {
-        DType::BF16 => -3.389_531_389_251_535_5e38,
-        DType::F64 => f64::MIN,
-        _ => f64::from(f32::MIN),
+/// A condition, or its opposite, as a mask of four dims.
+fn looked(rebuild: &mut Rebuild<'_>, look: ValueId, holds: bool) -> Result<ValueId> {
+    let look = rebuild.get(look)?;
+    let b = &mut rebuild.builder;
+    let look = match holds {
+        true => look,
+        false => b.emit(Op::Unary(Unary::LogicalNot), &[look])?,
+    };
+    b.mask_of_four(look, DType::Bool)
+}
+
+/// What a row gives that looks at all keys alike: `[batch, heads of the queries, 1, width]`.
+fn mean_of_keys(b: &mut Builder, [q, _, v]: [ValueId; 3]) -> Result<ValueId> {
+    let (heads, shape) = (b.ty(q).shape[1].clone(), b.ty(v).shape.clone());
+    let mean = b.reduce(Reduce::Mean, v, &[2], true)?;
+    if heads == shape[1] {
+        return Ok(mean);
     }
+    let [batch, groups, width] = [0, 1, 3].map(|d| shape[d].clone());
+    let times = match (heads.as_const(), groups.as_const()) {
+        (Some(heads), Some(groups)) if groups > 0 => heads / groups,
+        _ => 1,
+    };
+    let apart = [
+        batch.clone(),
+        groups.clone(),
+        Expr::ONE,
+        Expr::ONE,
+        width.clone(),
+    ];
+    let mean = b.view(mean, &apart)?;
+    let repeated = [
+        batch.clone(),
+        groups,
+        times.into(),
+        Expr::ONE,
+        width.clone(),
+    ];
+    let mean = b.expand(mean, &repeated)?;
+    b.view(mean, &[batch, heads, Expr::ONE, width])
 }

@@ -226,3 +226,26 @@ fn attention() {
         ],
     );
 }
+
+/// Dropout of probability 0 between softmax and product draws nothing: the whole is one kernel of attention.
+#[test]
+fn attention_written_out_with_dropout_of_nothing() {
+    let inputs = [
+        f32s(&[2, 3, 10, 8], 1),
+        f32s(&[2, 3, 12, 8], 2),
+        f32s(&[2, 3, 12, 5], 3),
+    ];
+    let written = |x: &[Tensor]| {
+        let scores = x[0].matmul(&x[1].transpose(-2, -1)) * 0.3;
+        let weights = scores.softmax(-1).dropout(0.0, 7);
+        Ok(vec![weights.matmul(&x[2])])
+    };
+    let explained = crate::agree::check("dropout of nothing", written, &inputs).explain();
+    for variant in &explained.variants {
+        let names: Vec<&str> = variant.kernels.iter().map(|k| &k.name[..]).collect();
+        assert!(
+            names.len() == 1 && names[0].contains("sdpa"),
+            "{names:?}\n{explained}"
+        );
+    }
+}
