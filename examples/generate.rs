@@ -7,7 +7,7 @@
 //! Weights are random: the tokens mean nothing, the time they take is that of the real model. One function serves both: many positions and one position are two plans that share the weights and the cache.
 
 use oxyfuel::nn::{Embedding, KvCache, LayerNorm, Linear, Module, MultiHeadAttention};
-use oxyfuel::{DType, Options, Result, Tensor, Tensors, jit};
+use oxyfuel::{DType, Explanation, Options, Result, Tensor, Tensors, jit};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -108,6 +108,13 @@ impl Sizes {
         Ok(Some(sizes))
     }
 
+    /// Empty caches, one a block.
+    fn caches(&self) -> Vec<KvCache> {
+        let width = self.width / self.heads;
+        let cache = |_| KvCache::new(1, self.heads, self.context, width, DType::F32);
+        (0..self.layers).map(cache).collect()
+    }
+
     /// Positions of the cache that are looked at when the last one is `last`.
     fn reached(&self, last: i64) -> i64 {
         ((last / self.reach + 1) * self.reach).min(self.context)
@@ -177,25 +184,21 @@ impl Gpt {
     }
 }
 
-fn main() -> Result<()> {
-    let sizes = match Sizes::read(std::env::args().skip(1)) {
-        Ok(Some(sizes)) => sizes,
-        Ok(None) => {
-            print!("{HELP}");
-            return Ok(());
-        }
-        Err(mistake) => {
-            eprintln!("{mistake}");
-            std::process::exit(2);
-        }
-    };
-    eprintln!("making random weights ...");
-    let model = Gpt::new(&sizes);
-    let cache = || {
-        let width = sizes.width / sizes.heads;
-        KvCache::new(1, sizes.heads, sizes.context, width, DType::F32)
-    };
-    let caches: Vec<KvCache> = (0..sizes.layers).map(|_| cache()).collect();
+/// What came out, and how long it took.
+struct Generated {
+    prompt: Vec<i64>,
+    tokens: Vec<i64>,
+    /// The prompt's, with compiling and without.
+    first: Duration,
+    again: Duration,
+    /// The later tokens'.
+    times: Vec<Duration>,
+    plans: Explanation,
+}
+
+/// A prompt at once, and then token after token; `progress` hears how many there are.
+fn generate(model: &Gpt, sizes: &Sizes, mut progress: impl FnMut(i64)) -> Result<Generated> {
+    let caches = sizes.caches();
     let mut options = Options::default();
     if let Ok(threads @ 1..) = usize::try_from(sizes.threads) {
         options.threads = threads;
@@ -211,13 +214,11 @@ fn main() -> Result<()> {
         let at = Tensor::arange(first, last, 1, DType::I64);
         let reach = sizes.reached(last - 1);
         let start = Instant::now();
-        let token = next.call((&model, &caches, tokens, &at, &reach))?;
+        let token = next.call((model, &caches, tokens, &at, &reach))?;
         Ok((token, start.elapsed()))
     };
-
     let seed = u64::try_from(sizes.seed).unwrap_or(0);
     let prompt = Tensor::randint(0, sizes.vocab, &[1, sizes.prompt], DType::I64, seed);
-    eprintln!("compiling, and reading {} tokens ...", sizes.prompt);
     let (_, first) = step(&prompt, 0)?;
     // The same positions again: the cache is as it was.
     let (mut token, again) = step(&prompt, 0)?;
@@ -228,33 +229,128 @@ fn main() -> Result<()> {
         token = following;
         tokens.extend(token.to_vec::<i64>()?);
         times.push(time);
-        if std::io::stderr().is_terminal() {
-            eprint!("\r{} of {} tokens", i + 1, sizes.tokens);
+        progress(i + 1);
+    }
+    Ok(Generated {
+        prompt: prompt.to_vec()?,
+        tokens,
+        first,
+        again,
+        times,
+        plans: next.explain(),
+    })
+}
+
+fn main() -> Result<()> {
+    let sizes = match Sizes::read(std::env::args().skip(1)) {
+        Ok(Some(sizes)) => sizes,
+        Ok(None) => {
+            print!("{HELP}");
+            return Ok(());
+        }
+        Err(mistake) => {
+            eprintln!("{mistake}");
+            std::process::exit(2);
+        }
+    };
+    eprintln!("making random weights ...");
+    let model = Gpt::new(&sizes);
+    eprintln!("compiling, and reading {} tokens ...", sizes.prompt);
+    let is_seen = std::io::stderr().is_terminal();
+    let mut made = generate(&model, &sizes, |count| {
+        if is_seen {
+            eprint!("\r{count} of {} tokens", sizes.tokens);
             std::io::stderr().flush().unwrap_or(());
         }
-    }
-    if std::io::stderr().is_terminal() {
+    })?;
+    if is_seen {
         eprintln!();
     }
-    let shown: Vec<String> = tokens.iter().take(16).map(ToString::to_string).collect();
+    let shown: Vec<String> = made.tokens.iter().take(16).map(i64::to_string).collect();
     println!("tokens      {} ...", shown.join(" "));
     let seconds = |time: Duration| time.as_secs_f64();
     println!(
         "prompt      {} tokens in {:.1} ms ({:.0} tokens/s); {:.0} ms with compiling",
-        sizes.prompt,
-        seconds(again) * 1e3,
-        sizes.prompt as f64 / seconds(again),
-        seconds(first) * 1e3,
+        made.prompt.len(),
+        seconds(made.again) * 1e3,
+        made.prompt.len() as f64 / seconds(made.again),
+        seconds(made.first) * 1e3,
     );
-    times.sort_unstable();
-    if let Some(middle) = times.get(times.len() / 2) {
+    made.times.sort_unstable();
+    if let Some(middle) = made.times.get(made.times.len() / 2) {
         println!(
             "generation  {:.2} ms a token ({:.1} tokens/s), the median of {}",
             seconds(*middle) * 1e3,
             1.0 / seconds(*middle),
-            times.len(),
+            made.times.len(),
         );
     }
-    println!("plans       {}", next.explain().variants.len());
+    println!("plans       {}", made.plans.variants.len());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel::{Device, structure};
+
+    fn small() -> Sizes {
+        let words = "--layers 2 --width 32 --heads 4 --vocab 500 --context 40 --prompt 7 --tokens 24 --reach 16 --threads 2";
+        let words = words.split(' ').map(str::to_owned);
+        Sizes::read(words).unwrap().unwrap()
+    }
+
+    #[test]
+    fn arguments_that_do_not_fit_are_said() {
+        for (words, said) in [
+            ("--frobnicate 1", "no option"),
+            ("--layers", "a number from 1 on"),
+            ("--layers 0", "a number from 1 on"),
+            ("--width 30 --heads 4", "no multiple"),
+            ("--prompt 1000 --tokens 1000", "do not fit"),
+        ] {
+            let read = Sizes::read(words.split(' ').map(str::to_owned));
+            let mistake = read.err().unwrap();
+            assert!(mistake.contains(said), "{words}: {mistake}");
+        }
+        let help = Sizes::read(["--help".to_owned()].into_iter());
+        assert!(help.unwrap().is_none());
+    }
+
+    /// Token after token with a cache gives what all positions at once give, and every plan reads the weights where the model holds them.
+    #[test]
+    fn tokens_are_those_of_all_positions_at_once_and_plans_share_the_weights() {
+        let sizes = small();
+        let model = Gpt::new(&sizes);
+        let weights: usize = structure::named(&model)
+            .iter()
+            .map(|(_, weight)| usize::try_from(weight.numel()).unwrap() * size_of::<f32>())
+            .sum();
+        let live = || Device::cpu().memory_summary().unwrap().ours.live;
+        let before = live();
+        let made = generate(&model, &sizes, |_| ()).unwrap();
+        // The caches are gone, and nothing that was kept for the plans is as large as the weights.
+        let kept = live().saturating_sub(before);
+        assert!(kept < weights / 2, "{kept} bytes beside {weights}");
+
+        // The prompt, and single positions of two reaches.
+        assert_eq!(made.plans.variants.len(), 3, "{}", made.plans);
+        for variant in &made.plans.variants {
+            let memory = &variant.memory;
+            assert!(memory.inputs > weights as i64, "{}", made.plans);
+            // What stands between the layers, of seven positions at most.
+            assert!(memory.arena < weights as i64 / 4, "{}", made.plans);
+            assert!(memory.constants < 1024, "{}", made.plans);
+        }
+
+        let mut known = made.prompt;
+        for token in made.tokens {
+            let length = known.len() as i64;
+            let all = Tensor::from_slice(&known, &[1, length]);
+            let at = Tensor::arange(0, length, 1, DType::I64);
+            let expected = model.next(&sizes.caches(), &all, &at, length).unwrap();
+            assert_eq!(expected.to_vec::<i64>().unwrap(), [token], "after {length}");
+            known.push(token);
+        }
+    }
 }
