@@ -162,7 +162,7 @@ pub fn written(choices: &mut Choices<'_>) -> Result<Graph> {
     match mask {
         Mask::None => {}
         Mask::Causal => {
-            let mut count = |b: &mut Builder, n: i64| {
+            let count = |b: &mut Builder, n: i64| {
                 let shape = vec![Expr::from(n)];
                 let (start, step) = (0i64.into(), 1i64.into());
                 let (dtype, device) = (DType::I64, Device::Cpu);
