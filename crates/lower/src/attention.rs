@@ -478,7 +478,7 @@ impl Writer<'_> {
                     };
                     let rest = div(&(rest + (pack - 1 - lane)), pack);
                     let present = rest.binary(BinaryOp::Min, deep / pack);
-                    window = window.valid(0, &present.binary(BinaryOp::Max, 0));
+                    window = window.valid(0, present.binary(BinaryOp::Max, 0));
                 }
             }
             if let Some(present) = &copied.present {

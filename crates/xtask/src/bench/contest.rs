@@ -103,11 +103,8 @@ impl Engines {
     }
 
     pub fn quit(self) {
-        for engine in [Some(self.ours), self.alone, Some(self.torch)] {
-            if let Some(engine) = engine {
-                engine.quit();
-            }
-        }
+        let all = [Some(self.ours), self.alone, Some(self.torch)];
+        all.into_iter().flatten().for_each(Engine::quit);
     }
 }
 
