@@ -55,7 +55,7 @@ methods! { x;
     hardswish_backward: x.hardswish_backward(x); gelu_backward: (x.gelu_backward(x), x.gelu_tanh_backward(x)); threshold_backward: x.threshold_backward(x, 0.0);
     leaky_relu_backward: x.leaky_relu_backward(x, 0.1); hardtanh_backward: x.hardtanh_backward(x, -1.0, 1.0); elu_backward: x.elu_backward(x, 1.0);
     softplus_backward: x.softplus_backward(x, 1.0, 20.0); logit_backward: x.logit_backward(x); _softmax_backward_data: x.softmax_backward(x, 0);
-    _log_softmax_backward_data: x.log_softmax_backward(x, 0); native_layer_norm_backward: x.layer_norm_backward(x, 1, None, 1e-5);
+    _log_softmax_backward_data: x.log_softmax_backward(x, 0); native_layer_norm_backward: x.layer_norm_backward(x, 1, None, 1e-5); native_group_norm_backward: x.group_norm_backward(x, 1, None, 1e-5);
     full: Tensor::full(&[2], 1, DType::F32); full_like: x.full_like(1); new_full: x.new_full(&[2], 1, DType::F32); zeros: Tensor::zeros(&[2], DType::F32);
     zeros_like: x.zeros_like(); new_zeros: x.new_zeros(&[2], DType::F32); ones: Tensor::ones(&[2], DType::F32); ones_like: x.ones_like(); new_ones: x.new_ones(&[2], DType::F32);
     empty empty_strided empty_permuted: Tensor::empty(&[2], DType::F32); empty_like new_empty new_empty_strided: x.empty_like(); scalar_tensor: Tensor::scalar(1, DType::F32);
