@@ -1,6 +1,6 @@
 //! Where the values of a plan lie, and what becomes of the memory of results and operands.
 
-use oxyfuel_base::{Code, DType};
+use oxyfuel_base::{Code, DType, Expr};
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
 use oxyfuel_graph::HostTensor;
 use oxyfuel_plan::{BufferHome, Plan};
@@ -201,8 +201,8 @@ fn scratch_of_a_worker_is_at_most_four_mebibytes() {
     }
 }
 
-/// Attention over so many positions, by name. Four heads of 64 columns.
-fn attentions(s: i64) -> Vec<(&'static str, String)> {
+/// Attention over so many positions, by name, and as many again in a cache. Four heads of 64 columns.
+fn attentions(s: &str, twice: &str) -> Vec<(&'static str, String)> {
     let qkv = |dtype: &str| {
         format!(
             "%q: {dtype}[1, 4, {s}, 64] cpu, %k: {dtype}[1, 4, {s}, 64] cpu, %v: {dtype}[1, 4, {s}, 64] cpu"
@@ -266,8 +266,7 @@ fn attentions(s: i64) -> Vec<(&'static str, String)> {
   %dk: f32[4, {s}, 64] = permute %dt, dims=[0, 2, 1]"
     );
     // New positions behind those of a cache of twice as many.
-    let cached = |rows: i64, dtype: &str| {
-        let twice = 2 * s;
+    let cached = |rows: &str, dtype: &str| {
         format!(
             "graph @f(%q: {dtype}[1, 4, {rows}, 64] cpu, %k: {dtype}[1, 4, {twice}, 64] cpu, %v: {dtype}[1, 4, {twice}, 64] cpu, %m: bool[1, 1, {rows}, {s}] cpu) {{
   %kr: {dtype}[1, 4, {s}, 64] = slice %k, dim=2, start=0, end={s}, step=1
@@ -299,8 +298,8 @@ fn attentions(s: i64) -> Vec<(&'static str, String)> {
         ),
         ("prefill", cached(s, "f32")),
         ("prefill of bf16", cached(s, "bf16")),
-        ("decode", cached(1, "f32")),
-        ("decode of bf16", cached(1, "bf16")),
+        ("decode", cached("1", "f32")),
+        ("decode of bf16", cached("1", "bf16")),
     ]
 }
 
@@ -324,7 +323,8 @@ fn attention_takes_memory_by_its_length_and_not_by_its_square() {
         plan.arena_bytes.as_const().unwrap() + hosts.sum::<i64>()
     };
     const LENGTH: i64 = 1024;
-    for ((name, short), (_, long)) in attentions(LENGTH).iter().zip(&attentions(2 * LENGTH)) {
+    let [s, t, u] = [1, 2, 4].map(|times| (times * LENGTH).to_string());
+    for ((name, short), (_, long)) in attentions(&s, &t).iter().zip(&attentions(&t, &u)) {
         for target in cpus() {
             let [short, long] = [short, long].map(|text| plan(text, &target));
             let [once, twice] = [&short, &long].map(held);
@@ -349,6 +349,33 @@ fn attention_takes_memory_by_its_length_and_not_by_its_square() {
             assert!(
                 explained.memory.scratch_bytes < most as u64,
                 "{name} on {on}"
+            );
+        }
+    }
+}
+
+/// The same where only a call knows the length.
+#[test]
+fn attention_of_any_length_takes_memory_by_its_length_too() {
+    for (name, text) in attentions("s0", "2*s0") {
+        let graph = format!("sym s0: 2..\n{text}");
+        let graph = oxyfuel_graph::parse("test", &graph).unwrap();
+        for target in Target::all().filter(Target::can_interpret) {
+            let plan = compile(&graph, &target, &options(), false).unwrap().plan;
+            let held = |length: i64| {
+                let bytes = |size: &Expr| size.eval(&|_| Some(length)).unwrap();
+                let hosts = plan.buffers.values().map(|buffer| match buffer.home {
+                    BufferHome::Host => bytes(&buffer.bytes),
+                    _ => 0,
+                });
+                bytes(&plan.arena_bytes) + hosts.sum::<i64>()
+            };
+            let [once, twice] = [1024, 2048].map(held);
+            let on = target.name();
+            // Chunks and blocks are filled up.
+            assert!(
+                twice <= 2 * once + (64 << 10),
+                "{name} on {on}: {once} bytes, then {twice}"
             );
         }
     }
