@@ -185,21 +185,21 @@ const KINDS: [Kind; 4] = [
         contractions: true,
         threads: 1,
         seeds: 2,
-        above: 49,
+        above: 39,
     },
     Kind {
         symbols: false,
         contractions: true,
         threads: 3,
         seeds: 2,
-        above: 59,
+        above: 39,
     },
     Kind {
         symbols: true,
         contractions: true,
         threads: 3,
         seeds: 2,
-        above: 119,
+        above: 97,
     },
 ];
 
