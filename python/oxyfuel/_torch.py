@@ -65,6 +65,7 @@ from torch._inductor.output_code import OutputCode  # noqa: E402
 from torch._ops import HigherOrderOperator, OpOverload  # noqa: E402, F401
 from torch._prims_common import clone_preserve_strides, suggest_memory_format  # noqa: E402, F401
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402, F401
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # noqa: E402, F401
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes  # noqa: E402
@@ -338,6 +339,12 @@ def bytes_of(value: torch.Tensor) -> bytes:
         with disable_modes():
             value = value.detach().cpu()
     return ctypes.string_at(value.data_ptr(), value.nbytes) if value.nbytes else b""
+
+
+def number_of(value: torch.Tensor) -> Any:
+    """The one element of a tensor. Nothing of it is traced."""
+    with disable_modes():
+        return value.item()
 
 
 def is_zero(value: torch.Tensor) -> bool:

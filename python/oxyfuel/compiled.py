@@ -11,13 +11,15 @@ from typing import Any
 import torch
 
 from . import _native, _torch, frozen, memory, profiles
+from .attention import fuse_attention
 from .copies import leave_copies_out
-from .describe import Description, describe
+from .describe import Description, describe, device_of
 from .explain import report
 from .foreign import make_in_place
 from .options import Options
 from .images import are_ours, channels_last
-from .products import align_products, part_biases
+from .literals import on_the_gpu
+from .products import align_products, part_biases, part_biases_of_convolutions
 from .recorded import BESIDE, Facts, Recorder, not_recorded
 from .segments import Part, Segments, cut
 
@@ -134,14 +136,18 @@ def compile_graph(gm: torch.fx.GraphModule, options: Options, role: str) -> Outp
     """Compiles an ATen graph; raises where that fails."""
     # What a forward keeps for its backward lies as that was traced.
     if role == "inference":
+        if options.contractions != "own" and not options.external and device_of(gm).type == "cuda":
+            fuse_attention(gm)
         channels_last(gm)
         # Ours see to it themselves. Weights that may change would be turned by torch at every call, into memory that eager does not take.
         if options.contractions != "own" and options.freezing and not _has_own_images(gm, options):
             channels_last(gm, "cpu")
     make_in_place(gm)
     leave_copies_out(gm)
+    on_the_gpu(gm, device_of(gm))
     align_products(gm, loose=role == "inference" and options.loose_strides)
     part_biases(gm)
+    part_biases_of_convolutions(gm)
     description = describe(gm, role)
     if options.recorded and options.cudagraphs != "require" and not options.launch_blocking and description.beside is not None:
         parts = cut(gm, torch.device(description.device))

@@ -22,9 +22,9 @@ from .products import call
 
 aten = torch.ops.aten
 
-_HALF = (torch.bfloat16, torch.float16)
-# Up to so many channels on both sides, kernels for rows are as fast.
+# Up to so many channels on both sides, a CPU's kernels for rows are as fast.
 _FEW_CHANNELS = 64
+_HALF = (torch.bfloat16, torch.float16)
 # Operators whose result is about strides, not about values.
 _BY_STRIDES = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.view.dtype)
@@ -37,7 +37,7 @@ class _Stays(Exception):
 def channels_last(gm: fx.GraphModule, device: str = "cuda") -> int:
     """Edits the graph in place; how many convolutions were changed."""
     convolutions = [node for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default) if node.meta["val"].device.type == device]
-    if not convolutions or not all(map(_gains, convolutions)) or all(map(_is_small, convolutions)):
+    if not convolutions or not all(map(_gains, convolutions)) or (device == "cpu" and all(map(_is_small, convolutions))):
         return 0
     follow = _Follow(convolutions)
     try:

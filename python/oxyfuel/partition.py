@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from . import _torch, ops
+from .attention import fuse_attention
+from .describe import device_of
 from .options import Options
 from .rewrite import rewrite
 
@@ -25,6 +27,9 @@ def partition(
     started = time.perf_counter()
     try:
         less = rewrite(joint, kwargs["num_fwd_outputs"], own_random=not options.fallback_random)
+        # Gradients of torch's attention on a GPU come in another order every time.
+        if not options.external and not (options.deterministic and device_of(joint).type == "cuda"):
+            fuse_attention(joint)
         seconds = time.perf_counter() - started
         log.debug("joint graph: %d nodes less in %.1f ms", less, 1e3 * seconds, extra={"compiling": seconds})
     except Exception as error:

@@ -10,6 +10,10 @@ A copy of logits takes as long as half of the product. Where the user asked for 
 **Biases in single precision.** The library that adds a bias to a product chooses slower kernels for some products. Where kernels of ours read the product anyway, they add it.
 
     addmm(bias, a, b)  ─▶  add(mm(a, b), bias)
+
+**Biases of convolutions.** torch adds them to what the library computed, in a pass of its own. Where kernels of ours read it anyway, they add it.
+
+    convolution(x, w, bias)  ─▶  add(convolution(x, w), view(bias))
 """
 
 from __future__ import annotations
@@ -116,6 +120,30 @@ def part_biases(gm: fx.GraphModule, device: str = "cuda") -> int:
             continue
         with gm.graph.inserting_before(node):
             result = call(gm.graph, aten.add.Tensor, call(gm.graph, aten.mm.default, a, b), bias)
+        _replace(gm.graph, node, result)
+        changed += 1
+    return _done(gm, changed)
+
+
+def part_biases_of_convolutions(gm: fx.GraphModule, device: str = "cuda") -> int:
+    """Edits the graph in place; how many convolutions were changed."""
+    changed = 0
+    for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default):
+        x, weight, bias, *rest = node.args
+        value = node.meta["val"]
+        # A kernel of torch's for channels one by one adds the bias before it rounds.
+        by_channel = rest[-1] != 1
+        if bias is None or value.device.type != device or by_channel or not _read_by_us(node):
+            continue
+        with gm.graph.inserting_before(node):
+            plain = call(gm.graph, aten.convolution.default, x, weight, None, *rest)
+            shown = call(gm.graph, aten.view.default, bias, [-1, *[1] * (value.dim() - 2)])
+            result = call(gm.graph, aten.add.Tensor, plain, shown)
+        if result.meta["val"].stride() != value.stride():
+            gm.graph.erase_node(result)
+            gm.graph.erase_node(shown)
+            gm.graph.erase_node(plain)
+            continue
         _replace(gm.graph, node, result)
         changed += 1
     return _done(gm, changed)

@@ -19,20 +19,20 @@ from . import _native, _torch
 from .describe import describe
 
 # What the partitioner reads on a node to decide whether it is kept or computed again.
-_DECISIONS = ("recompute", "ac_graph_id", "should_save")
+DECISIONS = ("recompute", "ac_graph_id", "should_save")
 
 
 def rewrite(joint: fx.GraphModule, forward: int, own_random: bool = False) -> int:
     """Edits the graph, whose first `forward` results are the forward's; how many nodes went. `own_random`: which random numbers come is ours to choose."""
     edits = json.loads(_native.rewrite_joint(describe(joint, "joint").text, forward, own_random))
     before = len(joint.graph.nodes)
-    _Editor(joint.graph).apply(edits)
+    Editor(joint.graph).apply(edits)
     joint.graph.lint()
     joint.recompile()
     return before - len(joint.graph.nodes)
 
 
-class _Editor:
+class Editor:
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self.nodes = {node.name: node for node in graph.nodes}
@@ -61,14 +61,14 @@ class _Editor:
             try:
                 args = tuple(self.argument(arg, before) for arg in edit["args"])
                 kwargs = {key: self.argument(arg, before) for key, arg in edit["kwargs"].items()}
-            except _Unsaid:
+            except Unsaid:
                 return
             target = _torch.overload(edit["target"])
             node = self.graph.create_node("call_function", target, args, kwargs, edit["name"])
         values, named = fx.node.map_arg((args, kwargs), lambda arg: arg.meta["val"])
         with _torch.fake_mode_of(before.meta["val"]):
             value = target(*values, **named)
-        drops = _DECISIONS if torch.Tag.nondeterministic_seeded in target.tags else ()
+        drops = DECISIONS if torch.Tag.nondeterministic_seeded in target.tags else ()
         node.meta = {key: item for key, item in before.meta.items() if key not in drops} | {"val": value}
         self.nodes[edit["name"]] = node
 
@@ -104,11 +104,11 @@ class _Editor:
                     asked = self.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
                     asked.meta["val"] = n
                     return asked
-        raise _Unsaid
+        raise Unsaid
 
     def replace(self, value: dict[str, Any], other: dict[str, Any]) -> None:
         old, new = self.nodes[value["node"]], self.nodes[other["node"]]
-        if any(old.meta.get(key) != new.meta.get(key) for key in _DECISIONS):
+        if any(old.meta.get(key) != new.meta.get(key) for key in DECISIONS):
             return
         for node in self.parts(old, value["index"]) if "index" in value else [old]:
             if node.users:
@@ -132,5 +132,5 @@ class _Editor:
             self.graph.erase_node(node)
 
 
-class _Unsaid(Exception):
+class Unsaid(Exception):
     """No node before has the size."""

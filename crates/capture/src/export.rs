@@ -264,7 +264,7 @@ fn arguments(node: &Node) -> impl Iterator<Item = &Value> {
     node.args.iter().chain(named)
 }
 
-fn visit<'d>(value: &'d Value, see: &mut impl FnMut(Name<'d>)) {
+pub(crate) fn visit<'d>(value: &'d Value, see: &mut impl FnMut(Name<'d>)) {
     match value {
         Value::Node { name, index } => see((name, index.unwrap_or(0))),
         Value::List(items) | Value::Tuple(items) => items.iter().for_each(|i| visit(i, see)),

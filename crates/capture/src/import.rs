@@ -10,13 +10,14 @@
 use crate::aten::random::Draw;
 use crate::aten::{self, Import};
 use crate::call::{Call, Entry, Env, Slot, device_of};
+use crate::export::visit;
 use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Value as Argument};
 use crate::{host, ours};
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
 use oxyfuel_graph::same_strides;
 use oxyfuel_graph::sample::{Distribution, Stream};
 use oxyfuel_graph::{
-    Builder, Category, Device, Graph, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
+    Builder, Category, Device, Graph, GraphOutput, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
     TensorType, Value, ValueId,
 };
 use serde::{Deserialize, Serialize};
@@ -139,6 +140,27 @@ pub struct Drawn {
     pub node: String,
     pub stream: u32,
     pub how: Distribution,
+}
+
+impl Values {
+    /// Makes everything a result of the graph that is one of the description's or is written over an input: only what is none may become something else.
+    pub fn keep_results(&mut self, description: &Description) {
+        let mut kept = HashSet::new();
+        let written = description.mutations.iter().map(|m| &m.value);
+        for value in description.outputs.iter().chain(written) {
+            visit(value, &mut |name| {
+                kept.insert(name);
+            });
+        }
+        for (name, index, value) in &self.names {
+            if kept.contains(&(name.as_str(), *index)) {
+                self.graph.outputs.push(GraphOutput {
+                    value: *value,
+                    alias: None,
+                });
+            }
+        }
+    }
 }
 
 /// Imports the inputs and nodes of a description.

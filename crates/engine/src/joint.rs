@@ -4,8 +4,10 @@
 //! cut may repeat.
 
 use oxyfuel_base::{Result, err};
-use oxyfuel_capture::{Found, ImportOptions, Products, Random, export, import_values, read};
-use oxyfuel_transform::same_values;
+use oxyfuel_capture::{
+    Found, ImportOptions, Products, Random, Rewritten, export, import_values, read, sites,
+};
+use oxyfuel_transform::{same_values, with_attention};
 
 /// The edits of a described joint graph, as the text that [`oxyfuel_capture::export`](mod@oxyfuel_capture::export) describes.
 ///
@@ -26,6 +28,30 @@ pub fn rewrite_joint(description: &str, forward: usize, random: Random) -> Resul
     };
     let edits = export(&description, &values, found)?;
     serde_json::to_string(&edits).map_err(|e| err!(Internal, "edits cannot be written: {e}"))
+}
+
+/// Attention that is written out in a described graph, a joint one or not, as the text that [`oxyfuel_capture::sites`](mod@oxyfuel_capture::sites) describes.
+///
+/// It is for programs whose products the host computes: of a host's fused attention nothing lies in memory but what it reads and gives.
+pub fn find_attention(description: &str) -> Result<String> {
+    let description = read(description)?;
+    let options = ImportOptions {
+        products: Products::Own,
+        ..ImportOptions::default()
+    };
+    let mut values = import_values(&description, &options)?;
+    values.keep_results(&description);
+    let found = with_attention(&values.graph)?;
+    let found = found.as_ref().map(|found| {
+        let rewritten = Rewritten {
+            graph: &found.graph,
+            stands: &found.values,
+            sites: &found.sites,
+        };
+        sites(&description, &values, rewritten)
+    });
+    serde_json::to_string(&found.unwrap_or_default())
+        .map_err(|e| err!(Internal, "what was found cannot be written: {e}"))
 }
 
 #[cfg(test)]

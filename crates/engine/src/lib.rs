@@ -52,7 +52,7 @@ pub use explain::{Basis, Explanation, explain};
 pub use figures::{Figures, HostFigures, Level};
 pub use frozen::{Frozen, Windows};
 pub use interpret::Interpreter;
-pub use joint::rewrite_joint;
+pub use joint::{find_attention, rewrite_joint};
 pub use kernel::{UserKernel, compile_kernel};
 pub use options::{Mode, Numerics, Options};
 pub use peak::{Peak, peak};

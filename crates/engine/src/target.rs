@@ -376,6 +376,7 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         l2_bytes: cores.l2_bytes,
         shared_bytes: 0,
         tiles_spill: true,
+        powers_of_two: vector_bytes >= 64,
         tensor_copies: false,
         matrix_units,
         product_library: false,

@@ -337,6 +337,12 @@ impl<'a> Rebuild<'a> {
         self.finish_as_is()?.compact()
     }
 
+    /// The new graph with all that became dead, and for each old value the one that stands for it.
+    pub fn finish_with_values(self) -> Result<(Graph, Vec<Option<ValueId>>)> {
+        let values = self.map.clone();
+        Ok((self.finish_as_is()?, values))
+    }
+
     fn finish_as_is(self) -> Result<Graph> {
         let mut outputs = Vec::with_capacity(self.old.outputs.len());
         for output in &self.old.outputs {

@@ -595,7 +595,7 @@ op_names!(
         Round = "round", "To nearest, ties to even.";
         Exp = "exp", "`e^x`.";
         Exp2 = "exp2", "`2^x`.";
-        NearExp2 = "near_exp2", "`2^x` within 2 ulp; what is below the normal numbers may be zero.";
+        NearExp2 = "near_exp2", "`2^x` within 3 ulp; what is below the normal numbers may be zero.";
         Expm1 = "expm1", "`e^x - 1` without cancellation.";
         Log = "log", "Natural logarithm.";
         Log2 = "log2", "Logarithm to base 2.";

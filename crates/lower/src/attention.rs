@@ -7,12 +7,14 @@
 //!                 for each chunk of keys
 //!                     scores   = q @ k panels                          in scratch
 //!                     most     = max(most, scores)                     a number a row
-//!                     powers   = exp(scores - most)                    in scratch
-//!                     sum, acc = sum * fade + powers, acc * fade + powers @ v panels,   where fade = exp(the old most - most)
-//!                 out = acc / sum, lse = most + log(sum)
+//!                     powers   = 2^((scores - most) * unit)            in scratch
+//!                     sum, acc = sum * fade + powers, acc * fade + powers @ v panels,   where fade = 2^((the old most - most) * unit)
+//!                 out = acc / sum, lse = most * scale + log(sum)
 //! ```
 //!
-//! Chunks that every query of the block may see whole come first, in a loop without comparisons; those at the end of the keys or at the diagonal follow in a second one.
+//! Scores stand in scratch as the product leaves them, where nothing is added to them: `unit` is then the scale times `log2(e)`, and one multiply-add makes an exponent.
+//!
+//! Chunks that every query of the block may see whole come first, in a loop without comparisons; those at the end of the keys or at the diagonal follow in a second one, and at the diagonal they are short.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
@@ -25,7 +27,6 @@ use oxyfuel_schedule::Placements;
 use crate::build::{checked, constant};
 use crate::decode::{MOST_QUERIES, decode};
 use crate::map::{Spread, vector};
-use crate::maths::weights;
 use crate::nest::Nest;
 use crate::packed::{lay_out, matrix_layout, zeros};
 use crate::size::{Known, Params, Sizes};
@@ -34,6 +35,8 @@ use crate::tile::ceil_div;
 
 /// Keys that pass between two looks at the largest score: scores and powers of a block lie in the first-level cache.
 const CHUNK: i64 = 256;
+/// Keys of a chunk at the diagonal, half of which few queries see.
+const CUT_CHUNK: i64 = 64;
 /// Elements between rows of scores beyond a chunk, so that rows do not share cache sets.
 const APART: i64 = 16;
 /// Below so many queries a block is mostly empty: they are decoding steps.
@@ -283,6 +286,9 @@ struct Writer<'a> {
     /// Keys of a chunk, and chunks.
     chunk: i64,
     chunks: Expr,
+    /// By what scores are multiplied as they are made, and then, as exponents of two.
+    scale: f64,
+    unit: f64,
     /// The depth, filled up to whole steps of the unit.
     depth: i64,
     k_panels: Mem,
@@ -330,12 +336,20 @@ fn blocks(
         k.buffer(name, blocking.part, BufferMode::Workspace, len)
             .aligned(64)
     };
+    let log2_e = std::f64::consts::LOG2_E;
+    // A sum with a mask is of scaled scores, and the largest of negated ones another.
+    let (scale, unit) = match a.mask.is_none() && a.scale > 0.0 {
+        true => (1.0, a.scale * log2_e),
+        false => (a.scale, log2_e),
+    };
     let w = Writer {
         k_panels: panels("k_panels", &(&keys * depth)),
         v_panels: panels("v_panels", &(&keys * (width_blocks * blocking.cols))),
         a,
         chunk,
         chunks,
+        scale,
+        unit,
         depth,
         spread,
         mems: &params.mems,
@@ -350,6 +364,7 @@ fn blocks(
         [at_once / w.blocking.pack, cols],
         [rows, depth],
         [rows, chunk],
+        [rows, w.cut_chunk()],
         [rows, cols],
     ] {
         lay_out(&k, &w.spread, &shape);
@@ -543,26 +558,29 @@ impl Writer<'_> {
         };
         let seen = &first + b.rows;
         let full = a.keys.floordiv(self.chunk);
+        let cut = self.cut_chunk();
+        let cuts = &self.chunks * (self.chunk / cut);
         let (whole, all) = if a.causal {
             let whole = div(&(&first + 1), self.chunk);
-            let all = div(&(&seen + (self.chunk - 1)), self.chunk);
+            let all = div(&(&seen + (cut - 1)), cut);
             (
                 sizes.binary(&whole, BinaryOp::Min, &full),
-                sizes.binary(&all, BinaryOp::Min, &self.chunks),
+                sizes.binary(&all, BinaryOp::Min, &cuts),
             )
         } else {
-            (sizes.tile(&full), sizes.tile(&self.chunks))
+            (sizes.tile(&full), sizes.tile(&cuts))
         };
         let start = [
             k.full(DType::F32, [b.rows, 1], f64::NEG_INFINITY),
             k.full(DType::F32, [b.rows, 1], 0.0),
         ];
         let mut state = k.for_range(0, &whole, 1, start, |k, chunk, state| {
-            self.chunk(k, &scratch, &at, &chunk, state, false)
+            self.chunk(k, &scratch, &at, (&chunk, self.chunk), state, false)
         });
         if a.causal || self.has_rest() {
-            state = k.for_range(&whole, &all, 1, state, |k, chunk, state| {
-                self.chunk(k, &scratch, &at, &chunk, state, true)
+            let first_cut = &whole * (self.chunk / cut);
+            state = k.for_range(&first_cut, &all, 1, state, |k, chunk, state| {
+                self.chunk(k, &scratch, &at, (&chunk, cut), state, true)
             });
         }
 
@@ -595,7 +613,19 @@ impl Writer<'_> {
         if let Some(rows_left) = &rows_left {
             window = window.valid(0, rows_left);
         }
+        let most = match self.scale == a.scale {
+            true => most,
+            false => most * a.scale,
+        };
         k.store(window, most + log);
+    }
+
+    /// Keys of a chunk some of which some queries may not see.
+    fn cut_chunk(&self) -> i64 {
+        match self.a.causal && self.chunk % CUT_CHUNK == 0 {
+            true => CUT_CHUNK,
+            false => self.chunk,
+        }
     }
 
     /// Whether the last chunk may have fewer keys than the others.
@@ -614,28 +644,32 @@ impl Writer<'_> {
         scratch.acc.at(at).shape([rows, cols])
     }
 
-    /// One chunk of keys: the largest score and the sum of powers, before and after it.
+    /// One chunk of keys, of which it is told the number and how long it is: the largest score and the sum of powers, before and after it.
     fn chunk(
         &self,
         k: &KernelBuilder,
         scratch: &Scratch,
         at: &At,
-        chunk: &Tile,
+        (chunk, len): (&Tile, i64),
         [most, sum]: [Tile; 2],
         cut: bool,
     ) -> [Tile; 2] {
         let (a, b) = (self.a, &self.blocking);
         let (rows, cols, apart) = (b.rows, b.cols, self.chunk + APART);
-        let blocks = self.chunk / cols;
-        let key_blocks = &self.chunks * blocks;
+        let blocks = len / cols;
+        let key_blocks = &self.chunks * (self.chunk / cols);
         k.for_range(0, blocks, 1, [], |k, block, []| {
-            let first_key = chunk * self.chunk + &block * cols;
+            let first_key = chunk * len + &block * cols;
             let panel = self.sizes.times(&at.kv, &key_blocks) + chunk * blocks + &block;
             let panel = panel * (cols * self.depth);
             let keys = self.right(&self.k_panels, &panel, self.depth);
             let left_side = scratch.q.at(0).shape([rows, self.depth]);
             let left_side = left_side.operand([MmaDim::Side, MmaDim::K]);
-            let mut score = self.product(k, left_side, keys) * a.scale;
+            let nothing = zeros(k, DType::F32, rows, cols);
+            let mut score = self.product(k, left_side, keys, nothing);
+            if self.scale != 1.0 {
+                score = score * self.scale;
+            }
             if let (Some((place, is_bool)), Some(start)) = (&a.mask, &at.mask) {
                 let mut window = self.mems[place.buffer]
                     .at(&(start + self.sizes.times(&first_key, &place.strides[3])))
@@ -683,7 +717,7 @@ impl Writer<'_> {
             scratch
                 .scores
                 .at(0)
-                .shape([rows, self.chunk])
+                .shape([rows, len])
                 .strides([apart, 1]),
         );
         let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
@@ -693,9 +727,16 @@ impl Writer<'_> {
             let blind = best.compare(CompareOp::Eq, f64::NEG_INFINITY);
             base = blind.select(0.0, &best);
         }
-        let fade = weights(k, &(most - &base));
-        let powers = weights(k, &(scores - &base));
-        let home = scratch.powers.at(0).shape([rows, self.chunk]);
+        let unit = self.unit;
+        let [fade, powers] = match a.mask {
+            // What a mask adds may be as large as numbers are: only differences are multiplied.
+            Some(_) => [most - &base, scores - &base].map(|x| (x * unit).near_exp2()),
+            None => {
+                let shift = &base * unit;
+                [most, scores].map(|x| x.fma(unit, -&shift).near_exp2())
+            }
+        };
+        let home = scratch.powers.at(0).shape([rows, len]);
         k.store(home.strides([apart, 1]), powers.cast(b.part));
         let sum = sum * &fade + powers.reduce(ReduceOp::Sum, [1]);
         let width_blocks = self.width() / cols;
@@ -704,15 +745,16 @@ impl Writer<'_> {
             let panel = self
                 .sizes
                 .times(&panel, &(&self.chunks * (cols * self.chunk)))
-                + chunk * (self.chunk * cols);
-            let values = self.right(&self.v_panels, &panel, self.chunk);
-            let weights = scratch.powers.at(0).shape([rows, self.chunk]);
+                + chunk * (len * cols);
+            let values = self.right(&self.v_panels, &panel, len);
+            let weights = scratch.powers.at(0).shape([rows, len]);
             let weights = weights.strides([apart, 1]);
-            let new = self.product(k, weights.operand([MmaDim::Side, MmaDim::K]), values);
+            let weights = weights.operand([MmaDim::Side, MmaDim::K]);
             let home = scratch.acc.at(&(&block * (rows * cols)));
             let home = home.shape([rows, cols]);
-            let old = k.load(home.clone());
-            k.store(home, old * &fade + new);
+            k.store(home.clone(), k.load(home.clone()) * &fade);
+            let faded = k.load(home.clone());
+            k.store(home, self.product(k, weights, values, faded));
             []
         });
         [best, sum]
@@ -729,19 +771,19 @@ impl Writer<'_> {
         window.operand([MmaDim::K, MmaDim::Side, MmaDim::K])
     }
 
-    /// A block of a product, in f32.
+    /// What there is so far and a block of a product, in f32.
     fn product(
         &self,
         k: &KernelBuilder,
         left: oxyfuel_kernel::ir::MmaOperand,
         right: oxyfuel_kernel::ir::MmaOperand,
+        so_far: Tile,
     ) -> Tile {
         let (rows, cols) = (self.blocking.rows, self.blocking.cols);
-        let mut acc = zeros(k, DType::F32, rows, cols);
         if !self.blocking.matrix {
-            return k.mma(left, right, &acc, false);
+            return k.mma(left, right, &so_far, false);
         }
-        acc = acc.convert_layout(matrix_layout(rows, cols));
+        let acc = so_far.convert_layout(matrix_layout(rows, cols));
         let sum = k.mma(left, right, &acc, false);
         sum.convert_layout(self.spread.layout(&[rows, cols], &[rows, cols]))
     }

@@ -552,7 +552,7 @@ impl Writer<'_> {
                 let score = self.seen(k, score * a.scale, m, &query, &key);
                 k.store(
                     self.sums(&scratch.weights, &home, pitch),
-                    weights(k, &(score - &lse)),
+                    weights(&(score - &lse)),
                 );
                 let change = k.mma(
                     left_side(&kept.grad, &(&row * cut.width), a.width, cut.width),

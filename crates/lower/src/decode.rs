@@ -347,8 +347,8 @@ impl Writer<'_> {
         let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
         let best = self.kept(k, &scratch.kept[0], &best);
         let base = self.base(&best);
-        let fade = self.kept(k, &scratch.kept[1], &weights(k, &(most - &base)));
-        let powers = weights(k, &(scores - &base));
+        let fade = self.kept(k, &scratch.kept[1], &weights(&(most - &base)));
+        let powers = weights(&(scores - &base));
         let home = scratch.powers.at(0).shape([cut.queries, keys]);
         let home = home.strides([pitch, 1]);
         k.store(home.clone(), &powers);
@@ -496,7 +496,7 @@ impl Writer<'_> {
         let at = (&head.number * cut.queries + &query) * cut.parts;
         let most = k.load(parts.most.at(&at).shape([1, cut.parts]));
         let best = most.reduce(ReduceOp::Max, [1]);
-        let shares = weights(k, &(most - self.base(&best)));
+        let shares = weights(&(most - self.base(&best)));
         let sums = k.load(parts.sums.at(&at).shape([1, cut.parts]));
         let sum = (sums * &shares).reduce(ReduceOp::Sum, [1]);
         let panel = k.alloc(Space::Panel, DType::F32, cut.parts, None);

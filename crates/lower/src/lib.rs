@@ -324,7 +324,7 @@ fn contraction(
 fn expanded(program: Program, target: &TargetDesc) -> Result<Program> {
     // GPUs have powers of two, reciprocals and their roots of their own, conversions for storage floats, and products.
     let is_simt = target.is_simt();
-    let needs = |op: UnaryOp, _| !(is_simt && op == UnaryOp::NearExp2);
+    let needs = |op: UnaryOp, _| !(target.powers_of_two && op == UnaryOp::NearExp2);
     let program = maths::expand_on(program, &needs, is_simt)?;
     if target.is_simt() {
         return Ok(program);

@@ -267,8 +267,8 @@ impl Writer<'_> {
             let tile = tile.broadcast_to([ROWS, cols]);
             tile.with_layout(team.layout([ROWS, cols]))
         };
-        let fade = weights(k, &(most - &base));
-        let powers = weights(k, &(scores - wide(&base, keys)));
+        let fade = weights(&(most - &base));
+        let powers = weights(&(scores - wide(&base, keys)));
         let added = powers
             .reduce(ReduceOp::Sum, [1])
             .with_layout(self.of_rows());

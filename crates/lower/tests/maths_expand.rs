@@ -4,7 +4,7 @@ use oxyfuel_kernel::builder::KernelBuilder;
 use oxyfuel_kernel::{
     BinaryOp, BufferMode, DType, Geometry, Mode, Op, Program, TileLayout, UnaryOp, Val, verify,
 };
-use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero, exp2, exp2_of_whole, weight};
+use oxyfuel_lower::maths::exponential::{exp, exp_at_most_zero, exp2, exp2_of_whole, near_exp2};
 use oxyfuel_lower::maths::native::Native;
 use oxyfuel_lower::maths::{TABLE, expand, expand_on, has_expansion};
 
@@ -311,22 +311,34 @@ fn differences_from_the_largest_have_no_upper_bound() {
 }
 
 #[test]
-fn weights_are_exponentials_or_zero() {
+fn near_powers_of_two_are_within_three_ulp_or_zero() {
     let special = [
         0.0,
         -0.0,
-        -87.336_53,
-        -87.336_54,
-        -87.336_55,
-        -104.0,
-        f32::MIN,
-        f32::NEG_INFINITY,
+        -126.0,
+        -125.999_99,
+        127.0,
+        127.5,
+        127.999_99,
+        1.0,
+        -1.0,
+        -0.5,
+        0.5,
+        1e-30,
+        -1e-30,
     ];
-    let many = (0..200_000).map(|n| -(n as f32) * 0.000_61);
+    let many = (-1_260_000..1_279_990).map(|n| n as f32 * 1e-4);
     for x in special.into_iter().chain(many) {
-        let (plain, weight) = (exp(&Native, x), weight(&Native, x));
-        let wanted = if plain.is_normal() { plain } else { 0.0 };
-        assert_eq!(wanted.to_bits(), weight.to_bits(), "weight of {x}");
+        let (near, exact) = (near_exp2(&Native, x), f64::from(x).exp2());
+        let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+        let error = (f64::from(near) - exact).abs() / ulp;
+        assert!(error <= 3.0, "2^{x} is {near}, off by {error} ulp");
     }
-    assert!(weight(&Native, f32::NAN).is_nan());
+    for x in [-126.000_01, -127.0, -151.0, f32::MIN, f32::NEG_INFINITY] {
+        assert_eq!(near_exp2(&Native, x).to_bits(), 0, "2^{x}");
+    }
+    for x in [128.0, 1e30, f32::INFINITY] {
+        assert_eq!(near_exp2(&Native, x), f32::INFINITY, "2^{x}");
+    }
+    assert!(near_exp2(&Native, f32::NAN).is_nan());
 }

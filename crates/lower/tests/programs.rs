@@ -26,6 +26,7 @@ fn cpu() -> TargetDesc {
         l2_bytes: 1 << 20,
         shared_bytes: 0,
         tiles_spill: true,
+        powers_of_two: true,
         tensor_copies: false,
         matrix_units: vec![],
         product_library: false,
@@ -76,6 +77,7 @@ fn gpu() -> TargetDesc {
         workers: 16,
         shared_bytes: 227 << 10,
         tiles_spill: false,
+        powers_of_two: true,
         tensor_copies: true,
         matrix_units: vec![unit],
         ..cpu()
@@ -101,6 +103,7 @@ fn older_gpu() -> TargetDesc {
         name: "older gpu".into(),
         shared_bytes: 99 << 10,
         max_cluster: 1,
+        powers_of_two: true,
         tensor_copies: false,
         matrix_units: vec![unit(DType::BF16), unit(DType::F16)],
         ..gpu()

@@ -33,6 +33,8 @@ pub struct TargetDesc {
     pub shared_bytes: u32,
     /// Tiles larger than the register file run as loops with scratch. Otherwise a tile must fit into registers.
     pub tiles_spill: bool,
+    /// Has powers of two of its own, within 3 ulp and zero below the normal numbers (`near_exp2`).
+    pub powers_of_two: bool,
     /// Has an engine that copies boxes by tensor maps and completes on barriers.
     pub tensor_copies: bool,
     pub matrix_units: Vec<MatrixUnit>,

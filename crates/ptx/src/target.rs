@@ -104,6 +104,7 @@ impl Target {
             l2_bytes,
             shared_bytes: self.shared_bytes,
             tiles_spill: false,
+            powers_of_two: true,
             tensor_copies: self.tensor_copies,
             matrix_units: self.matrix_units(),
             product_library: false,

@@ -151,4 +151,10 @@ mod _native {
             oxyfuel_engine::rewrite_joint(description, forward, random)
         })
     }
+
+    /// Attention that is written out in a described graph, as JSON.
+    #[pyfunction]
+    fn find_attention(py: Python<'_>, description: &str) -> PyResult<String> {
+        errors::caught(py, || oxyfuel_engine::find_attention(description))
+    }
 }

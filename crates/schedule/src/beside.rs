@@ -224,6 +224,7 @@ mod tests {
             l2_bytes: 1 << 20,
             shared_bytes: 0,
             tiles_spill: true,
+            powers_of_two: true,
             tensor_copies: false,
             matrix_units: vec![],
             product_library: false,

@@ -30,6 +30,48 @@ const HIDDEN: f64 = -1e9;
 
 /// Puts `sdpa` in the place of every composition that computes it.
 pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
+    Ok(match rewritten(graph, Blind::BySums)? {
+        None => Cow::Borrowed(graph),
+        Some((rebuild, _)) => Cow::Owned(rebuild.finish()?),
+    })
+}
+
+/// A graph with `sdpa` in the place of compositions, for whoever wants to know what became of each value.
+#[derive(Clone, Debug)]
+pub struct WithAttention {
+    pub graph: Graph,
+    /// For each value of the old graph the one that stands for it.
+    pub values: Vec<Option<ValueId>>,
+    /// The old values that are computed otherwise: the result of each attention, and its gradients.
+    pub sites: Vec<Vec<ValueId>>,
+}
+
+/// What [`attention`] does, where others compute the op: what a row without anything to look at gives is taken from its mask. `None` where there is nothing to do.
+pub fn with_attention(graph: &Graph) -> Result<Option<WithAttention>> {
+    let Some((rebuild, sites)) = rewritten(graph, Blind::ByMask)? else {
+        return Ok(None);
+    };
+    let (graph, values) = rebuild.finish_with_values()?;
+    Ok(Some(WithAttention {
+        graph,
+        values,
+        sites,
+    }))
+}
+
+/// How one sees that a row may look nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blind {
+    /// The logarithm of its sum, which the op gives, is that of nothing.
+    BySums,
+    /// Its mask has nothing.
+    ByMask,
+}
+
+/// The new graph and the old values that are computed otherwise.
+type Rewritten<'a> = (Rebuild<'a>, Vec<Vec<ValueId>>);
+
+fn rewritten(graph: &Graph, blind: Blind) -> Result<Option<Rewritten<'_>>> {
     let reader = Reader {
         graph,
         definitions: graph.definitions(),
@@ -46,7 +88,7 @@ pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
         .filter_map(|id| Some((id, reader.training(id)?)))
         .collect();
     if found.is_empty() && with_gradients.is_empty() {
-        return Ok(Cow::Borrowed(graph));
+        return Ok(None);
     }
     // Of each gradient's node, the forward it belongs to.
     let gradients: BTreeMap<NodeId, NodeId> = with_gradients
@@ -59,7 +101,8 @@ pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
         rebuild.at(id);
         let training = with_gradients.get(&id);
         if let Some(written) = found.get(&id).or(training.map(|t| &t.forward)) {
-            let (out, here) = written.build(&mut rebuild, &graph.ty(node.out()).shape)?;
+            let shape = &graph.ty(node.out()).shape;
+            let (out, here) = written.build(&mut rebuild, shape, blind)?;
             rebuild.define(node.out(), out);
             given.insert(id, here);
         } else if let Some(forward) = gradients.get(&id) {
@@ -71,7 +114,17 @@ pub fn attention(graph: &Graph) -> Result<Cow<'_, Graph>> {
             rebuild.copy(id)?;
         }
     }
-    Ok(Cow::Owned(rebuild.finish()?))
+    let sites = found
+        .keys()
+        .filter(|id| !with_gradients.contains_key(id))
+        .map(|id| (id, [].as_slice()))
+        .chain(with_gradients.iter().map(|(id, t)| (id, t.gradients.as_slice())))
+        .map(|(id, gradients)| {
+            let nodes = std::iter::once(id).chain(gradients);
+            nodes.map(|&id| graph.nodes[id].out()).collect()
+        })
+        .collect();
+    Ok(Some((rebuild, sites)))
 }
 
 /// What a forward leaves for its backward: operands, mask and results of the op.
@@ -81,6 +134,31 @@ struct Given {
     causal: bool,
     out: ValueId,
     lse: ValueId,
+    blind: Blind,
+}
+
+impl Given {
+    /// Whether each row may look nowhere: `[batch, heads, rows]`.
+    fn blind(&self, b: &mut Builder) -> Result<ValueId> {
+        let mask = match (self.blind, self.mask) {
+            (Blind::ByMask, Some(mask)) => mask,
+            (Blind::BySums, _) | (Blind::ByMask, None) => {
+                return b.eq(self.lse, f64::NEG_INFINITY);
+            }
+        };
+        let blind = match b.ty(mask).dtype {
+            DType::Bool => {
+                let seen = b.reduce(Reduce::Any, mask, &[3], false)?;
+                b.emit(Op::Unary(Unary::LogicalNot), &[seen])?
+            }
+            _ => {
+                let most = b.amax(mask, &[3], false)?;
+                b.eq(most, f64::NEG_INFINITY)?
+            }
+        };
+        let rows = b.ty(self.lse).shape.clone();
+        b.expand(blind, &rows)
+    }
 }
 
 /// Attention as it was found.
@@ -544,7 +622,12 @@ impl Chain {
 
 impl Written {
     /// The op, as a value of shape `shape`.
-    fn build(&self, rebuild: &mut Rebuild<'_>, shape: &[Expr]) -> Result<(ValueId, Given)> {
+    fn build(
+        &self,
+        rebuild: &mut Rebuild<'_>,
+        shape: &[Expr],
+        blind: Blind,
+    ) -> Result<(ValueId, Given)> {
         let operands = [
             self.q.build(rebuild)?,
             self.k.build(rebuild)?,
@@ -575,6 +658,7 @@ impl Written {
             causal,
             out,
             lse,
+            blind,
         };
         if matches!(self.mask, Some(Mask::Filled(..)))
             && let Some(mask) = mask
@@ -584,7 +668,7 @@ impl Written {
             out = b.where_(seen, out, mean)?;
         }
         if matches!(self.mask, Some(Mask::Where(..) | Mask::Added(_))) {
-            let blind = b.eq(lse, f64::NEG_INFINITY)?;
+            let blind = given.blind(b)?;
             let blind = b.unsqueeze(blind, -1)?;
             out = b.where_(blind, f64::NAN, out)?;
         }

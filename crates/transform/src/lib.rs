@@ -45,7 +45,7 @@ mod simplify;
 mod views;
 mod widen;
 
-pub use attention::attention;
+pub use attention::{WithAttention, attention, with_attention};
 pub use borders::borders;
 pub use concatenations::concatenations;
 pub use decompose::{decompose, decompose_but};

@@ -197,7 +197,26 @@ fn empty(graph: &Graph, node: &Node) -> Result<Option<Scalar>> {
     })
 }
 
-/// The result of a node for which [`empty`] found `value`.
+/// The number that a copy writes into every element: what it was written over is not wanted for that.
+fn number_written(seen: &Seen<'_>) -> Option<Scalar> {
+    let (Op::Copy, &[_, mut written]) = (seen.op, seen.inputs) else {
+        return None;
+    };
+    let dtype = seen.old.values[seen.node.out()].ty.dtype;
+    if seen.new.values[written].ty.dtype != dtype {
+        return None;
+    }
+    loop {
+        let node = seen.defined_by(written)?;
+        match (&node.op, node.op.category()) {
+            (&Op::Full { value, .. }, _) => return Some(value),
+            (_, Category::View) => written = node.inputs[0],
+            (_, _) => return None,
+        }
+    }
+}
+
+/// The result of a node for which [`empty`] or [`number_written`] found `value`.
 fn constant_result(
     rebuild: &mut Rebuild<'_>,
     graph: &Graph,
@@ -260,14 +279,6 @@ fn simplified(graph: &Graph, equal: Equal) -> Result<Rebuild<'_>> {
             .iter()
             .map(|&v| rebuild.get(v))
             .collect::<Result<Vec<_>>>()?;
-        if let Some(value) = empty(graph, node)? {
-            rebuild.at(id);
-            let made = constant_result(&mut rebuild, graph, node, &inputs, value)?;
-            let layout = graph.values[node.out()].layout.clone();
-            rebuild.builder.set_layout(made, layout);
-            rebuild.define(node.out(), made);
-            continue;
-        }
         let seen = Seen {
             new: rebuild.builder.graph(),
             definitions: &definitions,
@@ -276,6 +287,14 @@ fn simplified(graph: &Graph, equal: Equal) -> Result<Rebuild<'_>> {
             old: graph,
             node,
         };
+        if let Some(value) = empty(graph, node)?.or_else(|| number_written(&seen)) {
+            rebuild.at(id);
+            let made = constant_result(&mut rebuild, graph, node, &inputs, value)?;
+            let layout = graph.values[node.out()].layout.clone();
+            rebuild.builder.set_layout(made, layout);
+            rebuild.define(node.out(), made);
+            continue;
+        }
         if let Some(value) = RULES.iter().find_map(|rule| (rule.apply)(&seen)) {
             rebuild.define(node.out(), value);
             continue;

@@ -256,11 +256,14 @@ impl Emit<'_> {
         Ok(())
     }
 
-    /// Writes a whole vector of f32 lanes, rounded to bf16. The machine's own rounding takes denormals for zero: a vector that has one is rounded step by step.
-    pub fn store_rounded_bf16(&mut self, mem: Mem, v: Reg, lanes: u32) {
+    /// Writes a whole vector of f32 lanes, rounded to bf16. The machine's own rounding takes denormals for zero: a vector that has one is rounded step by step, unless it is known that none has.
+    pub fn store_rounded_bf16(&mut self, mem: Mem, v: Reg, lanes: u32, normal: bool) {
         const DENORMAL: i64 = 0x20;
         let w = Width::of_bytes(lanes * 4);
         let rounded = self.vec(Op::VCvtNePs2Bf16, w, &[v.into()]);
+        if normal {
+            return self.store_packed(mem, rounded, lanes * 2, false);
+        }
         let tiny = self.kmask(Op::VFpClassPs, w, &[v.into(), A::I(DENORMAL)]);
         let done = self.f.label();
         self.g(Op::KOrTestW, &[tiny.into(), tiny.into()]);

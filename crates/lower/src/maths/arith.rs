@@ -36,7 +36,7 @@ pub trait Arith {
     fn abs(&self, a: Self::F) -> Self::F;
     fn sqrt(&self, a: Self::F) -> Self::F;
 
-    /// `2^a` as the machine has it, within 2 ulp; not every machine does.
+    /// `2^a` as the machine has it, within 2 ulp on a GPU; not every machine does.
     fn exp2(&self, a: Self::F) -> Self::F;
     /// The same; what is below the normal numbers may be zero.
     fn near_exp2(&self, a: Self::F) -> Self::F;

@@ -59,17 +59,14 @@ pub fn exp_at_most_zero<A: Arith>(a: &A, x: A::F) -> A::F {
     exp_bounded(a, a.max(x, a.float(-104.0)))
 }
 
-/// Below this the weights of a softmax are zero: the logarithm of the smallest normal number, rounded up.
-const WEIGHTLESS: f32 = -87.336_54;
-
-/// `exp` of what is at most zero, as a weight beside one of 1: zero where it would be no normal number. A processor takes some hundred cycles to make a denormal number, and masked scores would all be such on their way to zero. NaN stays NaN.
-pub fn weight<A: Arith>(a: &A, x: A::F) -> A::F {
-    let one = a.float(1.0);
-    let least = a.float(WEIGHTLESS);
-    let y = a.max(x, least);
-    let (k, scale) = nearest_power(a, y, c::LOG2E, 0.0);
-    let r = reduce(a, y, k);
-    let p = a.fma(a.fma(a.poly(r, &c::EXP), r, one), r, one);
+/// `2^x` within 3 ulp, where results below the normal numbers are wanted as zero. NaN stays NaN.
+pub fn near_exp2<A: Arith>(a: &A, x: A::F) -> A::F {
+    let least = a.float(-126.0);
+    let y = a.min(a.max(x, least), a.float(128.0));
+    // Rounded down, but for what rounding does to the ends: what is behind the point is then between 0 and 1, -126 is no -127 and 2^128 comes of 128 alone.
+    let (k, scale) = nearest_power(a, a.sub(y, a.float(0.499_99)), 1.0, 0.0);
+    let f = a.sub(y, k);
+    let p = a.fma(a.poly(f, &c::NEAR_EXP2), f, a.float(1.0));
     a.select(a.lt(x, least), a.float(0.0), a.mul(p, scale))
 }
 

@@ -48,7 +48,7 @@ macro_rules! expansions {
                 // Rare enough to be computed in f64.
                 UnaryOp::Atan => Some(a.narrow(double_angle::atan(a, a.widen(x)))),
                 UnaryOp::Erfc => Some(a.narrow(double_error::erfc(a, a.widen(x)))),
-                UnaryOp::NearExp2 => Some(exponential::exp2(a, x)),
+                UnaryOp::NearExp2 => Some(exponential::near_exp2(a, x)),
                 UnaryOp::Neg
                 | UnaryOp::Abs
                 | UnaryOp::Not

@@ -530,7 +530,7 @@ impl Training {
         for (i, (mut value, old)) in made.into_iter().zip(results).enumerate() {
             let b = &mut rebuild.builder;
             if hidden[i] {
-                let blind = b.eq(given.lse, f64::NEG_INFINITY)?;
+                let blind = given.blind(b)?;
                 let blind = match i {
                     0 => blind,
                     _ => {

@@ -209,6 +209,8 @@ pub static FORMS: &[[Form; 2]] = &[
     [Form::NONE, Form::evex(1, 0, 0x78, 1, b"RM").per(16)], // VCvttPd2Udq
     [Form::vex(3, 1, 0x08, 0, b"RMI"), Form::NONE], // VRoundPs
     [Form::NONE, Form::evex(3, 1, 0x08, 0, b"RMI").per(16)], // VRndScalePs
+    [Form::NONE, Form::evex(3, 1, 0x56, 0, b"RMI").per(16)], // VReducePs
+    [Form::NONE, Form::evex(2, 1, 0x2c, 0, b"RVM").per(16)], // VScalefPs
     [Form::vex(3, 1, 0x09, 0, b"RMI"), Form::NONE], // VRoundPd
     [Form::NONE, Form::evex(3, 1, 0x09, 1, b"RMI").per(16)], // VRndScalePd
     [Form::vex(1, 0, 0xc6, 0, b"RVMI"), Form::evex(1, 0, 0xc6, 0, b"RVMI").per(16)], // VShufPs

@@ -465,6 +465,8 @@ rows! {
     VCvttPd2Udq "vcvttpd2udq" [dVh uW] 8 { _ _ EVEX_Vcvttpd2udq_xmm_k1z_xmmm128b64 EVEX_Vcvttpd2udq_xmm_k1z_ymmm256b64 EVEX_Vcvttpd2udq_ymm_k1z_zmmm512b64_sae };
     VRoundPs "vroundps" [dV uW I8] 0 { VEX_Vroundps_xmm_xmmm128_imm8 VEX_Vroundps_ymm_ymmm256_imm8 _ _ _ };
     VRndScalePs "vrndscaleps" [dV uW I8] 4 { _ _ EVEX_Vrndscaleps_xmm_k1z_xmmm128b32_imm8 EVEX_Vrndscaleps_ymm_k1z_ymmm256b32_imm8 EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae };
+    VReducePs "vreduceps" [dV uW I8] 4 { _ _ EVEX_Vreduceps_xmm_k1z_xmmm128b32_imm8 EVEX_Vreduceps_ymm_k1z_ymmm256b32_imm8 EVEX_Vreduceps_zmm_k1z_zmmm512b32_imm8_sae };
+    VScalefPs "vscalefps" [dV uV uW] 4 { _ _ EVEX_Vscalefps_xmm_k1z_xmm_xmmm128b32 EVEX_Vscalefps_ymm_k1z_ymm_ymmm256b32 EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er };
     VRoundPd "vroundpd" [dV uW I8] 0 { VEX_Vroundpd_xmm_xmmm128_imm8 VEX_Vroundpd_ymm_ymmm256_imm8 _ _ _ };
     VRndScalePd "vrndscalepd" [dV uW I8] 8 { _ _ EVEX_Vrndscalepd_xmm_k1z_xmmm128b64_imm8 EVEX_Vrndscalepd_ymm_k1z_ymmm256b64_imm8 EVEX_Vrndscalepd_zmm_k1z_zmmm512b64_imm8_sae };
     VShufPs "vshufps" [dV uV uW I8] 4 { VEX_Vshufps_xmm_xmm_xmmm128_imm8 VEX_Vshufps_ymm_ymm_ymmm256_imm8 EVEX_Vshufps_xmm_k1z_xmm_xmmm128b32_imm8 EVEX_Vshufps_ymm_k1z_ymm_ymmm256b32_imm8 EVEX_Vshufps_zmm_k1z_zmm_zmmm512b32_imm8 };

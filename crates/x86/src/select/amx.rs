@@ -172,6 +172,14 @@ impl<'p> Select<'p, '_> {
             }
             return Ok(m);
         }
+        if let Some(access) = self.plain_load(self.laid_out(init))
+            && let Some(stride) = self.rows_apart(access)
+            && self.p.mem(access.mem)?.dtype == m.dtype
+        {
+            let from = self.address(access.mem, &access.base)?;
+            self.amx_move(&m, from, 0, stride * 4, true);
+            return Ok(m);
+        }
         if !matches!(self.defs.get(&init), Some(Def::Saved { .. })) {
             self.flush(&[init])?;
         }

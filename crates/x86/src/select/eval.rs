@@ -1,7 +1,7 @@
 //! The elements of tile values at the current coordinates of a nest, and the effects that use them.
 
 use oxyfuel_base::{DType, Result, Scalar, err};
-use oxyfuel_kernel::ir::{Access, BinaryOp, CacheHint, Index, Inst, Op, ReduceOp, Val};
+use oxyfuel_kernel::ir::{Access, BinaryOp, CacheHint, Index, Inst, Op, ReduceOp, UnaryOp, Val};
 
 use super::nest::{Ctx, Window};
 use super::run::{Key, Sink, effect_key};
@@ -637,7 +637,8 @@ impl<'p> Select<'p, '_> {
         let whole = stride == Index::Const(1) && all.is_none() && !streaming;
         let r = match exact {
             Some(_) if whole => {
-                self.e.store_rounded_bf16(mem, r, c.nest.lanes);
+                let normal = exact.is_some_and(|from| self.is_no_denormal(from));
+                self.e.store_rounded_bf16(mem, r, c.nest.lanes, normal);
                 return Ok(());
             }
             Some(_) => self.e.round_to_bf16(r, c.nest.lanes),
@@ -664,6 +665,12 @@ impl<'p> Select<'p, '_> {
             && self.dtype(*from).is_ok_and(|d| d == DType::F32);
         let kept = c.nest.saved.iter().any(|list| list.contains(&value));
         (fits && casts && !kept && self.is_vector(c, value)).then_some(*from)
+    }
+
+    /// Whether a value is certainly no denormal number.
+    fn is_no_denormal(&self, value: Val) -> bool {
+        let power = |inst: &Inst| matches!(inst.op, Op::Unary { op: UnaryOp::NearExp2, .. });
+        matches!(self.defs.get(&value), Some(Def::Lazy(inst)) if power(inst))
     }
 
     /// Lanes `stride` elements from each other.

@@ -339,7 +339,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// Elements between the rows of a window that rows of accumulators can be moved to and from as they are.
-    fn rows_apart(&self, access: &Access) -> Option<i64> {
+    pub fn rows_apart(&self, access: &Access) -> Option<i64> {
         let whole = access.valid.iter().all(Option::is_none);
         match (&access.strides[..], whole) {
             ([Index::Const(stride), Index::Const(1)], true) => Some(*stride),
@@ -444,7 +444,7 @@ impl<'p> Select<'p, '_> {
     }
 
     /// A value under whatever layout it was given.
-    fn laid_out(&self, value: Val) -> Val {
+    pub fn laid_out(&self, value: Val) -> Val {
         match self.defs.get(&value) {
             Some(Def::Lazy(Inst {
                 op: Op::ConvertLayout { value },

@@ -231,6 +231,11 @@ impl<'p> Select<'p, '_> {
         let dtype = self.dtype(value)?;
         let accs = c.accumulators.get(&v).cloned().unwrap_or_default();
         let lanes = c.nest.lanes;
+        if across && let Some(nan) = accs.first().and_then(|acc| acc.nan) {
+            let r = self.close_extreme(op, dtype, &accs, nan, lanes)?;
+            c.levels[c.inner].memo.insert((v, 0), r);
+            return Ok(());
+        }
         let mut results = Vec::new();
         for acc in accs {
             let r = match acc.nan {
@@ -272,6 +277,60 @@ impl<'p> Select<'p, '_> {
         let level = c.inner;
         c.levels[level].memo.insert((v, 0), r);
         Ok(())
+    }
+
+    /// The extreme of all copies and lanes, in all lanes: of numbers first, since one mask knows of every NaN.
+    fn close_extreme(
+        &mut self,
+        op: ReduceOp,
+        dtype: DType,
+        accs: &[Acc],
+        nan: Reg,
+        lanes: u32,
+    ) -> Result<Reg> {
+        let bytes = lane_bytes(dtype);
+        let max = op == ReduceOp::Max;
+        let mut results: Vec<Reg> = accs.iter().map(|acc| acc.value).collect();
+        while results.len() > 1 {
+            let half = results.len().div_ceil(2);
+            let w = Width::of_bytes(lanes * bytes);
+            for i in half..results.len() {
+                results[i - half] = self
+                    .e
+                    .extreme_number(max, bytes, results[i - half], results[i], w);
+            }
+            results.truncate(half);
+        }
+        let mut joined = results[0];
+        let mut n = lanes;
+        while n > 1 {
+            let other = self.other_half(joined, n, bytes);
+            n /= 2;
+            let w = Width::of_bytes(n.max(16 / bytes) * bytes);
+            joined = self.e.extreme_number(max, bytes, joined, other, w);
+        }
+        let numbers = self.e.splat_lane(joined, bytes);
+        let bits = self.e.gpr(X::KMovGW, &[nan.into()]);
+        let zero = self.e.imm(0);
+        self.e.g(X::Cmp, &[bits.into(), zero.into()]);
+        let low = self.e.gpr(X::SetNe, &[]);
+        let bit = self.e.gpr(X::MovZxBG, &[low.into()]);
+        let met = self.e.splat_bool(bit);
+        let nan = self.e.constant(lane_bits(Scalar::F(f64::NAN), dtype), bytes);
+        self.e
+            .select(dtype, met, nan, numbers, self.e.full_lanes(bytes))
+    }
+
+    /// The upper half of the first `n` lanes, in the lower one.
+    fn other_half(&mut self, v: Reg, n: u32, bytes: u32) -> Reg {
+        let w = Width::of_bytes(n * bytes);
+        match (w, n) {
+            (Width::Z, _) => self.e.vec(X::VExtractF32x8, w, &[v.into(), A::I(1)]),
+            (Width::Y, _) => self.e.vec(X::VExtractF128, w, &[v.into(), A::I(1)]),
+            (Width::X, 4) => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0x4e)]),
+            (Width::X, _) if bytes == 8 => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0x4e)]),
+            (Width::X, _) => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0xb1)]),
+        }
     }
 
     /// All lanes combined, in all lanes.
@@ -316,14 +375,7 @@ impl<'p> Select<'p, '_> {
         let mut n = lanes;
         let mut v = v;
         while n > 1 {
-            let w = Width::of_bytes(n * bytes);
-            let other = match (w, n) {
-                (Width::Z, _) => self.e.vec(X::VExtractF32x8, w, &[v.into(), A::I(1)]),
-                (Width::Y, _) => self.e.vec(X::VExtractF128, w, &[v.into(), A::I(1)]),
-                (Width::X, 4) => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0x4e)]),
-                (Width::X, _) if bytes == 8 => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0x4e)]),
-                (Width::X, _) => self.e.vec(X::VPShufD, w, &[v.into(), A::I(0xb1)]),
-            };
+            let other = self.other_half(v, n, bytes);
             n /= 2;
             let back = std::mem::replace(&mut self.e.mask_bytes, bytes);
             v = self
