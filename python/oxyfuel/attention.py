@@ -129,7 +129,8 @@ class _Site:
         return self.add(target, args, kwargs, value)
 
     def forward(self, name: str, args: list[Any]) -> None:
-        *tensors, causal, scale = args
+        *operands, mask, causal, scale = args
+        tensors = [*(self.in_rows(self.original(node)) for node in operands), mask]
         given = [node for node in tensors if node is not None]
         trained = any(edit["target"] == BACKWARD and edit["args"][0] == name for edit in self.said["new"])
         traced = _traced([None if node is None else node.meta["val"] for node in tensors], causal, scale, trained)
@@ -144,6 +145,26 @@ class _Site:
         (outputs,) = traced.output_node().args
         self.results[name] = [known[outputs[0]]]
         self.traced[name] = traced, known
+
+    def original(self, node: fx.Node) -> fx.Node:
+        """The same values where they lay before they were copied for a product."""
+        found, below = node, node
+        while below.target in (aten.view.default, aten.clone.default):
+            below = below.args[0]
+            if below.meta["val"].shape == node.meta["val"].shape:
+                found = below
+        if found.target is not aten.permute.default:
+            return found
+        turned = self.original(found.args[0])
+        if turned.target is aten.permute.default and [turned.args[1][dim] for dim in found.args[1]] == list(range(len(found.args[1]))):
+            return self.original(turned.args[0])
+        return found if turned is found.args[0] else self.operator(aten.permute.default, [turned, found.args[1]], {})
+
+    def in_rows(self, node: fx.Node) -> fx.Node:
+        """The same values, elements of a row side by side, as fused kernels want them."""
+        if node.meta["val"].stride(-1) == 1:
+            return node
+        return self.operator(aten.clone.default, [node], {"memory_format": torch.contiguous_format})
 
     def backward(self, name: str, forward: str, grad: fx.Node) -> None:
         traced, known = self.traced[forward]

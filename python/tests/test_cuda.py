@@ -131,6 +131,56 @@ def test_convolution_and_attention_are_torch_s() -> None:
         torch.testing.assert_close(*gradients)
 
 
+def test_attention_that_is_written_out_is_torch_s_fused_one() -> None:
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-2, -1) * 0.125
+        for m in mask:
+            scores = scores + m if m.is_floating_point() else scores.masked_fill(m, float("-inf"))
+        return torch.softmax(scores, -1) @ v + 1
+
+    hidden = torch.rand(64, 64, device="cuda") < 0.3
+    hidden[:, 0], hidden[5] = False, True
+    for dtype in (torch.bfloat16, torch.float32):
+        for mask in ([], [rand(64, 64, dtype=dtype)], [hidden]):
+            q, k, v = (rand(2, 4, 64, 32, dtype=dtype) for _ in range(3))
+            (call,) = [target for target in targets(f, q, k, v, *mask) if "clone" not in target]
+            assert call.startswith("aten._scaled_dot_product_")
+            want = f(*(x.double() for x in (q, k, v)), *(m.double() if m.is_floating_point() else m for m in mask))
+            torch.testing.assert_close(compiled(f)(q, k, v, *mask).double(), want, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, equal_nan=True)
+
+
+def test_attention_that_is_written_out_keeps_no_scores_in_training() -> None:
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1) / 8.0, -1) @ v + 1
+
+    for dtype, bound in ((torch.bfloat16, 3e-2), (torch.float32, 1e-4)):
+        leaves = [rand(2, 4, 1024, 64, dtype=dtype).requires_grad_() for _ in range(3)]
+        fast = compiled(f)
+        torch.autograd.grad(fast(*leaves).square().mean(), leaves)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        got = fast(*leaves)
+        gradients = torch.autograd.grad(got.square().mean(), leaves)
+        # Scores of one type would be 2 * 4 * 1024 * 1024 elements.
+        assert torch.cuda.max_memory_allocated() - before < 2 * 4 * 1024 * 1024 * leaves[0].element_size()
+        wide = [x.detach().double().requires_grad_() for x in leaves]
+        want = torch.autograd.grad(f(*wide).square().mean(), wide)
+        for a, b in zip(gradients, want, strict=True):
+            assert (a.double() - b).norm() <= bound * b.norm()
+
+
+def test_a_convolution_s_bias_is_added_by_the_kernel_that_reads_it() -> None:
+    f = lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1))  # noqa: E731
+    for dtype in (torch.bfloat16, torch.float32):
+        x, w, b = rand(4, 64, 28, 28, dtype=dtype), rand(64, 64, 3, 3, dtype=dtype), rand(64, dtype=dtype)
+        assert targets(f, x, w, b) == ["aten.convolution.default"]
+        with torch.no_grad():
+            got = compiled(f)(x, w, b)
+            torch.testing.assert_close(got, f(x, w, b), rtol=2e-2, atol=2e-2)
+            assert got.is_contiguous()
+
+
 def test_a_block_is_trained() -> None:
     torch.manual_seed(1)
     model = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True).cuda()

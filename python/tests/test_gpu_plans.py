@@ -13,6 +13,7 @@ import torch
 from oxyfuel import _native
 from oxyfuel.describe import CPU, describe, device_of
 from oxyfuel.options import Options
+from oxyfuel.products import part_biases_of_convolutions
 from oxyfuel.segments import Segments, cut
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -82,6 +83,26 @@ def test_products_convolutions_and_attention_are_torch_s() -> None:
     assert [kernel["gathered"] for kernel in kernels] == [1, None]
     # The host's calls are made, whatever kernels do.
     assert [tuple(result.shape) for result in graph(list(inputs))] == [(8, 4), (1, 5, 7, 7)]
+
+
+def test_biases_of_convolutions_are_added_where_they_are_read() -> None:
+    def f(image: torch.Tensor, filters: torch.Tensor, bias: torch.Tensor) -> Any:
+        return torch.relu(F.conv2d(image, filters, bias)), F.conv2d(image, filters, bias)
+
+    gm = traced(f, torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3), torch.randn(16))
+    assert part_biases_of_convolutions(gm) == 1
+    biases = [node.args[2] for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)]
+    # A result that nobody of ours reads keeps its own.
+    assert [bias is None for bias in biases] == [True, False]
+    kernels, calls = explained(planned(gm))
+    assert len(kernels) == 1 and calls == ["aten.convolution.default"] * 2
+
+
+def test_channels_one_by_one_keep_their_bias() -> None:
+    def f(image: torch.Tensor, filters: torch.Tensor, bias: torch.Tensor) -> Any:
+        return (torch.relu(F.conv2d(image, filters, bias, groups=8)),)
+
+    assert part_biases_of_convolutions(traced(f, torch.randn(2, 8, 9, 9), torch.randn(8, 1, 3, 3), torch.randn(8))) == 0
 
 
 def test_what_lies_between_kernels_is_memory_of_the_host() -> None:
