@@ -182,7 +182,7 @@ class _Site:
                 known[node] = known[node.args[0]]
                 continue
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-            known[node] = self.add(node.target, args, kwargs, node.meta["val"])
+            known[node] = self.operator(node.target, list(args), dict(kwargs))
 
     # ---- in the place of what was there ------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def on_the_gpu(gm: fx.GraphModule, device: torch.device) -> int:
         # A copy is the reader's own; the constant itself may be anybody's.
         if not all(copy.target is aten.lift_fresh_copy.default for copy in copies):
             continue
-        arguments, types = ([], value.item()), {"dtype": value.dtype, "device": device}
+        arguments, types = ([], _torch.number_of(value)), {"dtype": value.dtype, "device": device}
         for copy in copies:
             readers = [user for user in copy.users if _is_on(user, device)]
             if not readers:

@@ -32,6 +32,9 @@ def test_operators_of_a_user_s_run_in_their_order_on_eager_s_strides() -> None:
         a = look((x * 2).t(), "transposed")
         b = look(torch.relu(x + 1)[:, 4:], "a part")
         c = look(image * 3, "channels last")
+        # Dims of one element: a kernel may look at their strides, too.
+        for view in (x.view(1, 64, 1, 96), x[None].transpose(0, 1), (x * 2).view(64, 1, 96), (x * 2).sum(1, keepdim=True)):
+            c = c + look(view, "ones").sum()
         return a.sum() + b.sum() + c.sum(), look((x + 1).transpose(0, 1).contiguous(), "dense")
 
     x, image = torch.randn(64, 96), torch.randn(2, 8, 16, 16).to(memory_format=torch.channels_last)

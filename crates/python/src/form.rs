@@ -171,11 +171,13 @@ impl Maker<'_, '_> {
             let Some(offset) = self.number(&operand.offset) else {
                 return Ok(None);
             };
-            let required = match (&form, required) {
-                (Some(form), Some(required)) if !form.same(&required.shape, &required.strides) => {
-                    Some(required)
+            // Strides of dims with one element move nothing; operators read them all the same, and are given eager's.
+            let (form, required) = match (form, required) {
+                (Some(form), Some(required)) if form.same(&required.shape, &required.strides) => {
+                    (Some(required), None)
                 }
-                (_, _) => None,
+                (Some(form), required) => (Some(form), required),
+                (None, _) => (None, None),
             };
             let buffer = operand.buffer.index();
             let whole = self.is_whole(forms, buffer, form.as_ref(), offset);
