@@ -12,10 +12,11 @@ import pytest
 import torch
 from oxyfuel import _native
 from oxyfuel.describe import CPU, describe, device_of
+from oxyfuel.literals import on_the_gpu
 from oxyfuel.options import Options
 from oxyfuel.products import part_biases_of_convolutions
 from oxyfuel.segments import Segments, cut
-from torch import nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -83,6 +84,32 @@ def test_products_convolutions_and_attention_are_torch_s() -> None:
     assert [kernel["gathered"] for kernel in kernels] == [1, None]
     # The host's calls are made, whatever kernels do.
     assert [tuple(result.shape) for result in graph(list(inputs))] == [(8, 4), (1, 5, 7, 7)]
+
+
+def test_numbers_that_a_program_writes_are_literals() -> None:
+    """As some versions of torch trace them: a constant of the CPU's and a copy of it."""
+    graph = fx.Graph()
+    root = nn.Module()
+    root.register_buffer("number", torch.tensor(2.5))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = graph.placeholder("x")
+        x.meta["val"] = torch.empty(4, 6, device=GPU)
+        number = graph.get_attr("number")
+        copy = graph.call_function(torch.ops.aten.lift_fresh_copy.default, (number,))
+        copy.meta["val"] = mode.from_tensor(torch.tensor(2.5))
+        written = graph.call_function(torch.ops.aten.copy.default, (x, copy))
+        written.meta["val"] = torch.empty(4, 6, device=GPU)
+        alone = graph.call_function(torch.ops.aten.add.Tensor, (copy, 1))
+        alone.meta["val"] = mode.from_tensor(torch.tensor(3.5))
+        graph.output(([written, alone],))
+        gm = fx.GraphModule(root, graph)
+        assert on_the_gpu(gm, CPU) == 0
+        assert on_the_gpu(gm, GPU) == 1
+    (full,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.full.default)
+    assert full.args == ([], 2.5) and full.kwargs["device"] == GPU
+    assert written.args == (x, full)
+    # What the CPU computes with it stays the CPU's.
+    assert alone.args[0] is copy
 
 
 def test_biases_of_convolutions_are_added_where_they_are_read() -> None:
@@ -386,6 +413,8 @@ def test_the_indexer_is_at_most_ten_launches() -> None:
     inputs = torch.randn(1, 32, 1, 128), torch.randn(1, 8, 8, 64, 16), torch.randint(0, 64, (1, 32640, 8, 8))
     gm = traced(torch.func.functionalize(pq_indexer, remove="mutations"), *inputs)
     gm.graph.eliminate_dead_code()
+    # Some versions of torch trace numbers that are written as constants of the CPU's.
+    on_the_gpu(gm, GPU)
     kernels, calls = explained(planned(gm))
     assert calls == ["aten.bmm.default"]
     # Phases are launches of their own, unless all of them share one.
