@@ -12,7 +12,7 @@
 //!                 out = acc / sum, lse = most * scale + log(sum)
 //! ```
 //!
-//! Scores stand in scratch as the product leaves them, where nothing is added to them: `unit` is then the scale times `log2(e)`, and one multiply-add makes an exponent.
+//! Scores stand in scratch as the product leaves them, where nothing is added to them: `unit` is then the scale times `log2(e)`.
 //!
 //! Chunks that every query of the block may see whole come first, in a loop without comparisons; those at the end of the keys or at the diagonal follow in a second one, and at the diagonal they are short.
 
@@ -713,13 +713,7 @@ impl Writer<'_> {
             k.store(home.strides([apart, 1]), &score);
             []
         });
-        let scores = k.load(
-            scratch
-                .scores
-                .at(0)
-                .shape([rows, len])
-                .strides([apart, 1]),
-        );
+        let scores = k.load(scratch.scores.at(0).shape([rows, len]).strides([apart, 1]));
         let best = most.binary(BinaryOp::Max, scores.reduce(ReduceOp::Max, [1]));
         let mut base = best.clone();
         if a.mask.is_some() {
@@ -728,14 +722,8 @@ impl Writer<'_> {
             base = blind.select(0.0, &best);
         }
         let unit = self.unit;
-        let [fade, powers] = match a.mask {
-            // What a mask adds may be as large as numbers are: only differences are multiplied.
-            Some(_) => [most - &base, scores - &base].map(|x| (x * unit).near_exp2()),
-            None => {
-                let shift = &base * unit;
-                [most, scores].map(|x| x.fma(unit, -&shift).near_exp2())
-            }
-        };
+        // Only differences are multiplied: a large score times `unit` is rounded by more than they are.
+        let [fade, powers] = [most - &base, scores - &base].map(|x| (x * unit).near_exp2());
         let home = scratch.powers.at(0).shape([rows, len]);
         k.store(home.strides([apart, 1]), powers.cast(b.part));
         let sum = sum * &fade + powers.reduce(ReduceOp::Sum, [1]);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   few places are wanted   the last wanted key, bit by bit: how many keys lie below a candidate ─▶ what lies up to it, side by side ─▶ sorted
+//!                             behind its first bits only keys that begin alike are looked at, where they fit into shared memory
 //!   otherwise               all keys ─▶ sorted
 //! ```
 //!
@@ -25,6 +26,9 @@ const HELD_BYTES: i64 = 128;
 /// The most places for which choosing them first is tried; and of how many keys they must be one.
 const MOST_CHOSEN: i64 = 4096;
 const ONE_OF: i64 = 4;
+/// Bits of the last wanted key that are found by looking at the whole row; and of how many keys that begin alike a thread looks at one for the others.
+const FIRST_BITS: i64 = 12;
+const ALIKE: i64 = 2;
 /// Steps of the network whose elements a thread holds at a time.
 const UNROLLED: i64 = 8;
 /// Bytes of shared memory that are left to reductions.
@@ -254,32 +258,106 @@ impl Row<'_> {
             });
             scalar(ones.reduce(ReduceOp::Sum, [0]))
         };
-        // The largest number below which fewer than `enough` lie, by its bits from the highest on: that is the key of the last one wanted.
+        // The largest number below which fewer than `enough` lie, by its bits below the shift `from` down to `to`, the highest first: that is the key of the last one wanted. And how many lie below, where one of these bits was set.
         let search = |k: &KernelBuilder,
                       dtype: DType,
-                      (start, bits): (Tile, &Tile),
+                      (start, [from, to]): (Tile, [Tile; 2]),
                       enough: &Tile,
-                      below: &dyn Fn(&Tile, &Tile, &Tile) -> Tile| {
+                      below: &dyn Fn(&Tile) -> Tile| {
             let none = k.constant(DType::I32, 0);
-            k.for_range(0, bits, 1, [start, none], |k, done, [found, fewer]| {
-                let shift = (bits - &done - 1).cast(dtype);
-                let bit = k.constant(dtype, 1).binary(BinaryOp::Shl, shift);
-                let candidate = found.binary(BinaryOp::Xor, bit);
-                let there = count(k, &|key, position| below(key, position, &candidate));
-                let higher = there.compare(CompareOp::Lt, enough);
-                [
-                    higher.select(&candidate, &found),
-                    higher.select(&there, &fewer),
-                ]
-            })
+            k.for_range(
+                0,
+                &from - &to,
+                1,
+                [start, none],
+                |k, done, [found, fewer]| {
+                    let shift = (&from - &done - 1).cast(dtype);
+                    let bit = k.constant(dtype, 1).binary(BinaryOp::Shl, shift);
+                    let candidate = found.binary(BinaryOp::Xor, bit);
+                    let there = below(&candidate);
+                    let higher = there.compare(CompareOp::Lt, enough);
+                    [
+                        higher.select(&candidate, &found),
+                        higher.select(&there, &fewer),
+                    ]
+                },
+            )
         };
         let dtype = self.sort.key_dtype();
         let least = k.constant(dtype, i64::MIN >> (64 - self.bits()));
-        let bits = k.constant(DType::I64, self.bits());
         let wanted = k.constant(DType::I32, self.places);
-        let [last, fewer] = search(k, dtype, (least, &bits), &wanted, &|key, _, candidate| {
-            key.compare(CompareOp::Lt, candidate)
-        });
+        let whole = |from: Tile, shifts: [i64; 2], enough: &Tile| {
+            let bits = shifts.map(|shift| k.constant(DType::I64, shift));
+            search(k, dtype, (from, bits), enough, &|candidate| {
+                count(k, &|key, _| key.compare(CompareOp::Lt, candidate))
+            })
+        };
+        let [last, fewer] = match self.bits() <= FIRST_BITS {
+            true => whole(least, [self.bits(), 0], &wanted),
+            false => {
+                let rest = self.bits() - FIRST_BITS;
+                let [found, fewer] = whole(least, [self.bits(), rest], &wanted);
+                let begins = |key: &Tile| {
+                    let differs = key.binary(BinaryOp::Xor, &found);
+                    differs
+                        .binary(BinaryOp::Shr, rest)
+                        .compare(CompareOp::Eq, 0i64)
+                };
+                let own = fold(k, zero.clone(), &|_, sum, key, _| {
+                    sum + begins(key).select(&one, &zero)
+                });
+                let total = scalar(own.reduce(ReduceOp::Sum, [0]));
+                let fits = total.compare(CompareOp::Le, ALIKE * self.threads);
+                let left = &wanted - &fewer;
+                k.if_(
+                    &fits,
+                    |k| {
+                        let alike = k.alloc(Space::Shared, dtype, ALIKE * self.threads, None);
+                        let team = Before::new(k, self.threads, ReduceOp::Sum, DType::I32);
+                        let before = team.up_to(k, own.clone()) - &own;
+                        fold(k, before, &|k, place, key, _| {
+                            let is_alike = begins(key);
+                            k.scatter(&alike, &place, key, Some(&is_alike));
+                            place + is_alike.select(&one, &zero)
+                        });
+                        k.sync();
+                        // Places that nobody wrote hold the largest key, which is below none.
+                        let keys: Vec<Tile> = (0..ALIKE)
+                            .map(|i| {
+                                let at =
+                                    self.threads_from(k, &k.constant(DType::I64, i * self.threads));
+                                let there = at.compare(CompareOp::Lt, &total);
+                                let key = k.gather(&alike, &at, Some(&there), 0);
+                                there.select(&key, self.most())
+                            })
+                            .collect();
+                        let bits = [rest, 0].map(|shift| k.constant(DType::I64, shift));
+                        let [last, more] =
+                            search(k, dtype, (found.clone(), bits), &left, &|candidate| {
+                                let below = |key: &Tile| {
+                                    key.compare(CompareOp::Lt, candidate).select(&one, &zero)
+                                };
+                                let ones = keys.iter().map(below).reduce(|a, b| a + b);
+                                scalar(
+                                    ones.unwrap_or_else(|| zero.clone())
+                                        .reduce(ReduceOp::Sum, [0]),
+                                )
+                            });
+                        [last, &fewer + more]
+                    },
+                    |k| {
+                        let below = |candidate: &Tile| {
+                            count(k, &|key, _| key.compare(CompareOp::Lt, candidate))
+                        };
+                        let bits = [rest, 0].map(|shift| k.constant(DType::I64, shift));
+                        let [last, more] = search(k, dtype, (found.clone(), bits), &wanted, &below);
+                        // Where no candidate of these bits was low enough, what was found stays.
+                        let same = last.compare(CompareOp::Eq, &found);
+                        [last, same.select(&fewer, more)]
+                    },
+                )
+            }
+        };
         let equal = count(k, &|key, _| key.compare(CompareOp::Eq, &last));
         let left = &wanted - &fewer;
         // Where more have the last key than are wanted, their positions decide.
@@ -291,11 +369,18 @@ impl Row<'_> {
             k.constant(DType::I64, i64::from(span.trailing_zeros())),
             k.constant(DType::I64, 0),
         );
-        let among = |key: &Tile, position: &Tile, candidate: &Tile| {
-            let equal = key.compare(CompareOp::Eq, &last);
-            equal.binary(BinaryOp::And, position.compare(CompareOp::Lt, candidate))
-        };
-        let [until, _] = search(k, DType::I32, (first, &bits), &left, &among);
+        let [until, _] = search(
+            k,
+            DType::I32,
+            (first, [bits, k.constant(DType::I64, 0)]),
+            &left,
+            &|candidate| {
+                count(k, &|key, position| {
+                    let equal = key.compare(CompareOp::Eq, &last);
+                    equal.binary(BinaryOp::And, position.compare(CompareOp::Lt, candidate))
+                })
+            },
+        );
         let is_wanted = |key: &Tile, position: &Tile| {
             let equal = key.compare(CompareOp::Eq, &last);
             let early = position.compare(CompareOp::Le, &until);
