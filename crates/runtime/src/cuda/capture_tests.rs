@@ -224,6 +224,24 @@ fn what_cannot_be_recorded_is_refused_by_name_and_the_device_works_on() {
         .prepare(None, &[&x], &mut run)
         .unwrap_err();
     assert_eq!(error.code, Code::CaptureBroken);
+    // One that another stream takes part in and does not leave: the end of the recording says so.
+    let mut run = |inputs: &[&Tensor]| {
+        fake.state().broken = 904;
+        program.call(inputs)
+    };
+    let used = || {
+        gpu.trim();
+        fake.state().used()
+    };
+    let (before, mut step) = (used(), captured(CaptureOptions::default()));
+    let error = step.prepare(None, &[&x], &mut run).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken);
+    let said = "step is recorded: another stream took part in a recording";
+    assert!(error.message.starts_with(said), "{error}");
+    assert_eq!((used(), step.stats().recordings), (before, 0));
+    fake.state().broken = 0;
+    other.synchronize().unwrap();
+    gpu.synchronize().unwrap();
     let mut good = |inputs: &[&Tensor]| program.call(inputs);
     let mut step = captured(CaptureOptions::default());
     step.prepare(None, &[&x], &mut good).unwrap();

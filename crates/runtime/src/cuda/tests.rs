@@ -506,6 +506,54 @@ fn a_broken_recording_says_what_broke_it_and_the_stream_works_on() {
     nothing_left(&fake);
 }
 
+#[test]
+fn a_recording_that_another_stream_breaks_says_so_and_both_streams_work_on() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernel = gpu.load_ptx(&module("a")).unwrap();
+    let (stream, other) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let before = fake.state().alive.len();
+    let rows = [
+        (902, "two recordings"),
+        (903, "ended on a stream that only took part"),
+        (904, "another stream took part"),
+        (905, "waits for work of another stream"),
+        (906, "the default stream"),
+        (907, "an event of recorded work"),
+    ];
+    for (number, what) in rows {
+        let error = gpu.record(&stream, || {
+            launch(&kernel, 1, stream.handle())?;
+            fake.state().broken = number;
+            Ok(())
+        });
+        let error = error.unwrap_err();
+        assert_eq!(error.code, Code::CaptureBroken, "{error}");
+        let said = error.message.contains(what) && error.message.contains("cuStreamEndCapture");
+        assert!(said && !error.message.contains('\n'), "{error}");
+        assert!(error.help.as_ref().unwrap().contains("one stream"));
+        // What was recorded was not done, and is done from now on, on both streams.
+        assert_eq!(launched(&fake), []);
+        for works in [&stream, &other] {
+            launch(&kernel, 2, works.handle()).unwrap();
+            works.synchronize().unwrap();
+        }
+        gpu.synchronize().unwrap();
+        assert_eq!(launched(&fake), [2, 2]);
+        assert_eq!(fake.state().alive.len(), before);
+        let well = gpu.record(&stream, || launch(&kernel, 3, stream.handle()));
+        assert_eq!(well.unwrap().len().unwrap(), 1);
+    }
+    // An error of the work says more than what ending it says, and nothing of the end is left either.
+    let error = gpu.record(&stream, || {
+        fake.state().broken = 904;
+        Err(err!(InvalidPlan, "mine"))
+    });
+    assert_eq!(error.unwrap_err().code, Code::InvalidPlan);
+    drop((kernel, stream, other, gpu));
+    nothing_left(&fake);
+}
+
 #[derive(Debug, Default)]
 struct Store(Mutex<HashMap<(String, String), Vec<u8>>>);
 
