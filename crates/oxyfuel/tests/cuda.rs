@@ -2,8 +2,8 @@
 //! a GPU that is not there is a failure.
 
 use oxyfuel::{
-    Category, Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit,
-    nn, structure,
+    Category, Code, CudaGraphs, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile,
+    cuda, jit, nn, structure,
 };
 use std::time::Duration;
 
@@ -276,7 +276,7 @@ fn large_products_agree_with_the_processor() {
         check("launched as one", &linear, &found);
     }
     let notes = f.explain().variants[0].notes.join("\n");
-    assert!(notes.contains("5 calls launched as one"), "{notes}");
+    assert!(notes.contains("5 of 6 calls launched as one"), "{notes}");
     let f = compile(linear, Options::default()).unwrap();
     let mut step = cuda::capture(
         move |x: &Tensor, y: &Tensor, z: &Tensor| f.call_one(&[x, y, z]),
@@ -360,6 +360,71 @@ fn a_call_that_does_not_fit_says_so_and_leaves_nothing() {
     close("sum", &x.sum(&[], false), &Tensor::scalar(0.0, DType::F32));
 }
 
+#[test]
+fn calls_that_have_to_be_launched_as_one_are_or_say_why_not() {
+    let Some(gpu) = gpu() else { return };
+    let program = |x: &Tensor| x.matmul(&x.t()).softmax(-1).matmul(x) * 2.0;
+    let required = |cudagraph_memory_limit: usize| Options {
+        cudagraphs: CudaGraphs::Require,
+        cudagraph_memory_limit,
+        ..Options::default()
+    };
+    let f = compile(program, required(0)).unwrap();
+    // The second size has a plan for all further ones, and is the one that is recorded there.
+    for rows in [64, 64, 64, 96, 96, 96, 64] {
+        let x = randn(&[rows, 32], 7);
+        let found = f.call_one(&[&x.to_device(gpu)]).unwrap();
+        close("required", &found, &program(&x));
+    }
+    let other = randn(&[80, 32], 7).to_device(gpu);
+    let error = f.call(&[&other]).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    assert!(
+        error.message.contains("its sizes changed from") && error.help.is_some(),
+        "{error}"
+    );
+    let report = f.explain();
+    let said =
+        |variant: usize, what: &str| report.variants[variant].notes.join("\n").contains(what);
+    assert!(said(0, "3 of 4 calls launched as one"), "{report}");
+    assert!(
+        said(
+            1,
+            "2 of 3 calls launched as one, recorded 1 times, 1 recordings of"
+        ),
+        "{report}"
+    );
+    // A recording above the limit, where it is required and where it is not.
+    let x = randn(&[64, 32], 7).to_device(gpu);
+    let f = compile(program, required(1)).unwrap();
+    f.call(&[&x]).unwrap();
+    let error = f.call(&[&x]).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    assert!(
+        error.message.contains("`cudagraph_memory_limit` is 1"),
+        "{error}"
+    );
+    for (cudagraphs, recorded) in [(CudaGraphs::Auto, true), (CudaGraphs::Off, false)] {
+        let options = Options {
+            cudagraphs,
+            cudagraph_memory_limit: 1,
+            ..replaying()
+        };
+        let f = compile(program, options).unwrap();
+        for _ in 0..3 {
+            f.call(&[&x]).unwrap();
+        }
+        let report = f.explain();
+        let notes = report.variants[0].notes.join("\n");
+        assert_eq!(
+            notes.contains("0 of 3 calls launched as one"),
+            recorded,
+            "{report}"
+        );
+        assert_eq!(notes.contains("launched as one"), recorded, "{report}");
+    }
+}
+
 fn replaying() -> Options {
     Options {
         mode: Mode::ReduceOverhead,
@@ -387,7 +452,7 @@ fn calls_that_are_launched_as_one_follow_their_tensors() {
         let report = f.explain();
         let notes = report.variants[0].notes.join("\n");
         assert!(
-            notes.contains("4 calls launched as one"),
+            notes.contains("4 of 5 calls launched as one"),
             "{name}: {report}"
         );
     }

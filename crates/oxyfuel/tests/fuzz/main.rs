@@ -141,6 +141,8 @@ const NAMES: &[&str] = &[
     "cache_limit",
     "trace_dir",
     "memory_limit",
+    "cudagraphs",
+    "cudagraph_memory_limit",
     "perf_map",
     "launch_blocking",
     "mod",

@@ -4,7 +4,7 @@ use super::fake::Fake;
 use super::tests::{device, launched, module, nothing_left};
 use crate::capture::{CaptureOptions, Captured};
 use crate::device::Device;
-use crate::execute::Program;
+use crate::execute::{Program, ReplayOptions};
 use crate::memory::HostAllocator;
 use crate::tensor::Tensor;
 use oxyfuel_base::{Arena, Code, DType, Expr, Result};
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Two launches, whose first words are the addresses of the input and of the output, with an arena beside them.
-fn plan(bytes: i64) -> Plan {
+pub(super) fn plan(bytes: i64) -> Plan {
     let mut buffers: Arena<BufferId, Buffer> = Arena::new();
     let mut buffer = |home| {
         buffers.push(Buffer {
@@ -92,7 +92,7 @@ fn program(gpu: &Arc<dyn Device>, bytes: i64) -> Program {
     Program::new(Arc::new(plan(bytes)), gpu.clone()).unwrap()
 }
 
-fn tensor(gpu: &Arc<dyn Device>, bytes: i64) -> Tensor {
+pub(super) fn tensor(gpu: &Arc<dyn Device>, bytes: i64) -> Tensor {
     Tensor::empty_on(&**gpu, DType::U8, &[bytes]).unwrap()
 }
 
@@ -432,7 +432,7 @@ fn a_callable_within_a_callable_is_a_part_of_it() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = program(&gpu, 64);
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let program = program;
     let inner = RefCell::new(captured(CaptureOptions::default()));
     let x = tensor(&gpu, 64);

@@ -4,7 +4,7 @@ use super::fake::{Fake, entered};
 use super::module::Params;
 use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
 use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
-use crate::execute::{Host, Program};
+use crate::execute::{Host, Program, ReplayOptions};
 use oxyfuel_base::{Arena, Code, DType, Expr, External, Id, Result, err};
 use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, Kernel, KernelId,
@@ -252,7 +252,7 @@ fn recorded_work_that_faults_has_the_names_of_its_kernels() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..3 {
         program.call(&[]).unwrap();
     }
@@ -295,7 +295,7 @@ fn who_waits_after_each_kernel_learns_which_one_faulted() {
         let fake = Fake::new(|state| state.faults_after = Some((well, 700)));
         let gpu = device(&fake) as Arc<dyn Device>;
         let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-        program.replay(true);
+        program.replay(Some(ReplayOptions::default())).unwrap();
         program.wait_for_each(true);
         let error = program.call(&[]).unwrap_err();
         assert_eq!(error.code, Code::KernelFault);
@@ -717,7 +717,7 @@ fn the_second_call_is_recorded_and_later_ones_follow_their_tensors() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(plan(1 << 20, 64)), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let mut held = Vec::new();
     for call in 0..5 {
         let results = program.call(&[]).unwrap();
@@ -728,7 +728,7 @@ fn the_second_call_is_recorded_and_later_ones_follow_their_tensors() {
     assert_eq!((stats.recorded, stats.replayed), (1, 4));
     assert_eq!(
         stats.to_string(),
-        "4 calls launched as one, recorded 1 times"
+        "4 of 5 calls launched as one, recorded 1 times, 1 recordings of 10304 bytes; last step by step: a first call of its sizes"
     );
     // Who looks at each step sees each step.
     assert_eq!(program.profile(&[]).unwrap().1.len(), 1);
@@ -751,7 +751,7 @@ fn what_cannot_be_recorded_runs_step_by_step_and_says_why() {
     let fake = Fake::new(|state| state.without = "cuStreamBeginCapture_v2");
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(plan(64, 64)), gpu).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..3 {
         let results = program.call(&[]).unwrap();
         assert_eq!(launched(&fake), [results[0].address()]);
@@ -776,7 +776,7 @@ fn copies_that_moved_are_recorded_again() {
         .values_mut()
         .for_each(|buffer| buffer.last_step = 1);
     let mut program = Program::new(Arc::new(plan), gpu).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let held: Vec<_> = (0..4).map(|_| program.call(&[]).unwrap()).collect();
     let stats = program.replay_stats().unwrap();
     assert_eq!((stats.recorded, stats.replayed), (3, 3));
@@ -788,7 +788,7 @@ fn a_profile_has_the_times_of_the_device() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..2 {
         program.call(&[]).unwrap();
     }
