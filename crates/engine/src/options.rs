@@ -62,6 +62,8 @@ pub struct Options {
     pub numerics: Numerics,
     /// Results do not depend on which thread was faster, even where an index occurs twice in a scatter.
     pub deterministic: bool,
+    /// Products of f32 that a GPU's library computes may round their operands to TF32: ten bits instead of 23, on matrix units. Kernels of ours never do.
+    pub tf32: bool,
     /// A function that reads a tensor while it is captured is an error instead of being cut there.
     pub fullgraph: bool,
     /// Target by name, as `oxyfuel doctor` lists them; empty: the best of this machine.
@@ -96,6 +98,7 @@ impl Default for Options {
             mode: Mode::Default,
             numerics: Numerics::Eager,
             deterministic: false,
+            tf32: false,
             fullgraph: false,
             target: String::new(),
             threads: 0,
@@ -141,6 +144,10 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
     }),
     ("deterministic", "true or false", |o, v| {
         o.deterministic = truth(v)?;
+        Some(())
+    }),
+    ("tf32", "true or false", |o, v| {
+        o.tf32 = truth(v)?;
         Some(())
     }),
     ("fullgraph", "true or false", |o, v| {
@@ -289,10 +296,11 @@ impl Options {
     /// What of the options changes code, as text for the cache key.
     pub fn key(&self) -> String {
         format!(
-            "{:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?}",
             self.mode,
             self.numerics,
             self.deterministic,
+            self.tf32,
             self.gathers()
         )
     }
@@ -386,6 +394,7 @@ mod tests {
         // Kernels that are not recorded share launches, and those that are do not.
         assert_ne!(key(&[("cudagraphs", "require")]), key(&[]));
         assert_ne!(key(&[recorded, ("cudagraphs", "off")]), key(&[recorded]));
+        assert_ne!(key(&[("tf32", "true")]), key(&[]));
         for wrong in [("cudagraphs", "always"), ("cudagraph_memory_limit", "-1")] {
             let error = Options::default().set(wrong.0, wrong.1).unwrap_err();
             assert_eq!(error.code, Code::InvalidOption);

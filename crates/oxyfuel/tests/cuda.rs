@@ -292,6 +292,34 @@ fn large_products_agree_with_the_processor() {
 }
 
 #[test]
+fn products_are_rounded_to_tf32_where_that_is_asked_for_and_not_elsewhere() {
+    let Some(gpu) = gpu() else { return };
+    let [x, w] = [0, 1].map(|seed| randn(&[512, 512], seed));
+    let exact = x.to(DType::F64).matmul(&w.to(DType::F64)).to_f64().unwrap();
+    let length = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let there = [&x, &w].map(|t| t.to_device(gpu));
+    let error = |tf32: bool, mode: Mode| {
+        let options = Options {
+            tf32,
+            mode,
+            ..Options::default()
+        };
+        let f = compile(|x: &Tensor, w: &Tensor| x.matmul(w), options).unwrap();
+        let results = (0..4).map(|_| f.call_one(&[&there[0], &there[1]]).unwrap());
+        let found = results.last().unwrap().to_f64().unwrap();
+        let apart: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| a - b).collect();
+        length(&apart) / length(&exact)
+    };
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        let precise = error(false, mode);
+        assert!(precise < 1e-5, "{mode:?}: {precise}");
+        // Where there is no library of products, kernels of ours are as precise as ever.
+        let rounded = error(true, mode);
+        assert!(rounded < 2e-3, "{mode:?}: {rounded}");
+    }
+}
+
+#[test]
 fn devices_do_not_mix() {
     let Some(gpu) = gpu() else { return };
     let x = Tensor::ones(&[4], DType::F32);

@@ -133,6 +133,7 @@ const NAMES: &[&str] = &[
     "mode",
     "numerics",
     "deterministic",
+    "tf32",
     "fullgraph",
     "target",
     "threads",
