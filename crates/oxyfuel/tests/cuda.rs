@@ -1,6 +1,7 @@
 //! Tensors of a GPU, where there is one; without one, only the sentences that say so. Where `OXYFUEL_NEED_GPU` is set, as `gpu-test` does,
 //! a GPU that is not there is a failure.
 
+use oxyfuel::kernel::{self, Argument, BufferMode, KernelBuilder, Symbol};
 use oxyfuel::{
     Category, Code, CudaGraphs, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile,
     cuda, jit, nn, structure,
@@ -317,6 +318,66 @@ fn products_are_rounded_to_tf32_where_that_is_asked_for_and_not_elsewhere() {
         let rounded = error(true, mode);
         assert!(rounded < 2e-3, "{mode:?}: {rounded}");
     }
+}
+
+/// `y = relu(x) * factor`, a block of 256 elements an instance.
+fn scaled() -> kernel::Program {
+    let k = KernelBuilder::new("scaled");
+    let n = k.symbol("n", Symbol(0));
+    let factor = k.scalar("factor", DType::F32);
+    let x = k.buffer("x", DType::F32, BufferMode::Read, n.expr());
+    let y = k.buffer("y", DType::F32, BufferMode::Write, n.expr());
+    k.phase([n.expr().ceildiv(256)], |k| {
+        let base = k.program_id(0) * 256;
+        let left = n.tile() - &base;
+        let from = x.at(&base).shape([256]).valid(0, &left);
+        let value = k.load(from).maximum(0.0) * &factor;
+        k.store(y.at(&base).shape([256]).valid(0, &left), &value);
+    });
+    k.finish().unwrap()
+}
+
+#[test]
+fn a_kernel_of_a_user_runs_where_its_tensors_are() {
+    let Some(gpu) = gpu() else { return };
+    let kernel = kernel::compile(&scaled(), Options::default()).unwrap();
+    for n in [1, 255, 256, 1000, 70_001] {
+        let here = randn(&[n], 3);
+        for (device, factor) in [(gpu, 2.0), (Device::cpu(), 2.0), (gpu, -0.5), (gpu, 2.0)] {
+            let x = here.to_device(device);
+            let y = Tensor::zeros(&[n], DType::F32).to_device(device);
+            let arguments = [Argument::from(n), factor.into(), (&x).into(), (&y).into()];
+            if n <= 256 {
+                kernel.check(&arguments).unwrap();
+            }
+            kernel.launch(&arguments).unwrap();
+            assert_eq!(y.device(), device);
+            let expected = (here.relu() * factor).to_vec::<f32>().unwrap();
+            assert_eq!(y.to_vec::<f32>().unwrap(), expected, "{n} on {device}");
+        }
+    }
+    // Tensors of two devices, and code for another machine than theirs.
+    let (x, y) = (
+        randn(&[8], 3),
+        Tensor::zeros(&[8], DType::F32).to_device(gpu),
+    );
+    let mixed = [Argument::from(8), 2.0.into(), (&x).into(), (&y).into()];
+    let error = kernel.launch(&mixed).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch, "{error}");
+    assert!(error.message.contains("y is on cuda:0") && error.help.is_some());
+    let options = Options {
+        target: "interpreter".to_owned(),
+        ..Options::default()
+    };
+    let elsewhere = kernel::compile(&scaled(), options).unwrap();
+    let x = x.to_device(gpu);
+    let arguments = [Argument::from(8), 2.0.into(), (&x).into(), (&y).into()];
+    let error = elsewhere.launch(&arguments).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch, "{error}");
+    assert_eq!(y.to_vec::<f32>().unwrap(), [0.0; 8]);
+    kernel.launch(&arguments).unwrap();
+    let expected = (x.relu() * 2.0).to_vec::<f32>().unwrap();
+    assert_eq!(y.to_vec::<f32>().unwrap(), expected);
 }
 
 #[test]
