@@ -127,14 +127,16 @@ class Engine:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 _native.offer_lanes([side, *_beside(self.index, self.stream())])
                 try:
-                    results = run()
+                    try:
+                        results = run()
+                    finally:
+                        _native.offer_lanes([])
+                        _torch.clear_workspaces()
+                    graph.capture_end()
                 except BaseException:
+                    # What another stream breaks is first said by the end.
                     _torch.abandon(graph, self.index, pool)
                     raise
-                finally:
-                    _native.offer_lanes([])
-                    _torch.clear_workspaces()
-                graph.capture_end()
             torch.cuda.current_stream().wait_stream(side)
             return graph, results, _torch.pool_bytes(pool)
 
@@ -380,7 +382,11 @@ def not_recorded(role: str, why: str, help: str | None = None) -> OxyfuelError:
     """Of a call that has to be launched as one."""
     is_graph = role in ("", "forward", "backward", "inference")
     what = f"the {role} graph (`cudagraphs=\"require\"`)".replace("  ", " ") if is_graph else role
-    help = help or ("mend that, or let such calls run step by step (`cudagraphs=\"auto\"`)" if is_graph else None)
+    help = help or (
+        "mend that, or let such calls run step by step (`cudagraphs=\"auto\"`)"
+        if is_graph
+        else "let it do nothing that waits for the GPU, and where it asks work of other streams, begin and end with `wait_stream` between them and the current stream"
+    )
     return OxyfuelError(errors.CAPTURE_BROKEN, f"{what} was to be recorded, and cannot be: {why}", help)
 
 

@@ -703,6 +703,47 @@ def test_any_callable_is_recorded() -> None:
         raise AssertionError("a tensor of the CPU was taken")
 
 
+def test_a_recording_that_another_stream_breaks_is_refused_and_both_streams_work_on() -> None:
+    side = torch.cuda.Stream()
+    joins = False
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            z = y + 1
+        if joins:
+            torch.cuda.current_stream().wait_stream(side)
+            return y + z
+        return y
+
+    def calls(count: int) -> None:
+        fast = oxyfuel.cuda_graph(step)
+        for _ in range(count):
+            x = rand(64)
+            got = fast(x)
+            torch.cuda.synchronize()
+            close(got, x * 4 + 1 if joins else x * 2)
+
+    # The first call runs as it is; the second is recorded, and `side` is still a part of the recording when it ends.
+    calls(1)
+    try:
+        calls(2)
+    except oxyfuel.OxyfuelError as error:
+        assert error.code == "E0713" and "unjoined" in error.message and "wait_stream" in str(error), error
+    else:
+        raise AssertionError("a recording was taken that another stream did not leave")
+    # The streams, torch's memory and its random numbers work on, and what waits for the other stream is recorded.
+    x = rand(64)
+    with torch.cuda.stream(side):
+        z = x * 3
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    close(z, x * 3)
+    joins = True
+    calls(4)
+
+
 def test_tf32_is_used_when_torch_is_told_to_between_calls_and_in_recorded_ones() -> None:
     a, b, c = rand(256, 512), rand(512, 384), rand(384)
 

@@ -220,18 +220,24 @@ else:
 """
 
 
-@pytest.fixture
-def gpu_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`gpu-test` in an archive of such programs: called with arguments, it gives its exit code and what ran."""
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A program of the archive as a module."""
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
 
-    loader = SourceFileLoader("gpu_test", str(ENGINES.parents[1] / "tests" / "gpu" / "gpu-test"))
-    spec = spec_from_loader("gpu_test", loader)
+    loader = SourceFileLoader(name.replace("-", "_"), str(ENGINES.parents[1] / "tests" / "gpu" / name))
+    spec = spec_from_loader(loader.name, loader)
     assert spec is not None
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     module = module_from_spec(spec)
     loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def gpu_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`gpu-test` in an archive of such programs: called with arguments, it gives its exit code and what ran."""
+    module = script("gpu-test", monkeypatch)
     for name, text in (("RUNTIME", LIBTEST), ("DOOR", LIBTEST), ("GPU", CASES)):
         program = tmp_path / name.lower()
         program.write_text(text)
@@ -286,6 +292,69 @@ def test_without_torch_its_door_has_failed_and_without_a_gpu_nothing_is_needed(g
     monkeypatch.delenv("WANT_NEED")
     assert gpu_test.module.main(["--null", "a"]) in (0, 1)
     assert "FAIL" not in capsys.readouterr().out.replace("FAIL crash", "")
+
+
+# Stands for the process of a shard: jobs of each kind, one that ends its process, and what is behind it.
+SHARD = """
+import json, os, sys, time
+def say(line):
+    print(json.dumps(line), flush=True)
+good = {"verdicts": {"agree": 2}, "wrong": [], "skipped": [], "more": 0, "calls": {}}
+jobs = {"good": good, "skips": {**good, "verdicts": {"agree": 1, "skip": 1}, "skipped": ["skips #1: eager raises"]}, "crash": None, "raises": {**good, "wrong": ["raises: cannot be judged"]}, "more": {**good, "more": 1}, "slow": good}
+if "never" in sys.argv:
+    time.sleep(60)
+jobs = [job for job in jobs.items() if sys.argv[1] in job[0]]
+say({"jobs": len(jobs)})
+for number, (name, line) in enumerate(jobs):
+    if number < int(sys.argv[sys.argv.index("--from-job") + 1]):
+        continue
+    say({"begins": number, "job": name})
+    if name == "crash":
+        sys.exit(3)
+    if name == "slow":
+        time.sleep(float(os.environ["SLOW"]))
+    say({"done": number, "job": name, **line})
+"""
+
+
+@pytest.fixture
+def gpu_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`gpu-ops` with such processes."""
+    module = script("gpu-ops", monkeypatch)
+    program = tmp_path / "shard.py"
+    program.write_text(SHARD)
+    monkeypatch.setattr(module, "PROGRAM", str(program))
+    monkeypatch.setenv("SLOW", "0")
+    return module
+
+
+def test_operators_that_raise_or_lose_their_process_fail_and_skips_are_listed(gpu_ops: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert gpu_ops.main(["--shards", "1", "--json", str(tmp_path / "record.json")]) == 1
+    out = capsys.readouterr().out
+    assert "3 passed, 3 failed" in out and "FAIL raises: cannot be judged" in out and "FAIL crash: the process ended" in out
+    assert "skipped skips #1: eager raises" in out and "6 of 6 jobs" in out
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert (record["jobs"], record["reached"], record["failed"], record["skipped"]) == (6, 6, 3, ["skips #1: eager raises"])
+    assert gpu_ops.main(["good", "--shards", "2"]) == 0
+    capsys.readouterr()
+    (tmp_path / "shard.py").write_text("raise SystemExit('no torch')")
+    assert gpu_ops.main(["--shards", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "the process of shard 0 ended between jobs (1): no torch" in out and "0 passed, 1 failed" in out
+
+
+def test_operators_that_were_not_reached_have_failed(gpu_ops: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SLOW", "60")
+    assert gpu_ops.main(["s", "--shards", "1", "--seconds", "2"]) == 1
+    out = capsys.readouterr().out
+    # What runs when the time is over was not judged.
+    assert "1 of 4 jobs of shard 0 were not reached within 2 s" in out and "1 passed, 3 failed" in out
+    # Even where no process came so far as to say how many there are.
+    assert gpu_ops.main(["never", "--shards", "1", "--seconds", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "shard 0 did not begin within 1 s" in out and "0 passed, 1 failed" in out
 
 
 def test_the_torch_tests_are_listed_without_torch(tmp_path: Path) -> None:

@@ -113,6 +113,21 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     torch._dynamo.reset()
 
 
+def test_a_callable_whose_recording_is_broken_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Engine):
+        def record(self, run: Any) -> Any:
+            raise RuntimeError("CUDA error: capturing stream has unjoined work\nmore words")
+
+    monkeypatch.setattr(recorded, "Engine", Broken)
+    step = oxyfuel.cuda_graph(lambda x: x * 2)
+    x = torch.ones(3)
+    assert step(x).tolist() == [2, 2, 2]
+    with pytest.raises(oxyfuel.OxyfuelError) as refused:
+        step(x)
+    error = refused.value
+    assert error.code == "E0713" and "unjoined work" in error.message and "more words" not in str(error) and "wait_stream" in str(error)
+
+
 def test_the_second_call_is_recorded_and_only_what_moved_is_copied() -> None:
     weight = torch.randn(4)
     run = recorder(lambda inputs: (inputs[0] * inputs[1] + 1,), static=(1,))

@@ -135,7 +135,7 @@ codes! {
     UnsupportedHost    "E0710" Machine  "The installed version of the host framework is not one that is known.";
     DriverTooOld       "E0711" Machine  "The CUDA driver is older than what we need of it.";
     KernelFault        "E0712" Internal "A kernel faulted on the device, which is lost to this process.";
-    CaptureBroken      "E0713" User     "Work that a CUDA graph cannot hold, or that belongs to another stream, was asked for while it was recorded.";
+    CaptureBroken      "E0713" User     "Work that a CUDA graph cannot hold, or that belongs to another stream, was asked for while it was recorded; or a call that has to be launched as one cannot be.";
 
     Internal           "E0801" Internal "An invariant of the compiler itself is broken.";
     InvalidLowering    "E0802" Internal "A pass of ours produced IR that its verifier refuses.";

@@ -39,6 +39,7 @@ struct Cli {
 const ENVIRONMENT: &str = "Environment:
   OXYFUEL_CACHE_DIR    keep compiled plans in this directory (nowhere when unset)
   OXYFUEL_CACHE_LIMIT  the most bytes that they take (1 GiB when unset)
+  OXYFUEL_CUDAGRAPH_MEMORY_LIMIT the most bytes that all recordings of a GPU may take
   OXYFUEL_LAUNCH_BLOCKING=1 wait after each kernel, so that a fault names its kernel
   OXYFUEL_MEMORY_LIMIT the most bytes that a call may take for intermediates and results
   OXYFUEL_TRACE        write every stage of every compile into this directory

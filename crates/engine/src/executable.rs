@@ -8,7 +8,7 @@ use std::sync::Arc;
 use oxyfuel_base::{Code, Result, Symbol, err};
 use oxyfuel_plan::{InputSpec, Plan, Step, SymbolSource};
 use oxyfuel_runtime::device::Device;
-use oxyfuel_runtime::execute::{Bound, Program, StepTime};
+use oxyfuel_runtime::execute::{Bound, Program, ReplayOptions, StepTime};
 use oxyfuel_runtime::tensor::Tensor;
 
 use crate::record::Record;
@@ -52,14 +52,14 @@ impl Executable {
     }
 
     /// Records calls and launches them as one from the second call of a size on, where the device can do that; see [`Program::replay`].
-    pub fn replaying(mut self, wanted: bool) -> Result<Self> {
+    pub fn replaying(mut self, wanted: Option<ReplayOptions>) -> Result<Self> {
         let program = Arc::get_mut(&mut self.program).ok_or_else(|| {
             err!(
                 Internal,
                 "a program is to be recorded that is bound already"
             )
         })?;
-        program.replay(wanted);
+        program.replay(wanted)?;
         Ok(self)
     }
 

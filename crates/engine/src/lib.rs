@@ -54,7 +54,7 @@ pub use frozen::{Frozen, Windows};
 pub use interpret::Interpreter;
 pub use joint::{find_attention, rewrite_joint};
 pub use kernel::{UserKernel, compile_kernel};
-pub use options::{Mode, Numerics, Options};
+pub use options::{CudaGraphs, Mode, Numerics, Options};
 pub use peak::{Peak, peak};
 pub use pipeline::{Compiled, Unmade, compile};
 pub use record::{Origin, Record, Stage, StepRecord};

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use oxyfuel_base::{Code, Error, Result};
+use oxyfuel_runtime::execute::ReplayOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::DEFAULT_LIMIT;
@@ -32,6 +33,18 @@ impl Mode {
     }
 }
 
+/// Whether calls on a GPU are recorded and launched as one, by PyTorch's name for that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaGraphs {
+    /// Where the mode says so; what cannot be recorded runs step by step.
+    #[default]
+    Auto,
+    /// Whatever the mode is, and a call that is not launched as one is an error, but for the first.
+    Require,
+    Off,
+}
+
 /// Where results are rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -49,6 +62,8 @@ pub struct Options {
     pub numerics: Numerics,
     /// Results do not depend on which thread was faster, even where an index occurs twice in a scatter.
     pub deterministic: bool,
+    /// Products of f32 that a GPU's library computes may round their operands to TF32: ten bits instead of 23, on matrix units. Kernels of ours never do.
+    pub tf32: bool,
     /// A function that reads a tensor while it is captured is an error instead of being cut there.
     pub fullgraph: bool,
     /// Target by name, as `oxyfuel doctor` lists them; empty: the best of this machine.
@@ -67,6 +82,10 @@ pub struct Options {
     pub trace_dir: Option<PathBuf>,
     /// The most bytes that a call may take for intermediates and results; it is refused before it runs. 0: no limit.
     pub memory_limit: usize,
+    /// Whether calls on a GPU are recorded and launched as one.
+    pub cudagraphs: CudaGraphs,
+    /// The most bytes that all recordings of a GPU may take when one is made; those that were not used for longest go first. 0: a quarter of the GPU's memory.
+    pub cudagraph_memory_limit: usize,
     /// Name kernels for `perf` through a map file.
     pub perf_map: bool,
     /// Wait for the device after each kernel, so that a fault is that of the kernel that it names. Nothing is launched as one then.
@@ -79,6 +98,7 @@ impl Default for Options {
             mode: Mode::Default,
             numerics: Numerics::Eager,
             deterministic: false,
+            tf32: false,
             fullgraph: false,
             target: String::new(),
             threads: 0,
@@ -88,6 +108,8 @@ impl Default for Options {
             cache_limit: DEFAULT_LIMIT,
             trace_dir: None,
             memory_limit: 0,
+            cudagraphs: CudaGraphs::Auto,
+            cudagraph_memory_limit: 0,
             perf_map: false,
             launch_blocking: false,
         }
@@ -122,6 +144,10 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
     }),
     ("deterministic", "true or false", |o, v| {
         o.deterministic = truth(v)?;
+        Some(())
+    }),
+    ("tf32", "true or false", |o, v| {
+        o.tf32 = truth(v)?;
         Some(())
     }),
     ("fullgraph", "true or false", |o, v| {
@@ -176,6 +202,27 @@ pub const TABLE: &[(&str, &str, Setter)] = &[
             Some(())
         },
     ),
+    (
+        "cudagraphs",
+        "auto (calls on a GPU are recorded where the mode says so), require (a call that cannot be is an error) or off",
+        |o, v| {
+            o.cudagraphs = match v {
+                "auto" => CudaGraphs::Auto,
+                "require" => CudaGraphs::Require,
+                "off" => CudaGraphs::Off,
+                _ => return None,
+            };
+            Some(())
+        },
+    ),
+    (
+        "cudagraph_memory_limit",
+        "a number of bytes; 0 for a quarter of the GPU's memory",
+        |o, v| {
+            o.cudagraph_memory_limit = v.parse().ok()?;
+            Some(())
+        },
+    ),
     ("perf_map", "true or false", |o, v| {
         o.perf_map = truth(v)?;
         Some(())
@@ -199,6 +246,7 @@ fn truth(value: &str) -> Option<bool> {
 pub const VARIABLES: &[(&str, &str)] = &[
     ("OXYFUEL_CACHE_DIR", "cache_dir"),
     ("OXYFUEL_CACHE_LIMIT", "cache_limit"),
+    ("OXYFUEL_CUDAGRAPH_MEMORY_LIMIT", "cudagraph_memory_limit"),
     ("OXYFUEL_LAUNCH_BLOCKING", "launch_blocking"),
     ("OXYFUEL_MEMORY_LIMIT", "memory_limit"),
     ("OXYFUEL_TRACE", "trace_dir"),
@@ -248,17 +296,35 @@ impl Options {
     /// What of the options changes code, as text for the cache key.
     pub fn key(&self) -> String {
         format!(
-            "{:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?}",
             self.mode,
             self.numerics,
             self.deterministic,
+            self.tf32,
             self.gathers()
         )
     }
 
+    /// Whether calls on a GPU are to be recorded.
+    pub fn records(&self) -> bool {
+        match self.cudagraphs {
+            CudaGraphs::Auto => self.mode.records(),
+            CudaGraphs::Require => true,
+            CudaGraphs::Off => false,
+        }
+    }
+
+    /// How they are, for whoever runs them.
+    pub(crate) fn replays(&self) -> Option<ReplayOptions> {
+        self.records().then_some(ReplayOptions {
+            require: self.cudagraphs == CudaGraphs::Require,
+            memory_limit: self.cudagraph_memory_limit,
+        })
+    }
+
     /// Whether small kernels that need each other share a launch on a GPU. In a recorded call they follow each other sooner by themselves; and where the host waits after each, a fault is to be that of one.
     pub fn gathers(&self) -> bool {
-        !self.mode.records() && !self.launch_blocking
+        !self.records() && !self.launch_blocking
     }
 }
 
@@ -287,6 +353,7 @@ mod tests {
         let options = vars(&[
             ("OXYFUEL_CACHE_DIR", "/a b"),
             ("OXYFUEL_CACHE_LIMIT", "1000"),
+            ("OXYFUEL_CUDAGRAPH_MEMORY_LIMIT", "9"),
             ("OXYFUEL_LAUNCH_BLOCKING", "1"),
             ("OXYFUEL_MEMORY_LIMIT", "7"),
             ("OXYFUEL_TRACE", "t"),
@@ -295,6 +362,7 @@ mod tests {
         let expected = Options {
             cache_dir: Some("/a b".into()),
             cache_limit: 1000,
+            cudagraph_memory_limit: 9,
             launch_blocking: true,
             memory_limit: 7,
             trace_dir: Some("t".into()),
@@ -306,6 +374,31 @@ mod tests {
         assert_eq!(error.code, Code::InvalidOption);
         assert!(error.to_string().contains("OXYFUEL_VERIFY"), "{error}");
         assert!(error.help.is_some());
+    }
+
+    #[test]
+    fn how_calls_are_recorded_is_no_part_of_the_key_but_whether_they_are_is() {
+        let key = |settings: &[(&str, &str)]| {
+            let mut options = Options::default();
+            for (name, value) in settings {
+                options.set(name, value).unwrap();
+            }
+            options.key()
+        };
+        let recorded = ("mode", "reduce-overhead");
+        assert_eq!(key(&[("cudagraph_memory_limit", "7")]), key(&[]));
+        assert_eq!(
+            key(&[recorded, ("cudagraphs", "require")]),
+            key(&[recorded])
+        );
+        // Kernels that are not recorded share launches, and those that are do not.
+        assert_ne!(key(&[("cudagraphs", "require")]), key(&[]));
+        assert_ne!(key(&[recorded, ("cudagraphs", "off")]), key(&[recorded]));
+        assert_ne!(key(&[("tf32", "true")]), key(&[]));
+        for wrong in [("cudagraphs", "always"), ("cudagraph_memory_limit", "-1")] {
+            let error = Options::default().set(wrong.0, wrong.1).unwrap_err();
+            assert_eq!(error.code, Code::InvalidOption);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use oxyfuel_base::{Code, Result};
+use oxyfuel_base::{Code, DType, Result};
 use oxyfuel_graph::{Graph, Node};
 use oxyfuel_kernel::Program;
 use oxyfuel_lower::{Lowered, Rounding, has_kernel, image_points, lower_group, packs_images};
@@ -244,6 +244,9 @@ fn lower_all(
         let mut lowered = lower_one(graph, schedule, group, number, target, rounding)?;
         // Given back here, where other kernels can use the memory.
         lowered.logical = lowered.logical.filter(|_| seen);
+        if let Some(gemm) = &mut lowered.gemm {
+            gemm.tf32 = options.tf32 && gemm.a.dtype == DType::F32;
+        }
         Ok(lowered)
     };
     let lowered = parallel::map(&shared.first, options.threads, lower);

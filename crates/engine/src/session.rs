@@ -252,7 +252,7 @@ impl Compiler {
         executable
             .limited(self.options.memory_limit)?
             .waiting(self.options.launch_blocking)?
-            .replaying(self.options.mode.records() && !self.options.launch_blocking)
+            .replaying(self.options.replays())
     }
 
     fn label(&self, graph: &Graph) -> Result<Label> {

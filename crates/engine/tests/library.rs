@@ -9,10 +9,13 @@ fn planned(text: &str, library: bool) -> Plan {
 }
 
 fn planned_for(target: &str, text: &str, library: bool) -> Plan {
+    planned_with(target, text, library, Options::default())
+}
+
+fn planned_with(target: &str, text: &str, library: bool, options: Options) -> Plan {
     let target = Target::by_name(target).unwrap();
     let target = target.with_product_library(library);
     let graph = parse("library", text).unwrap();
-    let options = Options::default();
     compile(&graph, &target, &options, false).unwrap().plan
 }
 
@@ -57,6 +60,30 @@ fn small_products_and_those_of_our_matrix_unit_are_ours() {
     assert!(!product("bf16", 256, 256, 256) && !product("i32", 256, 256, 256));
     // A GPU whose unit our kernel of warp groups cannot use.
     assert!(product_on("sm_80", "bf16", 256, 256, 256));
+}
+
+#[test]
+fn operands_are_rounded_to_tf32_where_that_is_asked_for_and_they_are_f32() {
+    let rounded = |dtype: &str, tf32: bool| {
+        let text = format!(
+            "graph @p(%x: {dtype}[256, 256] cuda:0, %w: {dtype}[256, 256] cuda:0) {{\n  %y: {dtype}[256, 256] = mm %x, %w\n  return %y\n}}\n"
+        );
+        let options = Options {
+            tf32,
+            ..Options::default()
+        };
+        let plan = planned_with("sm_80", &text, true, options);
+        plan.kernels
+            .values()
+            .next()
+            .unwrap()
+            .gemm
+            .as_ref()
+            .unwrap()
+            .tf32
+    };
+    assert!(rounded("f32", true) && !rounded("f32", false));
+    assert!(!rounded("f64", true) && !rounded("bf16", true));
 }
 
 #[test]

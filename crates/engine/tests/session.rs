@@ -1,7 +1,7 @@
 //! What a compiler keeps: graphs that live are shared, graphs that are dropped are gone, and a failure leaves it usable.
 
 use oxyfuel_base::{Code, Result, error};
-use oxyfuel_engine::{Compiler, Interpreter, Options, Target, cpu_device};
+use oxyfuel_engine::{Compiler, CudaGraphs, Interpreter, Mode, Options, Target, cpu_device};
 use oxyfuel_graph::Graph;
 use oxyfuel_plan::Kernel;
 use oxyfuel_runtime::code::CodeOptions;
@@ -154,5 +154,35 @@ fn a_target_wants_no_more_alignment_than_its_accesses_need() {
             .map(|&x| graph.values[x].align)
             .collect();
         assert_eq!(aligned, wanted);
+    }
+}
+
+#[test]
+fn calls_that_have_to_be_launched_as_one_are_refused_where_nothing_is_recorded() {
+    let on = |target: &str, cudagraphs: CudaGraphs, launch_blocking: bool| {
+        let options = Options {
+            target: target.to_owned(),
+            cudagraphs,
+            launch_blocking,
+            mode: Mode::ReduceOverhead,
+            ..options()
+        };
+        match target {
+            "" => Compiler::new(options)?.compile(&graph(8)),
+            _ => Compiler::on_nothing(options)?.compile(&graph(8)),
+        }
+    };
+    for (target, device) in [("", "cpu"), ("sm_90a", "null:0")] {
+        let error = on(target, CudaGraphs::Require, false).unwrap_err();
+        assert_eq!(error.code, Code::CaptureBroken, "{error}");
+        let why = format!("cannot be: {device} records no work");
+        assert!(error.message.contains(&why), "{error}");
+        assert!(error.help.unwrap().contains("`cudagraphs` auto"));
+        let error = on(target, CudaGraphs::Require, true).unwrap_err();
+        assert!(error.message.contains("`launch_blocking` waits"), "{error}");
+        for other in [CudaGraphs::Auto, CudaGraphs::Off] {
+            let made = on(target, other, false).unwrap();
+            assert_eq!(made.program().replay_stats(), None);
+        }
     }
 }

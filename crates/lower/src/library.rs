@@ -67,6 +67,7 @@ pub fn gemm(nest: &Nest, product: &Product, target: &TargetDesc) -> Option<Gemm>
             align: known(dtype, out.align, &[base, batch_stride]),
         },
         acc: product.acc,
+        tf32: false,
     })
 }
 

@@ -11,6 +11,7 @@ use std::panic::Location;
 /// |---|---|
 /// | `OXYFUEL_CACHE_DIR` | [`cache_dir`](Options::cache_dir): where compiled plans are kept |
 /// | `OXYFUEL_CACHE_LIMIT` | [`cache_limit`](Options::cache_limit): how many bytes they may take |
+/// | `OXYFUEL_CUDAGRAPH_MEMORY_LIMIT` | [`cudagraph_memory_limit`](Options::cudagraph_memory_limit): how many bytes all recordings of a GPU may take |
 /// | `OXYFUEL_LAUNCH_BLOCKING` | [`launch_blocking`](Options::launch_blocking): `1` waits for the device after each kernel |
 /// | `OXYFUEL_MEMORY_LIMIT` | [`memory_limit`](Options::memory_limit): how many bytes a call may take |
 /// | `OXYFUEL_NUM_THREADS`, else `OMP_NUM_THREADS` | [`threads`](Options::threads) |

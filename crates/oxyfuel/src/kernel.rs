@@ -32,6 +32,8 @@
 //! # }
 //! ```
 //!
+//! A kernel runs where its tensors are. It is compiled for the target of its options, or for this machine's processor, when it is made, and for a GPU at the first launch on tensors of that GPU.
+//!
 //! **Trust.** A kernel is code: like one written in C or CUDA it may reach outside of its buffers if its masks are wrong. [`Kernel::check`] runs it in the interpreter, on copies, and
 //! reports such mistakes; [`Kernel::launch`] checks what it can (types, lengths, alignment, devices, overlap) and trusts the rest.
 
@@ -61,10 +63,33 @@ pub type Argument<'a> = Operand<'a>;
 /// A compiled kernel of a user.
 pub struct Kernel {
     program: Program,
-    made: UserKernel,
+    /// For the target.
+    made: Arc<UserKernel>,
     target: Target,
     options: Options,
-    ready: Mutex<Vec<Ready>>,
+    known: Mutex<Known>,
+}
+
+/// What launches have found so far.
+#[derive(Default)]
+struct Known {
+    places: Vec<(Device, Place)>,
+    ready: Vec<Ready>,
+}
+
+/// The kernel on one device.
+#[derive(Clone)]
+struct Place {
+    made: Arc<UserKernel>,
+    handle: Arc<dyn Handle>,
+}
+
+impl Place {
+    fn load(&self, lengths: &[i64], numbers: &[Scalar]) -> Result<Arc<Executable>> {
+        let plan = self.made.plan(lengths, numbers)?;
+        let executable = Executable::load(plan, Record::default(), self.handle.clone())?;
+        Ok(Arc::new(executable))
+    }
 }
 
 /// How many instructions [`Kernel::check`] runs before it gives up: minutes of the interpreter, and a loop without an end has one.
@@ -95,7 +120,7 @@ pub fn parse(name: &str, text: &str) -> Result<Program> {
     oxyfuel_kernel::parse(name, text).map_err(advised)
 }
 
-/// Compiles a program for the target of the options, or for this machine's processor.
+/// Compiles a program for the target of the options, or for this machine's processor; for a GPU again at the first launch there.
 #[track_caller]
 pub fn compile(program: &Program, options: Options) -> Result<Kernel> {
     let caller = Location::caller();
@@ -105,11 +130,11 @@ pub fn compile(program: &Program, options: Options) -> Result<Kernel> {
     };
     let (made, target) = caught(make).map_err(|error| located(error, caller))?;
     Ok(Kernel {
-        made,
+        made: Arc::new(made),
         program: program.clone(),
         target,
         options,
-        ready: Mutex::default(),
+        known: Mutex::default(),
     })
 }
 
@@ -129,7 +154,7 @@ impl Kernel {
         self.target.listing(&self.made.artefact)
     }
 
-    /// Runs every instance. Tensors are dense; those of written buffers are overwritten in place.
+    /// Runs every instance, where the tensors are: all of them on one device. Tensors are dense; those of written buffers are overwritten in place.
     #[track_caller]
     pub fn launch(&self, arguments: &[Argument<'_>]) -> Result<()> {
         let caller = Location::caller();
@@ -314,27 +339,60 @@ impl Kernel {
             .collect()
     }
 
+    /// Where all tensors of a launch are.
+    fn device(&self, tensors: &[&rt::Tensor]) -> Result<Device> {
+        let Some(first) = tensors.first() else {
+            return Ok(Device::Cpu);
+        };
+        let mut named = self.buffers().zip(tensors);
+        if let Some(((name, _), other)) = named.find(|(_, t)| t.device() != first.device()) {
+            return Err(err!(
+                DeviceMismatch,
+                "kernel {}: {name} is on {}, and tensors before it are on {}",
+                self.program.name,
+                other.device(),
+                first.device()
+            )
+            .help("move them to one device with to_device before the launch"));
+        }
+        Ok(first.device().into())
+    }
+
+    /// The kernel on a device, compiled now where it is a GPU and the first launch there.
+    fn place(&self, device: Device, known: &mut Known) -> Result<Place> {
+        if let Some((_, place)) = known.places.iter().find(|(there, _)| *there == device) {
+            return Ok(place.clone());
+        }
+        let (target, handle) = machine::target(device, &self.options)?;
+        let made = match device {
+            Device::Cpu => self.made.clone(),
+            Device::Cuda(_) => Arc::new(compile_kernel(&self.program, &target)?),
+        };
+        let place = Place { made, handle };
+        known.places.push((device, place.clone()));
+        Ok(place)
+    }
+
     /// The kernel for this kind of launch, ready to run.
     fn ready(&self, tensors: &[&rt::Tensor], numbers: &[Scalar]) -> Result<Arc<Executable>> {
-        let device = tensors.first().map_or(Device::Cpu, |t| t.device().into());
+        let device = self.device(tensors)?;
         let lengths = || tensors.iter().map(|tensor| tensor.len() as i64);
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = ready.iter().find(|known| {
-            known.device == device
-                && known.numbers == numbers
-                && known.lengths.iter().copied().eq(lengths())
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = known.ready.iter().find(|ready| {
+            ready.device == device
+                && ready.numbers == numbers
+                && ready.lengths.iter().copied().eq(lengths())
         });
-        if let Some(known) = known {
-            return Ok(known.executable.clone());
+        if let Some(ready) = ready {
+            return Ok(ready.executable.clone());
         }
-        let handle: Arc<dyn Handle> = machine::target(device, &self.options)?.1;
         let lengths: Vec<i64> = lengths().collect();
-        let plan = self.made.plan(&lengths, numbers)?;
-        let executable = Arc::new(Executable::load(plan, Record::default(), handle)?);
-        if ready.len() >= KEEP {
-            ready.remove(0);
+        let place = self.place(device, &mut known)?;
+        let executable = place.load(&lengths, numbers)?;
+        if known.ready.len() >= KEEP {
+            known.ready.remove(0);
         }
-        ready.push(Ready {
+        known.ready.push(Ready {
             device,
             lengths,
             numbers: numbers.to_vec(),
@@ -349,4 +407,69 @@ fn maps() -> oxyfuel_base::Error {
         UnsupportedOp,
         "kernels with tensor maps as parameters cannot be launched on their own"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxyfuel_base::DType;
+    use oxyfuel_runtime::null::{NullCall, NullDevice};
+
+    /// `y = x * 2`, a block of 256 elements an instance.
+    fn twice() -> Program {
+        let k = KernelBuilder::new("twice");
+        let n = k.symbol("n", Symbol(0));
+        let x = k.buffer("x", DType::F32, BufferMode::Read, n.expr());
+        let y = k.buffer("y", DType::F32, BufferMode::Write, n.expr());
+        k.phase([n.expr().ceildiv(256)], |k| {
+            let base = k.program_id(0) * 256;
+            let left = n.tile() - &base;
+            let from = x.at(&base).shape([256]).valid(0, &left);
+            k.store(
+                y.at(&base).shape([256]).valid(0, &left),
+                &(k.load(from) * 2.0),
+            );
+        });
+        k.finish().unwrap()
+    }
+
+    /// What a GPU would be asked for.
+    #[test]
+    fn a_place_on_a_gpu_launches_code_for_it_on_its_tensors() {
+        for name in ["sm_80", "sm_90a"] {
+            let null = NullDevice::new(0);
+            let target = Target::by_name(name).unwrap();
+            let place = Place {
+                made: Arc::new(compile_kernel(&twice(), &target).unwrap()),
+                handle: null.clone(),
+            };
+            let executable = place.load(&[1000, 1000], &[Scalar::I(1000)]).unwrap();
+            let tensor = || rt::Tensor::empty_on(&*null, DType::F32, &[1000]).unwrap();
+            let (x, y) = (tensor(), tensor());
+            executable.run(&[&x, &y]).unwrap();
+            let calls = null.calls();
+            let Some(NullCall::Launch(kernel, words, grids)) = calls.last() else {
+                panic!("{calls:?}");
+            };
+            assert_eq!((kernel.as_str(), grids.len()), ("twice", 1));
+            assert!(words.contains(&x.address()) && words.contains(&y.address()));
+            assert_eq!(grids[0][0], 4, "{grids:?}");
+            // Its tensors are those of that device.
+            let there = rt::Tensor::empty_on(&*machine::cpu().clone(), DType::F32, &[1000]);
+            let error = executable.run(&[&x, &there.unwrap()]).unwrap_err();
+            assert_eq!(error.code, oxyfuel_base::Code::DeviceMismatch);
+        }
+    }
+
+    #[test]
+    fn tensors_of_two_devices_are_refused_by_name() {
+        let kernel = compile(&twice(), Options::default()).unwrap();
+        let x = rt::Tensor::empty_on(&*machine::cpu().clone(), DType::F32, &[8]).unwrap();
+        let y = rt::Tensor::empty_on(&*NullDevice::new(0), DType::F32, &[8]).unwrap();
+        let error = kernel.ready(&[&x, &y], &[Scalar::I(8)]).unwrap_err();
+        assert_eq!(error.code, oxyfuel_base::Code::DeviceMismatch);
+        let said = "kernel twice: y is on null:0, and tensors before it are on cpu";
+        assert_eq!(error.message, said);
+        assert!(error.help.unwrap().contains("to_device"));
+    }
 }

@@ -114,7 +114,7 @@ pub use oxyfuel_engine::explain::{
     Bound, CodeKind, Expected, KernelReport, Measured, Shares, Verdict,
 };
 pub use oxyfuel_engine::{
-    Figures, HostFigures, Level, Mode, Numerics, Options, Origin as PlanOrigin,
+    CudaGraphs, Figures, HostFigures, Level, Mode, Numerics, Options, Origin as PlanOrigin,
 };
 pub use oxyfuel_graph::convolution::Convolution;
 pub use oxyfuel_graph::{Graph, Meet};

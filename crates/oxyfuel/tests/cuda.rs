@@ -1,9 +1,10 @@
 //! Tensors of a GPU, where there is one; without one, only the sentences that say so. Where `OXYFUEL_NEED_GPU` is set, as `gpu-test` does,
 //! a GPU that is not there is a failure.
 
+use oxyfuel::kernel::{self, Argument, BufferMode, KernelBuilder, Symbol};
 use oxyfuel::{
-    Category, Code, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile, cuda, jit,
-    nn, structure,
+    Category, Code, CudaGraphs, DType, Device, Mode, Options, PlanOrigin, Result, Tensor, compile,
+    cuda, jit, nn, structure,
 };
 use std::time::Duration;
 
@@ -276,7 +277,7 @@ fn large_products_agree_with_the_processor() {
         check("launched as one", &linear, &found);
     }
     let notes = f.explain().variants[0].notes.join("\n");
-    assert!(notes.contains("5 calls launched as one"), "{notes}");
+    assert!(notes.contains("5 of 6 calls launched as one"), "{notes}");
     let f = compile(linear, Options::default()).unwrap();
     let mut step = cuda::capture(
         move |x: &Tensor, y: &Tensor, z: &Tensor| f.call_one(&[x, y, z]),
@@ -289,6 +290,94 @@ fn large_products_agree_with_the_processor() {
         let found = step.replay(&[&moved[0], &moved[1], &moved[2]]).unwrap();
         check("recorded", &linear, &found[0]);
     }
+}
+
+#[test]
+fn products_are_rounded_to_tf32_where_that_is_asked_for_and_not_elsewhere() {
+    let Some(gpu) = gpu() else { return };
+    let [x, w] = [0, 1].map(|seed| randn(&[512, 512], seed));
+    let exact = x.to(DType::F64).matmul(&w.to(DType::F64)).to_f64().unwrap();
+    let length = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let there = [&x, &w].map(|t| t.to_device(gpu));
+    let error = |tf32: bool, mode: Mode| {
+        let options = Options {
+            tf32,
+            mode,
+            ..Options::default()
+        };
+        let f = compile(|x: &Tensor, w: &Tensor| x.matmul(w), options).unwrap();
+        let results = (0..4).map(|_| f.call_one(&[&there[0], &there[1]]).unwrap());
+        let found = results.last().unwrap().to_f64().unwrap();
+        let apart: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| a - b).collect();
+        length(&apart) / length(&exact)
+    };
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        let precise = error(false, mode);
+        assert!(precise < 1e-5, "{mode:?}: {precise}");
+        // Where there is no library of products, kernels of ours are as precise as ever.
+        let rounded = error(true, mode);
+        assert!(rounded < 2e-3, "{mode:?}: {rounded}");
+    }
+}
+
+/// `y = relu(x) * factor`, a block of 256 elements an instance.
+fn scaled() -> kernel::Program {
+    let k = KernelBuilder::new("scaled");
+    let n = k.symbol("n", Symbol(0));
+    let factor = k.scalar("factor", DType::F32);
+    let x = k.buffer("x", DType::F32, BufferMode::Read, n.expr());
+    let y = k.buffer("y", DType::F32, BufferMode::Write, n.expr());
+    k.phase([n.expr().ceildiv(256)], |k| {
+        let base = k.program_id(0) * 256;
+        let left = n.tile() - &base;
+        let from = x.at(&base).shape([256]).valid(0, &left);
+        let value = k.load(from).maximum(0.0) * &factor;
+        k.store(y.at(&base).shape([256]).valid(0, &left), &value);
+    });
+    k.finish().unwrap()
+}
+
+#[test]
+fn a_kernel_of_a_user_runs_where_its_tensors_are() {
+    let Some(gpu) = gpu() else { return };
+    let kernel = kernel::compile(&scaled(), Options::default()).unwrap();
+    for n in [1, 255, 256, 1000, 70_001] {
+        let here = randn(&[n], 3);
+        for (device, factor) in [(gpu, 2.0), (Device::cpu(), 2.0), (gpu, -0.5), (gpu, 2.0)] {
+            let x = here.to_device(device);
+            let y = Tensor::zeros(&[n], DType::F32).to_device(device);
+            let arguments = [Argument::from(n), factor.into(), (&x).into(), (&y).into()];
+            if n <= 256 {
+                kernel.check(&arguments).unwrap();
+            }
+            kernel.launch(&arguments).unwrap();
+            assert_eq!(y.device(), device);
+            let expected = (here.relu() * factor).to_vec::<f32>().unwrap();
+            assert_eq!(y.to_vec::<f32>().unwrap(), expected, "{n} on {device}");
+        }
+    }
+    // Tensors of two devices, and code for another machine than theirs.
+    let (x, y) = (
+        randn(&[8], 3),
+        Tensor::zeros(&[8], DType::F32).to_device(gpu),
+    );
+    let mixed = [Argument::from(8), 2.0.into(), (&x).into(), (&y).into()];
+    let error = kernel.launch(&mixed).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch, "{error}");
+    assert!(error.message.contains("y is on cuda:0") && error.help.is_some());
+    let options = Options {
+        target: "interpreter".to_owned(),
+        ..Options::default()
+    };
+    let elsewhere = kernel::compile(&scaled(), options).unwrap();
+    let x = x.to_device(gpu);
+    let arguments = [Argument::from(8), 2.0.into(), (&x).into(), (&y).into()];
+    let error = elsewhere.launch(&arguments).unwrap_err();
+    assert_eq!(error.code, Code::DeviceMismatch, "{error}");
+    assert_eq!(y.to_vec::<f32>().unwrap(), [0.0; 8]);
+    kernel.launch(&arguments).unwrap();
+    let expected = (x.relu() * 2.0).to_vec::<f32>().unwrap();
+    assert_eq!(y.to_vec::<f32>().unwrap(), expected);
 }
 
 #[test]
@@ -360,6 +449,71 @@ fn a_call_that_does_not_fit_says_so_and_leaves_nothing() {
     close("sum", &x.sum(&[], false), &Tensor::scalar(0.0, DType::F32));
 }
 
+#[test]
+fn calls_that_have_to_be_launched_as_one_are_or_say_why_not() {
+    let Some(gpu) = gpu() else { return };
+    let program = |x: &Tensor| x.matmul(&x.t()).softmax(-1).matmul(x) * 2.0;
+    let required = |cudagraph_memory_limit: usize| Options {
+        cudagraphs: CudaGraphs::Require,
+        cudagraph_memory_limit,
+        ..Options::default()
+    };
+    let f = compile(program, required(0)).unwrap();
+    // The second size has a plan for all further ones, and is the one that is recorded there.
+    for rows in [64, 64, 64, 96, 96, 96, 64] {
+        let x = randn(&[rows, 32], 7);
+        let found = f.call_one(&[&x.to_device(gpu)]).unwrap();
+        close("required", &found, &program(&x));
+    }
+    let other = randn(&[80, 32], 7).to_device(gpu);
+    let error = f.call(&[&other]).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    assert!(
+        error.message.contains("its sizes changed from") && error.help.is_some(),
+        "{error}"
+    );
+    let report = f.explain();
+    let said =
+        |variant: usize, what: &str| report.variants[variant].notes.join("\n").contains(what);
+    assert!(said(0, "3 of 4 calls launched as one"), "{report}");
+    assert!(
+        said(
+            1,
+            "2 of 3 calls launched as one, recorded 1 times, 1 recordings of"
+        ),
+        "{report}"
+    );
+    // A recording above the limit, where it is required and where it is not.
+    let x = randn(&[64, 32], 7).to_device(gpu);
+    let f = compile(program, required(1)).unwrap();
+    f.call(&[&x]).unwrap();
+    let error = f.call(&[&x]).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    assert!(
+        error.message.contains("`cudagraph_memory_limit` is 1"),
+        "{error}"
+    );
+    for (cudagraphs, recorded) in [(CudaGraphs::Auto, true), (CudaGraphs::Off, false)] {
+        let options = Options {
+            cudagraphs,
+            cudagraph_memory_limit: 1,
+            ..replaying()
+        };
+        let f = compile(program, options).unwrap();
+        for _ in 0..3 {
+            f.call(&[&x]).unwrap();
+        }
+        let report = f.explain();
+        let notes = report.variants[0].notes.join("\n");
+        assert_eq!(
+            notes.contains("0 of 3 calls launched as one"),
+            recorded,
+            "{report}"
+        );
+        assert_eq!(notes.contains("launched as one"), recorded, "{report}");
+    }
+}
+
 fn replaying() -> Options {
     Options {
         mode: Mode::ReduceOverhead,
@@ -387,7 +541,7 @@ fn calls_that_are_launched_as_one_follow_their_tensors() {
         let report = f.explain();
         let notes = report.variants[0].notes.join("\n");
         assert!(
-            notes.contains("4 calls launched as one"),
+            notes.contains("4 of 5 calls launched as one"),
             "{name}: {report}"
         );
     }

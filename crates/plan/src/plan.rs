@@ -236,6 +236,8 @@ pub struct Gemm {
     pub c: GemmOperand,
     /// What products are summed in.
     pub acc: DType,
+    /// Whether operands of f32 may be rounded to the ten bits of TF32.
+    pub tf32: bool,
 }
 
 /// A matrix of a product. Strides and offset are in elements.

@@ -11,6 +11,7 @@
 //! a call returns; others are done after [`Device::synchronize`]. Nothing here panics on a machine without the device.
 
 use crate::cuda::CubinStore;
+use crate::execute::Recordings;
 use crate::memory::MemoryStats;
 use crate::storage::Storage;
 use oxyfuel_base::{DType, Error, Result, ensure, err};
@@ -102,9 +103,14 @@ pub trait Device: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The recordings of its programs; `None` where it records no work.
+    fn recordings(&self) -> Option<&Arc<Recordings>> {
+        None
+    }
+
     /// Whether it can record work.
     fn records(&self) -> bool {
-        false
+        self.recordings().is_some()
     }
 
     /// What `work` asks of the stream it is given, recorded instead of done. Memory may be asked for meanwhile only where `allocates` says so.

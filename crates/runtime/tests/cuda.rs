@@ -482,6 +482,50 @@ fn a_recording_that_waits_is_broken_and_the_stream_works_on() {
 }
 
 #[test]
+fn a_recording_that_another_stream_joins_has_to_wait_for_it() {
+    let Some(gpu) = gpu(None) else { return };
+    let device = gpu.clone() as Arc<dyn Device>;
+    let kernel = gpu.load_ptx(&module(ADD, "add", 32, vec![])).unwrap();
+    let a = ramp(&[128], 1.0).to_device(&device).unwrap();
+    let (one, two) = (gpu.allocate(512).unwrap(), gpu.allocate(512).unwrap());
+    gpu.synchronize().unwrap();
+    let (stream, other) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let (a, one_at, two_at) = (a.address(), one.address(), two.address());
+    let fork = |joins: bool| {
+        gpu.record(&stream, || {
+            add_on(&kernel, &[a, a, one_at], stream.handle())?;
+            other.wait_for(&stream.record(EventUse::Order)?)?;
+            add_on(&kernel, &[one_at, a, two_at], other.handle())?;
+            match joins {
+                true => stream.wait_for(&other.record(EventUse::Order)?),
+                false => Ok(()),
+            }
+        })
+    };
+    let error = fork(false).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken, "{error}");
+    let said = error.message.contains("another stream took part");
+    assert!(said && error.help.is_some(), "{error}");
+    // Both streams do what they are asked for, and the device too.
+    let expected = |step: f32| ramp(&[128], step).to_vec::<f32>().unwrap();
+    add_on(&kernel, &[a, a, one_at], stream.handle()).unwrap();
+    stream.synchronize().unwrap();
+    add_on(&kernel, &[one_at, a, two_at], other.handle()).unwrap();
+    other.synchronize().unwrap();
+    gpu.synchronize().unwrap();
+    assert_eq!(floats(&gpu, &one), expected(2.0));
+    assert_eq!(floats(&gpu, &two), expected(3.0));
+    // And the same work is recorded where the other stream is waited for.
+    add_on(&kernel, &[a, a, two_at], stream.handle()).unwrap();
+    let mut replay = fork(true).unwrap().instantiate().unwrap();
+    assert_eq!(replay.kernels(), 2);
+    // SAFETY: the buffers live until the stream is done.
+    unsafe { replay.launch(stream.handle()) }.unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(floats(&gpu, &two), expected(3.0));
+}
+
+#[test]
 fn pools_streams_and_events_work_in_order() {
     let Some(gpu) = gpu(None) else { return };
     let stream = Arc::new(gpu.new_stream().unwrap());

@@ -19,6 +19,7 @@ use oxyfuel_base::{Error, Result, ensure, err};
 use oxyfuel_engine::{Executable, Mode, Options, compile};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::device::Stream;
+use oxyfuel_runtime::execute::ReplayOptions;
 use oxyfuel_runtime::tensor::Tensor;
 
 use crate::Place;
@@ -130,7 +131,7 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
                 let compiled = compile(&graph, &place.target, &options, false)?;
                 executable =
                     Executable::load(compiled.plan, compiled.record, place.device.clone())?
-                        .replaying(recorded)?;
+                        .replaying(recorded.then(ReplayOptions::default))?;
                 writeln!(out, "done").map_err(io)?;
             }
             ["wall", count] => {

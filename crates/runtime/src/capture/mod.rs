@@ -32,7 +32,7 @@ const INSTANCES: usize = 4;
 const KINDS: usize = 256;
 
 /// The part of a device's memory that recordings may take where nobody says how much.
-const SHARE: usize = 4;
+pub(crate) const SHARE: usize = 4;
 
 /// How a callable is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -242,6 +242,12 @@ pub(super) mod answer {
     pub const FAULTS: std::ops::RangeInclusive<CuResult> = 714..=719;
     /// Everything that breaks or forbids a capture.
     pub const CAPTURE: std::ops::RangeInclusive<CuResult> = 900..=908;
+    pub const CAPTURE_MERGE: CuResult = 902;
+    pub const CAPTURE_UNMATCHED: CuResult = 903;
+    pub const CAPTURE_UNJOINED: CuResult = 904;
+    pub const CAPTURE_ISOLATION: CuResult = 905;
+    pub const CAPTURE_IMPLICIT: CuResult = 906;
+    pub const CAPTURED_EVENT: CuResult = 907;
     pub const GRAPH_UPDATE_REFUSED: CuResult = 910;
 }
 

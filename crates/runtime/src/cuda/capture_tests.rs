@@ -4,7 +4,7 @@ use super::fake::Fake;
 use super::tests::{device, launched, module, nothing_left};
 use crate::capture::{CaptureOptions, Captured};
 use crate::device::Device;
-use crate::execute::Program;
+use crate::execute::{Program, ReplayOptions};
 use crate::memory::HostAllocator;
 use crate::tensor::Tensor;
 use oxyfuel_base::{Arena, Code, DType, Expr, Result};
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Two launches, whose first words are the addresses of the input and of the output, with an arena beside them.
-fn plan(bytes: i64) -> Plan {
+pub(super) fn plan(bytes: i64) -> Plan {
     let mut buffers: Arena<BufferId, Buffer> = Arena::new();
     let mut buffer = |home| {
         buffers.push(Buffer {
@@ -92,7 +92,7 @@ fn program(gpu: &Arc<dyn Device>, bytes: i64) -> Program {
     Program::new(Arc::new(plan(bytes)), gpu.clone()).unwrap()
 }
 
-fn tensor(gpu: &Arc<dyn Device>, bytes: i64) -> Tensor {
+pub(super) fn tensor(gpu: &Arc<dyn Device>, bytes: i64) -> Tensor {
     Tensor::empty_on(&**gpu, DType::U8, &[bytes]).unwrap()
 }
 
@@ -224,6 +224,24 @@ fn what_cannot_be_recorded_is_refused_by_name_and_the_device_works_on() {
         .prepare(None, &[&x], &mut run)
         .unwrap_err();
     assert_eq!(error.code, Code::CaptureBroken);
+    // One that another stream takes part in and does not leave: the end of the recording says so.
+    let mut run = |inputs: &[&Tensor]| {
+        fake.state().broken = 904;
+        program.call(inputs)
+    };
+    let used = || {
+        gpu.trim();
+        fake.state().used()
+    };
+    let (before, mut step) = (used(), captured(CaptureOptions::default()));
+    let error = step.prepare(None, &[&x], &mut run).unwrap_err();
+    assert_eq!(error.code, Code::CaptureBroken);
+    let said = "step is recorded: another stream took part in a recording";
+    assert!(error.message.starts_with(said), "{error}");
+    assert_eq!((used(), step.stats().recordings), (before, 0));
+    fake.state().broken = 0;
+    other.synchronize().unwrap();
+    gpu.synchronize().unwrap();
     let mut good = |inputs: &[&Tensor]| program.call(inputs);
     let mut step = captured(CaptureOptions::default());
     step.prepare(None, &[&x], &mut good).unwrap();
@@ -414,7 +432,7 @@ fn a_callable_within_a_callable_is_a_part_of_it() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = program(&gpu, 64);
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let program = program;
     let inner = RefCell::new(captured(CaptureOptions::default()));
     let x = tensor(&gpu, 64);

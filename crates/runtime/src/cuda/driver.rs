@@ -268,10 +268,13 @@ impl Driver {
         if result == answer::SUCCESS {
             return Ok(());
         }
-        let error = Error::new(
-            meaning(result),
-            format!("{function}: {}", self.describe(result)),
-        );
+        let said = format!("{function}: {}", self.describe(result));
+        if let Some(streams) = streams_that_break(result) {
+            return Err(err!(CaptureBroken, "{streams} ({said})").help(
+                "record work of one stream; where others take part, each waits for an event of the recorded stream first, and the recorded stream waits for an event of each at the end",
+            ));
+        }
+        let error = Error::new(meaning(result), said);
         Err(match error.code {
             Code::DriverTooOld => error.help("install a newer driver"),
             Code::KernelFault => self.faulted(error),
@@ -353,6 +356,27 @@ fn meaning(result: CuResult) -> Code {
     }
 }
 
+/// How other streams broke a recording, where the driver's answer says so.
+fn streams_that_break(result: CuResult) -> Option<&'static str> {
+    Some(match result {
+        answer::CAPTURE_MERGE => "two recordings wait for each other",
+        answer::CAPTURE_UNMATCHED => "a recording is ended on a stream that only took part in it",
+        answer::CAPTURE_UNJOINED => {
+            "another stream took part in a recording, and the recorded stream does not wait for it"
+        }
+        answer::CAPTURE_ISOLATION => {
+            "a recording waits for work of another stream that is not recorded"
+        }
+        answer::CAPTURE_IMPLICIT => {
+            "the default stream was asked for work that waits for a stream which is recorded"
+        }
+        answer::CAPTURED_EVENT => {
+            "an event of recorded work was asked for outside of the recording"
+        }
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,6 +411,7 @@ mod tests {
             (715, Code::KernelFault),
             (719, Code::KernelFault),
             (901, Code::CaptureBroken),
+            (904, Code::CaptureBroken),
             (910, Code::CaptureBroken),
             (1, Code::DriverCall),
             (999, Code::DriverCall),

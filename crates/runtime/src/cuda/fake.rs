@@ -45,6 +45,8 @@ pub(super) struct State {
     /// Size and bytes of each block, by its address.
     blocks: BTreeMap<usize, (usize, Vec<u8>)>,
     pub capturing: BTreeMap<usize, Vec<Work>>,
+    /// What the next end of a recording answers, where another stream broke it.
+    pub broken: CuResult,
     /// Whether memory must not be asked for while work is recorded.
     strict: bool,
     graphs: BTreeMap<usize, Vec<Work>>,
@@ -67,6 +69,7 @@ impl State {
         next: 0x1000,
         blocks: BTreeMap::new(),
         capturing: BTreeMap::new(),
+        broken: answer::SUCCESS,
         strict: false,
         graphs: BTreeMap::new(),
         keep: 0,
@@ -322,7 +325,12 @@ fakes! {
         }
     };
     cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) |s| {
+        let broken = std::mem::take(&mut s.broken);
         match s.capturing.remove(&(stream.0 as usize)) {
+            Some(_) if broken != answer::SUCCESS => {
+                put(graph, CuGraph::NULL);
+                broken
+            }
             Some(work) => {
                 let made = s.make("graph");
                 s.graphs.insert(made as usize, work);

@@ -32,6 +32,7 @@ mod number {
     /// Sums in f32 of operands as they are: no TF32.
     pub const COMPUTE_32F: c_int = 68;
     pub const COMPUTE_64F: c_int = 70;
+    pub const COMPUTE_32F_FAST_TF32: c_int = 77;
     pub const DESC_TRANSPOSE_A: c_int = 3;
     pub const DESC_TRANSPOSE_B: c_int = 4;
     pub const LAYOUT_BATCH_COUNT: c_int = 5;
@@ -214,6 +215,7 @@ impl Prepared {
     fn new(table: &'static Table, gemm: &Gemm) -> Result<Self> {
         let unfit = || err!(NoLowering, "a product that is none of the library's");
         let sums = match gemm.acc {
+            DType::F32 if gemm.tf32 => (number::COMPUTE_32F_FAST_TF32, number::R_32F),
             DType::F32 => (number::COMPUTE_32F, number::R_32F),
             DType::F64 => (number::COMPUTE_64F, number::R_64F),
             _ => return Err(unfit()),
@@ -485,6 +487,97 @@ mod tests {
         assert_eq!(size_of::<Heuristic>(), 96);
         assert_eq!(std::mem::offset_of!(Heuristic, workspace), 64);
         assert_eq!(std::mem::offset_of!(Heuristic, state), 72);
+    }
+
+    /// Functions of a library that computes nothing and remembers how it was asked to sum.
+    mod fake {
+        use super::super::{Handle, Heuristic, Status};
+        use std::cell::Cell;
+        use std::ffi::{c_int, c_void};
+
+        thread_local! {
+            pub static COMPUTE: Cell<c_int> = const { Cell::new(0) };
+        }
+
+        pub extern "C" fn create(made: *mut Handle) -> Status {
+            // SAFETY: whoever creates gives a place for the handle.
+            unsafe { made.write(std::ptr::dangling_mut()) };
+            0
+        }
+        pub extern "C" fn destroy(_: Handle) -> Status {
+            0
+        }
+        pub extern "C" fn desc_create(made: *mut Handle, compute: c_int, _: c_int) -> Status {
+            COMPUTE.set(compute);
+            create(made)
+        }
+        pub extern "C" fn layout_create(
+            made: *mut Handle,
+            _: c_int,
+            _: u64,
+            _: u64,
+            _: i64,
+        ) -> Status {
+            create(made)
+        }
+        pub extern "C" fn set(_: Handle, _: c_int, _: *const c_void, _: usize) -> Status {
+            0
+        }
+        pub extern "C" fn heuristic(
+            _: Handle,
+            _: Handle,
+            _: Handle,
+            _: Handle,
+            _: Handle,
+            _: Handle,
+            _: Handle,
+            _: c_int,
+            _: *mut Heuristic,
+            found: *mut c_int,
+        ) -> Status {
+            // SAFETY: whoever asks gives a place for the count.
+            unsafe { found.write(1) };
+            0
+        }
+    }
+
+    #[test]
+    fn sums_are_asked_for_in_tf32_where_the_product_allows_it() {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        let find = |symbol: &str| match symbol {
+            "cublasLtMatmulDescCreate" => fake::desc_create as *const c_void,
+            "cublasLtMatrixLayoutCreate" => fake::layout_create as *const c_void,
+            "cublasLtMatmulAlgoGetHeuristic" => fake::heuristic as *const c_void,
+            symbol if symbol.ends_with("Create") => fake::create as *const c_void,
+            symbol if symbol.ends_with("SetAttribute") => fake::set as *const c_void,
+            // The product itself is never launched here.
+            _ => fake::destroy as *const c_void,
+        };
+        // SAFETY: what is called has the type of its symbol, and stays.
+        let table = TABLE.get_or_init(|| unsafe { Table::find(find) }.unwrap());
+        let asked = |dtype: DType, acc: DType, tf32: bool| {
+            let operand = || GemmOperand {
+                dtype,
+                ..operand([8, 1])
+            };
+            let gemm = Gemm {
+                batch: 1,
+                m: 8,
+                n: 8,
+                k: 8,
+                a: operand(),
+                b: operand(),
+                c: operand(),
+                acc,
+                tf32,
+            };
+            Prepared::new(table, &gemm).unwrap();
+            fake::COMPUTE.get()
+        };
+        assert_eq!(asked(DType::F32, DType::F32, false), 68);
+        assert_eq!(asked(DType::F32, DType::F32, true), 77);
+        assert_eq!(asked(DType::BF16, DType::F32, false), 68);
+        assert_eq!(asked(DType::F64, DType::F64, true), 70);
     }
 
     #[test]

@@ -26,6 +26,8 @@ mod launches;
 mod library;
 mod memory;
 mod module;
+#[cfg(test)]
+mod replay_tests;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ use crate::capture::tape;
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadedKernel, Mark, MarkKind, MemorySummary, Replayed, Stream,
 };
+use crate::execute::Recordings;
 use crate::memory::{Caching, MemoryOptions, MemoryStats};
 use crate::storage::Storage;
 use abi::{CuStream, device_attribute};
@@ -103,6 +106,7 @@ pub struct CudaDevice {
     info: CudaInfo,
     context: Arc<Context>,
     memory: Caching<DeviceMemory>,
+    recordings: Arc<Recordings>,
     store: Option<Arc<dyn CubinStore>>,
     this: Weak<CudaDevice>,
 }
@@ -183,6 +187,7 @@ impl CudaDevice {
             info,
             context,
             memory,
+            recordings: Arc::default(),
             store,
             this: this.clone(),
         }))
@@ -462,13 +467,14 @@ impl Device for CudaDevice {
             info: self.info.clone(),
             context: self.context.clone(),
             memory: self.memory.clone(),
+            recordings: self.recordings.clone(),
             store: Some(store),
             this: this.clone(),
         }))
     }
 
-    fn records(&self) -> bool {
-        true
+    fn recordings(&self) -> Option<&Arc<Recordings>> {
+        Some(&self.recordings)
     }
 
     fn record_work(

@@ -4,7 +4,7 @@ use super::fake::{Fake, entered};
 use super::module::Params;
 use super::{CubinStore, CudaDevice, CudaKernel, EventUse};
 use crate::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
-use crate::execute::{Host, Program};
+use crate::execute::{Host, Program, ReplayOptions};
 use oxyfuel_base::{Arena, Code, DType, Expr, External, Id, Result, err};
 use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, ExternalStep, Kernel, KernelId,
@@ -252,7 +252,7 @@ fn recorded_work_that_faults_has_the_names_of_its_kernels() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..3 {
         program.call(&[]).unwrap();
     }
@@ -295,7 +295,7 @@ fn who_waits_after_each_kernel_learns_which_one_faulted() {
         let fake = Fake::new(|state| state.faults_after = Some((well, 700)));
         let gpu = device(&fake) as Arc<dyn Device>;
         let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-        program.replay(true);
+        program.replay(Some(ReplayOptions::default())).unwrap();
         program.wait_for_each(true);
         let error = program.call(&[]).unwrap_err();
         assert_eq!(error.code, Code::KernelFault);
@@ -506,6 +506,54 @@ fn a_broken_recording_says_what_broke_it_and_the_stream_works_on() {
     nothing_left(&fake);
 }
 
+#[test]
+fn a_recording_that_another_stream_breaks_says_so_and_both_streams_work_on() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    let kernel = gpu.load_ptx(&module("a")).unwrap();
+    let (stream, other) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let before = fake.state().alive.len();
+    let rows = [
+        (902, "two recordings"),
+        (903, "ended on a stream that only took part"),
+        (904, "another stream took part"),
+        (905, "waits for work of another stream"),
+        (906, "the default stream"),
+        (907, "an event of recorded work"),
+    ];
+    for (number, what) in rows {
+        let error = gpu.record(&stream, || {
+            launch(&kernel, 1, stream.handle())?;
+            fake.state().broken = number;
+            Ok(())
+        });
+        let error = error.unwrap_err();
+        assert_eq!(error.code, Code::CaptureBroken, "{error}");
+        let said = error.message.contains(what) && error.message.contains("cuStreamEndCapture");
+        assert!(said && !error.message.contains('\n'), "{error}");
+        assert!(error.help.as_ref().unwrap().contains("one stream"));
+        // What was recorded was not done, and is done from now on, on both streams.
+        assert_eq!(launched(&fake), []);
+        for works in [&stream, &other] {
+            launch(&kernel, 2, works.handle()).unwrap();
+            works.synchronize().unwrap();
+        }
+        gpu.synchronize().unwrap();
+        assert_eq!(launched(&fake), [2, 2]);
+        assert_eq!(fake.state().alive.len(), before);
+        let well = gpu.record(&stream, || launch(&kernel, 3, stream.handle()));
+        assert_eq!(well.unwrap().len().unwrap(), 1);
+    }
+    // An error of the work says more than what ending it says, and nothing of the end is left either.
+    let error = gpu.record(&stream, || {
+        fake.state().broken = 904;
+        Err(err!(InvalidPlan, "mine"))
+    });
+    assert_eq!(error.unwrap_err().code, Code::InvalidPlan);
+    drop((kernel, stream, other, gpu));
+    nothing_left(&fake);
+}
+
 #[derive(Debug, Default)]
 struct Store(Mutex<HashMap<(String, String), Vec<u8>>>);
 
@@ -669,7 +717,7 @@ fn the_second_call_is_recorded_and_later_ones_follow_their_tensors() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(plan(1 << 20, 64)), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let mut held = Vec::new();
     for call in 0..5 {
         let results = program.call(&[]).unwrap();
@@ -680,7 +728,7 @@ fn the_second_call_is_recorded_and_later_ones_follow_their_tensors() {
     assert_eq!((stats.recorded, stats.replayed), (1, 4));
     assert_eq!(
         stats.to_string(),
-        "4 calls launched as one, recorded 1 times"
+        "4 of 5 calls launched as one, recorded 1 times, 1 recordings of 10304 bytes; last step by step: a first call of its sizes"
     );
     // Who looks at each step sees each step.
     assert_eq!(program.profile(&[]).unwrap().1.len(), 1);
@@ -703,7 +751,7 @@ fn what_cannot_be_recorded_runs_step_by_step_and_says_why() {
     let fake = Fake::new(|state| state.without = "cuStreamBeginCapture_v2");
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(plan(64, 64)), gpu).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..3 {
         let results = program.call(&[]).unwrap();
         assert_eq!(launched(&fake), [results[0].address()]);
@@ -728,7 +776,7 @@ fn copies_that_moved_are_recorded_again() {
         .values_mut()
         .for_each(|buffer| buffer.last_step = 1);
     let mut program = Program::new(Arc::new(plan), gpu).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     let held: Vec<_> = (0..4).map(|_| program.call(&[]).unwrap()).collect();
     let stats = program.replay_stats().unwrap();
     assert_eq!((stats.recorded, stats.replayed), (3, 3));
@@ -740,7 +788,7 @@ fn a_profile_has_the_times_of_the_device() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let mut program = Program::new(Arc::new(two_kernels()), gpu.clone()).unwrap();
-    program.replay(true);
+    program.replay(Some(ReplayOptions::default())).unwrap();
     for _ in 0..2 {
         program.call(&[]).unwrap();
     }

@@ -18,6 +18,7 @@ use crate::profile;
 use oxyfuel_base::{Code, Error, Result, ensure};
 use oxyfuel_plan::{Plan, Step, SymbolBinding, SymbolSource};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A symbol whose number is not known yet, in a list of numbers.
 pub const LATER: i64 = i64::MIN;
@@ -368,7 +369,7 @@ impl Program {
     /// A workspace whose arena is the host's, where it wants to own it.
     fn hosted_workspace(
         &self,
-        ready: &Ready,
+        ready: &Arc<Ready>,
         host: &mut dyn Host,
         stream: Stream,
     ) -> Result<Box<Workspace>> {

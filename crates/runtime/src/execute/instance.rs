@@ -13,6 +13,8 @@ use std::ops::Range;
 /// Evaluated and checked; see the module.
 #[derive(Debug)]
 pub(super) struct Instance {
+    /// The numbers.
+    pub symbols: Vec<(Symbol, i64)>,
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     pub buffers: Vec<Buffer>,
@@ -256,6 +258,7 @@ impl Instance {
         }
         check_overlap(plan, &buffers)?;
         let mut this = Self {
+            symbols: symbols.to_vec(),
             inputs: inputs(plan, &numbers, &buffers)?,
             outputs: if known == plan.steps.len() {
                 outputs(plan, &numbers, &buffers)?

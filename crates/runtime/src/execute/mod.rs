@@ -23,12 +23,14 @@ mod donate;
 mod hosted;
 mod instance;
 mod limit;
+mod recordings;
 mod replay;
 
 pub use bound::Bound;
 pub use branches::LANES;
 pub use hosted::{Host, LATER};
-pub use replay::ReplayStats;
+pub use recordings::Recordings;
+pub use replay::ReplayOptions;
 
 use crate::capture::tape;
 use crate::device::{Device, Launch, LoadedKernel, Stream};
@@ -40,11 +42,11 @@ use border::{Borrowed, Targets, check_input, check_output, check_output_count};
 use instance::{Home, Instance, ReadyStep};
 use oxyfuel_base::{Code, Result, Symbol, ensure, err};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolSource};
-use replay::Replay;
+use replay::{Replay, Replays};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// A plan that is ready to run on a device.
@@ -62,8 +64,8 @@ pub struct Program {
     memory_limit: Option<usize>,
     /// Whether the device is waited for after each kernel.
     waits: bool,
-    /// What became of recorded calls, where they are wanted; see [`Self::replay`].
-    replays: Option<Mutex<ReplayStats>>,
+    /// Where calls are to be recorded; see [`Self::replay`].
+    replays: Option<Replays>,
 }
 
 /// The address of an output that has no memory yet.
@@ -91,6 +93,8 @@ struct Workspace {
     /// Memory of the buffers that the caller gets; empty between calls.
     fresh: Vec<Option<Storage>>,
     replay: Replay,
+    /// Where it is between calls; nowhere for a call whose tensors are bound.
+    waits_in: Weak<Ready>,
     /// Memory of small buffers that callers got: two each, since many a caller holds the last result while the next is computed.
     kept: Vec<[Option<Kept>; 2]>,
 }
@@ -316,7 +320,7 @@ impl Program {
     /// `results` is given each output that has no target, in order.
     fn call_to(
         &self,
-        ready: &Ready,
+        ready: &Arc<Ready>,
         inputs: &[&Tensor],
         targets: &Targets<'_>,
         between: &mut Watch<'_>,
@@ -334,7 +338,7 @@ impl Program {
 
     fn call_watched(
         &self,
-        ready: &Ready,
+        ready: &Arc<Ready>,
         inputs: &[&Tensor],
         targets: &Targets<'_>,
         between: &mut Watch<'_>,
@@ -515,17 +519,31 @@ impl Program {
         between: &mut Watch<'_>,
     ) -> Result<()> {
         let alone = between.is_nobody() && !self.waits && !tape::is_any();
-        if self.replays.is_some() && alone && !instance.apart {
+        if let Some(replays) = self.replays.as_ref().filter(|_| alone) {
             // SAFETY: promised by the caller.
-            return unsafe { self.run_as_one(instance, workspace) };
+            return unsafe { self.run_as_one(replays, instance, workspace) };
         }
         between.after(0, workspace.stream)?;
-        if !instance.apart {
+        match instance.apart {
             // SAFETY: promised by the caller.
-            return unsafe {
+            true => unsafe { self.run_apart(instance, workspace, between) },
+            // SAFETY: promised by the caller.
+            false => unsafe {
                 self.run_steps(instance, 0..instance.steps.len(), workspace, between)
-            };
+            },
         }
+    }
+
+    /// Runs steps between which memory comes and goes.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    unsafe fn run_apart(
+        &self,
+        instance: &Instance,
+        workspace: &mut Workspace,
+        between: &mut Watch<'_>,
+    ) -> Result<()> {
         let own = |buffer: usize| instance.buffers[buffer].home == Home::Host;
         let mut run = || {
             for segment in &instance.segments {
@@ -688,7 +706,7 @@ impl Program {
         Ok(Found::Known(ready))
     }
 
-    fn workspace(&self, ready: &Ready, stream: Stream) -> Result<Box<Workspace>> {
+    fn workspace(&self, ready: &Arc<Ready>, stream: Stream) -> Result<Box<Workspace>> {
         if tape::is_on(self.device.id()) {
             return self.new_workspace(&ready.instance, stream);
         }
@@ -703,7 +721,9 @@ impl Program {
             workspace.stream = stream;
             return Ok(workspace);
         }
-        self.new_workspace(&ready.instance, stream)
+        let mut workspace = self.new_workspace(&ready.instance, stream)?;
+        workspace.waits_in = Arc::downgrade(ready);
+        Ok(workspace)
     }
 
     fn new_workspace(&self, instance: &Instance, stream: Stream) -> Result<Box<Workspace>> {
@@ -740,6 +760,7 @@ impl Program {
             stream,
             fresh: vec![None; instance.buffers.len()],
             replay: Replay::Unused,
+            waits_in: Weak::new(),
             kept: instance.buffers.iter().map(|_| [None, None]).collect(),
         })
     }

@@ -10,14 +10,25 @@
 //! are never copied, results are new tensors as ever, and tensors that stay where they are cost nothing. What cannot be
 //! changed in place (copies, launches with tensor maps, which are built from addresses, and those of libraries) is recorded again where it moved.
 //!
-//! A recording belongs to a workspace, as the arena that it works in does: two calls at once have one each.
+//! A recording belongs to a workspace, as the arena that it works in does: two calls at once have one each. All recordings of a device share a limit of bytes ([`super::recordings`]).
 
 use super::instance::{Instance, ReadyStep};
+use super::recordings::{LAUNCH_BYTES, Recordings, Share};
 use super::{Program, Watch, Workspace};
-use crate::device::Replayed;
-use oxyfuel_base::{Error, Result, ensure};
-use std::fmt;
-use std::sync::PoisonError;
+use crate::capture::{CaptureStats, SHARE};
+use crate::device::{Device, Replayed};
+use oxyfuel_base::{Error, Result, Symbol, ensure, err};
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// How calls of a program are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// Whether a call that is not launched as one is an error, but for the first.
+    pub require: bool,
+    /// The most bytes that all recordings of the device may take when one is made; 0: a quarter of the device's memory.
+    pub memory_limit: usize,
+}
 
 /// How far a workspace is.
 #[derive(Debug, Default)]
@@ -29,7 +40,7 @@ pub(super) enum Replay {
     Used,
     Recorded(Recorded),
     /// It cannot be recorded, for the reason; steps are launched one by one.
-    Refused(Error),
+    Refused(String),
 }
 
 #[derive(Debug)]
@@ -39,50 +50,125 @@ pub(super) struct Recorded {
     words: Vec<u64>,
     /// The addresses of each copy, in order.
     copies: Vec<(u64, u64)>,
+    pub share: Share,
 }
 
-/// What has become of the recordings of a program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplayStats {
-    /// How often work was recorded.
-    pub recorded: u64,
-    /// How often it was launched as one.
-    pub replayed: u64,
-    /// Why it was not, the last time that it could not be recorded.
-    pub refused: Option<Error>,
+/// A program whose calls are recorded.
+#[derive(Debug)]
+pub(super) struct Replays {
+    options: ReplayOptions,
+    all: Arc<Recordings>,
+    stats: Stats,
+    /// The numbers of the symbols of its first recording.
+    sizes: OnceLock<Vec<(Symbol, i64)>>,
 }
 
-impl fmt::Display for ReplayStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} calls launched as one, recorded {} times",
-            self.replayed, self.recorded
-        )?;
-        match &self.refused {
-            Some(error) => write!(f, "; not recorded: {}", error.message),
-            None => Ok(()),
+/// What has become of a program's calls, for it and for those that take its recordings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stats(Arc<Mutex<CaptureStats>>);
+
+impl Stats {
+    pub fn change<R>(&self, change: impl FnOnce(&mut CaptureStats) -> R) -> R {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A call that is not launched as one: why, if it is not one of the first, and how far its workspace is now.
+struct Missed(Option<String>, Replay);
+
+/// Of calls that have to be launched as one.
+fn not_recorded(name: &str, why: impl Display) -> Error {
+    err!(
+        CaptureBroken,
+        "{name} was to be launched as one (`cudagraphs` is require), and cannot be: {why}"
+    )
+}
+
+/// Of a plan whose buffers are no part of the arena.
+const APART: &str = "memory comes and goes while it runs";
+
+const LET_BE: &str =
+    "mend that, or let such calls run step by step (with `cudagraphs` auto instead of require)";
+
+impl Replays {
+    /// A call runs step by step: it is counted, or refused.
+    pub fn missed(&self, name: &str, why: Option<String>) -> Result<()> {
+        if let Some(why) = &why
+            && self.options.require
+        {
+            return Err(not_recorded(name, why).help(LET_BE));
+        }
+        self.stats.change(|stats| {
+            stats.calls += 1;
+            stats.missed = Some(why.unwrap_or_else(|| "a first call of its sizes".into()));
+        });
+        Ok(())
+    }
+
+    /// Whether a call of these sizes was recorded before, where that is required: then every further one is, in whatever workspace. Other sizes are an error there.
+    fn is_due(&self, name: &str, instance: &Instance) -> Result<bool> {
+        let Some(sizes) = self.sizes.get().filter(|_| self.options.require) else {
+            return Ok(false);
+        };
+        let listed = |sizes: &[(Symbol, i64)]| {
+            let listed = sizes
+                .iter()
+                .map(|(symbol, value)| format!("{symbol} = {value}"));
+            listed.collect::<Vec<_>>().join(", ")
+        };
+        if *sizes != instance.symbols {
+            let (before, now) = (listed(sizes), listed(&instance.symbols));
+            let why = format!("its sizes changed from {before} to {now}");
+            return Err(not_recorded(name, why).help(
+                "let each size have a plan of its own (`x.size(dim)?` in the function), pad to one size, or let other sizes run step by step (with `cudagraphs` auto instead of require)",
+            ));
+        }
+        Ok(true)
+    }
+
+    /// The most bytes of all recordings.
+    fn limit(&self, device: &dyn Device) -> Result<usize> {
+        match self.options.memory_limit {
+            0 => Ok(device.memory_summary()?.total / SHARE),
+            limit => Ok(limit),
         }
     }
 }
 
 impl Program {
-    /// Whether calls are recorded, where the device can do that and no memory comes and goes within a call.
-    pub fn replay(&mut self, wanted: bool) {
-        self.replays = (wanted && self.device.records()).then(Default::default);
-    }
-
-    /// What has become of recordings; `None` where none are wanted.
-    pub fn replay_stats(&self) -> Option<ReplayStats> {
-        let stats = self.replays.as_ref()?;
-        let stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(stats.clone())
-    }
-
-    fn count(&self, change: impl FnOnce(&mut ReplayStats)) {
-        if let Some(stats) = &self.replays {
-            change(&mut stats.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Calls are recorded, where the device can do that and no memory comes and goes within a call; an error where it cannot and has to.
+    pub fn replay(&mut self, wanted: Option<ReplayOptions>) -> Result<()> {
+        self.replays = None;
+        let Some(options) = wanted else {
+            return Ok(());
+        };
+        let all = self.device.recordings().filter(|_| !self.waits).cloned();
+        if options.require {
+            let obstacle = match (&all, &self.only) {
+                (_, Some(only)) if only.instance.apart => Some(APART.to_owned()),
+                (None, _) if self.waits => {
+                    Some("`launch_blocking` waits after each of its kernels".into())
+                }
+                (None, _) => Some(format!("{} records no work", self.device.id())),
+                (Some(_), _) => None,
+            };
+            if let Some(why) = obstacle {
+                return Err(not_recorded(&self.plan.name, why).help(LET_BE));
+            }
         }
+        self.replays = all.map(|all| Replays {
+            options,
+            all,
+            stats: Stats::default(),
+            sizes: OnceLock::new(),
+        });
+        Ok(())
+    }
+
+    /// What has become of its calls; `None` where they are not to be recorded.
+    pub fn replay_stats(&self) -> Option<CaptureStats> {
+        let replays = self.replays.as_ref()?;
+        Some(replays.stats.change(|stats| stats.clone()))
     }
 
     /// Runs all steps, as one where they were recorded.
@@ -91,52 +177,114 @@ impl Program {
     /// As [`Program::run`].
     pub(super) unsafe fn run_as_one(
         &self,
+        replays: &Replays,
         instance: &Instance,
         workspace: &mut Workspace,
     ) -> Result<()> {
-        let stream = workspace.stream;
-        let mut replay = match std::mem::take(&mut workspace.replay) {
-            Replay::Unused => {
-                workspace.replay = Replay::Used;
-                // SAFETY: promised by the caller.
+        let name = &self.plan.name;
+        if instance.apart {
+            replays.missed(name, Some(APART.to_owned()))?;
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_apart(instance, workspace, &mut Watch::nobody()) };
+        }
+        let is_due = replays.is_due(name, instance)?;
+        // SAFETY: promised by the caller.
+        let found = unsafe { self.recording(replays, instance, workspace, is_due) }?;
+        let (mut recorded, moved) = match found {
+            Ok(found) => found,
+            Err(Missed(why, next)) => {
+                workspace.replay = next;
+                replays.missed(name, why)?;
+                // SAFETY: promised by the caller; what was recorded in vain has not run.
                 return unsafe { self.run_one_by_one(instance, workspace) };
             }
-            Replay::Refused(error) => {
-                workspace.replay = Replay::Refused(error);
-                // SAFETY: promised by the caller.
-                return unsafe { self.run_one_by_one(instance, workspace) };
+        };
+        // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
+        unsafe { recorded.work.launch(workspace.stream) }?;
+        recorded.share.touch();
+        workspace.replay = Replay::Recorded(recorded);
+        replays.stats.change(|stats| {
+            stats.calls += 1;
+            stats.replayed += 1;
+            stats.moved += moved;
+        });
+        Ok(())
+    }
+
+    /// The recording that does this call, made now where it is time to, and how many launches got other words.
+    ///
+    /// # Safety
+    /// As [`Program::run`].
+    unsafe fn recording(
+        &self,
+        replays: &Replays,
+        instance: &Instance,
+        workspace: &mut Workspace,
+        is_due: bool,
+    ) -> Result<std::result::Result<(Recorded, u64), Missed>> {
+        match std::mem::take(&mut workspace.replay) {
+            Replay::Unused if !is_due => return Ok(Err(Missed(None, Replay::Used))),
+            Replay::Unused | Replay::Used => {}
+            Replay::Refused(why) => {
+                return Ok(Err(Missed(Some(why.clone()), Replay::Refused(why))));
             }
             Replay::Recorded(mut recorded) => {
                 fill(instance, workspace);
-                match recorded.follow(self, instance, workspace)? {
-                    true => recorded,
-                    // SAFETY: promised by the caller.
-                    false => unsafe { self.record(instance, workspace) }?,
+                if let Some(moved) = recorded.follow(self, instance, workspace)? {
+                    return Ok(Ok((recorded, moved)));
                 }
+                // Its room is that of the next.
             }
-            // SAFETY: promised by the caller.
-            Replay::Used => match unsafe { self.record(instance, workspace) } {
-                Ok(recorded) => recorded,
-                Err(error) => {
-                    self.count(|stats| stats.refused = Some(error.clone()));
-                    workspace.replay = Replay::Refused(error);
-                    // SAFETY: promised by the caller; what was recorded has not run.
-                    return unsafe { self.run_one_by_one(instance, workspace) };
-                }
-            },
+        }
+        let launches: usize = instance.steps.iter().map(|step| self.pieces(step)).sum();
+        let bytes = instance.arena_bytes + launches * LAUNCH_BYTES;
+        let limit = replays.limit(&*self.device)?;
+        let refused = |why: String| Missed(Some(why.clone()), Replay::Refused(why));
+        if bytes > limit {
+            let why =
+                format!("a recording takes {bytes} bytes, and `cudagraph_memory_limit` is {limit}");
+            return Ok(Err(refused(why)));
+        }
+        let share = Share::take(
+            &replays.all,
+            bytes,
+            limit,
+            &workspace.waits_in,
+            &replays.stats,
+        );
+        let Some(share) = share else {
+            let why = format!(
+                "a recording takes {bytes} bytes, and those that are in use leave fewer of {limit} (`cudagraph_memory_limit`)"
+            );
+            return Ok(Err(Missed(Some(why), Replay::Used)));
         };
-        // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
-        unsafe { replay.work.launch(stream) }?;
-        self.count(|stats| stats.replayed += 1);
-        workspace.replay = Replay::Recorded(replay);
-        Ok(())
+        // SAFETY: promised by the caller.
+        match unsafe { self.record(instance, workspace, launches) } {
+            Ok(work) => {
+                replays.stats.change(|stats| stats.recorded += 1);
+                replays.sizes.get_or_init(|| instance.symbols.clone());
+                let recorded = Recorded {
+                    work,
+                    words: workspace.words.clone(),
+                    copies: copies(instance, workspace).collect(),
+                    share,
+                };
+                Ok(Ok((recorded, 0)))
+            }
+            Err(error) => Ok(Err(refused(error.message))),
+        }
     }
 
     /// Records the steps with the addresses of this call.
     ///
     /// # Safety
     /// As [`Program::run`].
-    unsafe fn record(&self, instance: &Instance, workspace: &mut Workspace) -> Result<Recorded> {
+    unsafe fn record(
+        &self,
+        instance: &Instance,
+        workspace: &mut Workspace,
+        expected: usize,
+    ) -> Result<Box<dyn Replayed>> {
         let stream = workspace.stream;
         let work = self.device.record_work(false, &mut |recording| {
             workspace.stream = recording;
@@ -145,19 +293,13 @@ impl Program {
         });
         workspace.stream = stream;
         let work = work?;
-        let expected = instance.steps.iter().map(|step| self.pieces(step));
-        let (expected, found) = (expected.sum::<usize>(), work.kernels());
+        let found = work.kernels();
         ensure!(
             expected == found,
             CaptureBroken,
             "{found} kernels were recorded where {expected} were expected"
         );
-        self.count(|stats| stats.recorded += 1);
-        Ok(Recorded {
-            work,
-            words: workspace.words.clone(),
-            copies: copies(instance, workspace).collect(),
-        })
+        Ok(work)
     }
 
     /// Kernel launches of a step.
@@ -182,17 +324,17 @@ impl Program {
 }
 
 impl Recorded {
-    /// Takes over the words of a call; `false` where something moved that has to be recorded again.
+    /// Takes over the words of a call, of so many launches; `None` where something moved that has to be recorded again.
     fn follow(
         &mut self,
         program: &Program,
         instance: &Instance,
         workspace: &Workspace,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         if !copies(instance, workspace).eq(self.copies.iter().copied()) {
-            return Ok(false);
+            return Ok(None);
         }
-        let mut first = 0;
+        let (mut first, mut moved) = (0, 0);
         for step in &instance.steps {
             let behind = first + program.pieces(step);
             let ReadyStep::Launch {
@@ -207,8 +349,9 @@ impl Recorded {
             let now = &workspace.words[words.clone()];
             if now != &self.words[words.clone()] {
                 if !maps.is_empty() || !program.kernels[*kernel].follows() {
-                    return Ok(false);
+                    return Ok(None);
                 }
+                moved += 1;
                 for launch in first..behind {
                     self.work.set_words(launch, now)?;
                 }
@@ -216,7 +359,7 @@ impl Recorded {
             }
             first = behind;
         }
-        Ok(true)
+        Ok(Some(moved))
     }
 }
 
