@@ -10,15 +10,15 @@
 use crate::aten::random::Draw;
 use crate::aten::{self, Import};
 use crate::call::{Call, Entry, Env, Slot, device_of};
-use crate::export::visit;
 use crate::description::{ConstantRow, Description, Input, Item, Node, Type, Value as Argument};
+use crate::export::visit;
 use crate::{host, ours};
 use oxyfuel_base::{Arg, Code, DType, Error, Expr, Location, Result, Symbol, ensure, err};
 use oxyfuel_graph::same_strides;
 use oxyfuel_graph::sample::{Distribution, Stream};
 use oxyfuel_graph::{
-    Builder, Category, Device, Graph, GraphOutput, HostTensor, Layout, Op, Origin, Place, SymbolInfo,
-    TensorType, Value, ValueId,
+    Builder, Category, Device, Graph, GraphOutput, HostTensor, Layout, Op, Origin, Place,
+    SymbolInfo, TensorType, Value, ValueId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};

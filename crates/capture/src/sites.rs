@@ -93,7 +93,12 @@ pub fn sites(description: &Description, values: &Values, rewritten: Rewritten<'_
             new: Vec::new(),
             before: String::new(),
         };
-        let old = |v: ValueId| host.get(&v)?.iter().find(|(name, _)| order.contains_key(name)).copied();
+        let old = |v: ValueId| {
+            host.get(&v)?
+                .iter()
+                .find(|(name, _)| order.contains_key(name))
+                .copied()
+        };
         let Some(hosts) = site.iter().map(|&v| old(v)).collect::<Option<Vec<_>>>() else {
             continue;
         };
@@ -101,7 +106,11 @@ pub fn sites(description: &Description, values: &Values, rewritten: Rewritten<'_
         let first = hosts[1..].iter().min_by_key(|(name, _)| order[name]);
         let mut replace = Vec::new();
         for (i, (&value, &(name, index))) in site.iter().zip(&hosts).enumerate() {
-            let (before, _) = if i == 0 { (name, index) } else { *first.unwrap_or(&(name, index)) };
+            let (before, _) = if i == 0 {
+                (name, index)
+            } else {
+                *first.unwrap_or(&(name, index))
+            };
             teller.before = before.to_owned();
             let Some(with) = stands[value.index()].and_then(|new| teller.computed(new)) else {
                 break;
@@ -225,7 +234,10 @@ impl Teller<'_> {
                 "aten.permute.default"
             }
             Op::Cast { dtype } => {
-                kwargs.insert("dtype", Argument::Value(Value::DType(dtype.torch_name().into())));
+                kwargs.insert(
+                    "dtype",
+                    Argument::Value(Value::DType(dtype.torch_name().into())),
+                );
                 "aten._to_copy.default"
             }
             Op::Full {
@@ -235,8 +247,14 @@ impl Teller<'_> {
                 device,
             } => {
                 args.extend([sizes(shape)?, Value::Number(*value)]);
-                kwargs.insert("dtype", Argument::Value(Value::DType(dtype.torch_name().into())));
-                kwargs.insert("device", Argument::Value(Value::Device(device_name(*device)?)));
+                kwargs.insert(
+                    "dtype",
+                    Argument::Value(Value::DType(dtype.torch_name().into())),
+                );
+                kwargs.insert(
+                    "device",
+                    Argument::Value(Value::Device(device_name(*device)?)),
+                );
                 "aten.full.default"
             }
             Op::Reduce { op, dims, keepdim } => {
@@ -284,7 +302,9 @@ impl Teller<'_> {
 
 fn sizes(shape: &[Expr]) -> Option<Value> {
     let number = |n: &Expr| n.as_const().map(|n| Value::Number(Scalar::I(n)));
-    Some(Value::List(shape.iter().map(number).collect::<Option<_>>()?))
+    Some(Value::List(
+        shape.iter().map(number).collect::<Option<_>>()?,
+    ))
 }
 
 fn numbers(dims: &[usize]) -> Value {

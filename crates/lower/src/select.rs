@@ -17,12 +17,13 @@ use oxyfuel_plan::TargetDesc;
 use crate::nest::{Nest, NestOp, Node};
 use crate::rows::{Blocks, Frame};
 use crate::size::Params;
-use crate::sort::{Sort, scalar};
+use crate::sort::{Sort, key_of, scalar};
 use crate::team::{Before, Team};
 use crate::tile::{Tiling, ceil_div};
 
-/// Bytes of keys that a thread holds in registers; longer rows are read anew for every bit.
-const HELD_BYTES: i64 = 128;
+/// Bytes of keys that a thread holds in registers, and threads that have as many; longer rows are read anew for every bit. More threads would take longer: what is done once a warp is most of the work.
+const HELD_BYTES: i64 = 256;
+const HOLDING: i64 = 512;
 /// The most places for which choosing them first is tried; and of how many keys they must be one.
 const MOST_CHOSEN: i64 = 4096;
 const ONE_OF: i64 = 4;
@@ -60,7 +61,11 @@ pub fn select(
     let places = if chosen { wanted } else { length };
     let network = i64::try_from(places.unsigned_abs().next_power_of_two()).unwrap_or(places);
     let work = (network / 2).max(if chosen { length / UNROLLED } else { 1 });
-    let team = Team::of(work, target);
+    let key_bytes = key_of(nest.values[operand].dtype).size() as i64;
+    let team = match chosen && ceil_div(length, HOLDING) * key_bytes <= HELD_BYTES {
+        true => Team::of(work.min(HOLDING), target),
+        false => Team::of(work, target),
+    };
     let threads = team.threads;
     let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);

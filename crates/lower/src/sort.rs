@@ -119,17 +119,22 @@ impl Scratch {
     }
 }
 
+/// What keys of elements are compared as.
+pub fn key_of(dtype: DType) -> DType {
+    match dtype {
+        DType::U32 => DType::I64,
+        dtype if dtype.bits() == 64 => DType::I64,
+        _ => DType::I32,
+    }
+}
+
 impl Sort<'_> {
     fn dtype(&self) -> DType {
         self.nest.values[self.operand].dtype
     }
 
     pub fn key_dtype(&self) -> DType {
-        match self.dtype() {
-            DType::U32 => DType::I64,
-            dtype if dtype.bits() == 64 => DType::I64,
-            _ => DType::I32,
-        }
+        key_of(self.dtype())
     }
 
     /// Whether the highest digit of a key carries a sign.

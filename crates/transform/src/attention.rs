@@ -118,7 +118,11 @@ fn rewritten(graph: &Graph, blind: Blind) -> Result<Option<Rewritten<'_>>> {
         .keys()
         .filter(|id| !with_gradients.contains_key(id))
         .map(|id| (id, [].as_slice()))
-        .chain(with_gradients.iter().map(|(id, t)| (id, t.gradients.as_slice())))
+        .chain(
+            with_gradients
+                .iter()
+                .map(|(id, t)| (id, t.gradients.as_slice())),
+        )
         .map(|(id, gradients)| {
             let nodes = std::iter::once(id).chain(gradients);
             nodes.map(|&id| graph.nodes[id].out()).collect()

@@ -536,11 +536,7 @@ impl Emit<'_> {
             p = self.vec(Op::FmaddPs, w, &[p.into(), f.into(), c.into()]);
         }
         let least = self.f32(f32::MIN_EXP as f32 - 1.0);
-        let normal = self.kmask(
-            Op::VCmpPsK,
-            w,
-            &[x.into(), least.into(), A::I(NOT_LESS)],
-        );
+        let normal = self.kmask(Op::VCmpPsK, w, &[x.into(), least.into(), A::I(NOT_LESS)]);
         self.vec_masked(Op::VScalefPs, w, &[p.into(), x.into()], normal)
     }
 

@@ -669,7 +669,15 @@ impl<'p> Select<'p, '_> {
 
     /// Whether a value is certainly no denormal number.
     fn is_no_denormal(&self, value: Val) -> bool {
-        let power = |inst: &Inst| matches!(inst.op, Op::Unary { op: UnaryOp::NearExp2, .. });
+        let power = |inst: &Inst| {
+            matches!(
+                inst.op,
+                Op::Unary {
+                    op: UnaryOp::NearExp2,
+                    ..
+                }
+            )
+        };
         matches!(self.defs.get(&value), Some(Def::Lazy(inst)) if power(inst))
     }
 

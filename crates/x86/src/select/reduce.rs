@@ -295,9 +295,9 @@ impl<'p> Select<'p, '_> {
             let half = results.len().div_ceil(2);
             let w = Width::of_bytes(lanes * bytes);
             for i in half..results.len() {
-                results[i - half] = self
-                    .e
-                    .extreme_number(max, bytes, results[i - half], results[i], w);
+                results[i - half] =
+                    self.e
+                        .extreme_number(max, bytes, results[i - half], results[i], w);
             }
             results.truncate(half);
         }
@@ -316,7 +316,9 @@ impl<'p> Select<'p, '_> {
         let low = self.e.gpr(X::SetNe, &[]);
         let bit = self.e.gpr(X::MovZxBG, &[low.into()]);
         let met = self.e.splat_bool(bit);
-        let nan = self.e.constant(lane_bits(Scalar::F(f64::NAN), dtype), bytes);
+        let nan = self
+            .e
+            .constant(lane_bits(Scalar::F(f64::NAN), dtype), bytes);
         self.e
             .select(dtype, met, nan, numbers, self.e.full_lanes(bytes))
     }
