@@ -377,6 +377,8 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         shared_bytes: 0,
         tiles_spill: true,
         powers_of_two: vector_bytes >= 64,
+        storage_floats: Vec::new(),
+        narrowed: Vec::new(),
         tensor_copies: false,
         matrix_units,
         product_library: false,

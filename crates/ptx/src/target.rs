@@ -16,7 +16,7 @@ pub struct Target {
     pub tensor_copies: bool,
     /// `stmatrix`.
     pub stmatrix: bool,
-    /// Conversions between f32 and the 8-bit floats.
+    /// Conversions of f32 to the 8-bit floats.
     pub fp8: bool,
     /// Sums and products of pairs of bf16.
     pub bf16_pairs: bool,
@@ -81,6 +81,9 @@ const AMPERE: Target = Target {
     registers: 65_536,
 };
 
+/// What a target with conversions to the 8-bit floats makes of f32.
+const FP8: [DType; 2] = [DType::F8E4M3, DType::F8E5M2];
+
 impl Target {
     pub fn by_name(name: &str) -> Result<&'static Target> {
         TARGETS
@@ -91,6 +94,7 @@ impl Target {
 
     /// What everything above the emitter knows of a device of this target with `workers` multiprocessors and `l2_bytes` of cache.
     pub fn describe(&self, workers: u32, l2_bytes: u64) -> TargetDesc {
+        let storage = DType::ALL.iter().filter(|dtype| dtype.is_narrow_float());
         TargetDesc {
             name: self.name.to_owned(),
             isa: self.name.to_owned(),
@@ -105,6 +109,8 @@ impl Target {
             shared_bytes: self.shared_bytes,
             tiles_spill: false,
             powers_of_two: true,
+            storage_floats: storage.copied().collect(),
+            narrowed: if self.fp8 { FP8.to_vec() } else { Vec::new() },
             tensor_copies: self.tensor_copies,
             matrix_units: self.matrix_units(),
             product_library: false,
