@@ -1,7 +1,7 @@
 //! `doctor` and `targets`: what this machine offers.
 
 use clap::Args;
-use oxyfuel_base::Result;
+use oxyfuel_base::{Error, Result};
 use oxyfuel_engine::cache::{Cache, DEFAULT_LIMIT};
 use oxyfuel_engine::{Options, Target};
 use oxyfuel_runtime::code::{CodeMemory, CodeOptions};
@@ -45,6 +45,17 @@ struct Finding {
     /// Whether it is as it should be; some things are merely there or not.
     ok: bool,
     found: String,
+}
+
+impl Finding {
+    /// What stands in the way, with its code.
+    fn refused(what: &'static str, error: &Error) -> Self {
+        Self {
+            what,
+            ok: false,
+            found: format!("{} ({})", error.message, error.code),
+        }
+    }
 }
 
 pub fn targets(args: &TargetsArgs) -> Result<()> {
@@ -179,11 +190,7 @@ fn executable_memory() -> Finding {
             ok: true,
             found: "granted".to_owned(),
         },
-        Err(error) => Finding {
-            what: "executable memory",
-            ok: false,
-            found: error.message,
-        },
+        Err(error) => Finding::refused("executable memory", &error),
     }
 }
 
@@ -192,7 +199,7 @@ fn cuda() -> Vec<Finding> {
     let finding = |what, ok, found| Finding { what, ok, found };
     let driver = match driver() {
         Ok(driver) => driver,
-        Err(error) => return vec![finding("CUDA driver", false, error.message)],
+        Err(error) => return vec![Finding::refused("CUDA driver", &error)],
     };
     let lacks = driver.lacks();
     let version = driver.version().unwrap_or(0);
@@ -214,9 +221,9 @@ fn cuda() -> Vec<Finding> {
         )),
         Ok(count) => all.extend((0..count).map(|index| match gpu(index) {
             Ok(found) => finding("GPU", true, found),
-            Err(error) => finding("GPU", false, format!("cuda:{index}: {}", error.message)),
+            Err(error) => Finding::refused("GPU", &error.context(format_args!("cuda:{index}"))),
         })),
-        Err(error) => all.push(finding("GPU", false, error.message)),
+        Err(error) => all.push(Finding::refused("GPU", &error)),
     }
     all.push(match cublas_lt(CUBLAS_LT) {
         Some((library, version)) => finding(
@@ -236,9 +243,9 @@ fn cuda() -> Vec<Finding> {
 fn gpu(index: u32) -> Result<String> {
     let gpu = CudaDevice::new(index, None)?;
     let info = gpu.info();
+    let target = Target::of_gpu(info, "")?;
     let (free, total) = gpu.memory_info()?;
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-    let target = Target::of_gpu(info, "")?;
     Ok(format!(
         "cuda:{index}: {}, compute capability {}.{}, {} multiprocessors, {:.1} of {:.1} GiB free, target {}{}",
         info.name,
@@ -281,7 +288,7 @@ fn cache() -> Finding {
                 info.bytes
             ),
         ),
-        Err(error) => finding(false, error.message),
+        Err(error) => Finding::refused("plan cache", &error),
     }
 }
 

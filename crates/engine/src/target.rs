@@ -102,6 +102,8 @@ struct Cores {
     /// Of a CPU; a GPU's is its shared memory.
     l1_bytes: u64,
     l2_bytes: u64,
+    /// The CUDA version of a GPU's driver.
+    cuda: u32,
 }
 
 /// Usual machines, for descriptions that must not depend on this one.
@@ -109,11 +111,13 @@ const USUAL_CPU: Cores = Cores {
     workers: 8,
     l1_bytes: 32 << 10,
     l2_bytes: 1 << 20,
+    cuda: 0,
 };
 const USUAL_GPU: Cores = Cores {
     workers: 132,
     l1_bytes: 0,
     l2_bytes: 50 << 20,
+    cuda: u32::MAX,
 };
 
 impl Target {
@@ -303,6 +307,7 @@ fn cores(options: &Options) -> Cores {
         workers: u32::try_from(threads(options)).unwrap_or(u32::MAX),
         l1_bytes: caches.l1d as u64,
         l2_bytes: caches.l2 as u64,
+        cuda: 0,
     }
 }
 
@@ -311,6 +316,7 @@ fn gpu_cores(info: &CudaInfo) -> Cores {
         workers: info.multiprocessors,
         l1_bytes: 0,
         l2_bytes: u64::from(info.l2_bytes),
+        cuda: info.driver_version,
     }
 }
 
@@ -377,6 +383,8 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         shared_bytes: 0,
         tiles_spill: true,
         powers_of_two: vector_bytes >= 64,
+        storage_floats: Vec::new(),
+        narrowed: Vec::new(),
         tensor_copies: false,
         matrix_units,
         product_library: false,
@@ -399,7 +407,8 @@ fn gpu(name: &str, cores: Cores) -> TargetDesc {
         .iter()
         .find(|row| row.name == name)
         .unwrap_or(&oxyfuel_ptx::TARGETS[0]);
-    row.describe(cores.workers, cores.l2_bytes)
+    row.under(cores.cuda)
+        .describe(cores.workers, cores.l2_bytes)
 }
 
 /// The shapes of AMX: 16 rows of 64 bytes a tile, eight tiles, of which four accumulate. And those of vectors whose lanes multiply four bytes of the depth at a time: as many rows of two vectors as the
@@ -494,6 +503,18 @@ mod tests {
         assert_eq!(Target::of_gpu(&gpu(9, 0), "sm_80").unwrap().name(), "sm_80");
         assert_eq!(Target::of_gpu(&gpu(8, 6), "").unwrap().name(), "sm_86");
         assert_eq!(Target::of_gpu(&gpu(12, 0), "").unwrap().name(), "sm_89");
+        // Nothing is planned that the card's driver would refuse to link.
+        let under = |major, minor, driver_version| {
+            let card = CudaInfo {
+                driver_version,
+                ..gpu(major, minor)
+            };
+            Target::of_gpu(&card, "").unwrap().desc
+        };
+        assert!(
+            under(8, 9, 12_000).narrowed.is_empty() && !under(8, 9, 12_010).narrowed.is_empty()
+        );
+        assert!(under(9, 0, 12_000).max_cluster == 1 && under(9, 0, 12_010).max_cluster == 8);
         for (major, minor, name) in [(7, 5, ""), (8, 0, "sm_90a"), (9, 0, "avx2")] {
             let error = Target::of_gpu(&gpu(major, minor), name).unwrap_err();
             assert_eq!(error.code, Code::UnsupportedDevice);

@@ -1,4 +1,4 @@
-//! Storage floats (fp8, fp4, e8m0) as bytes, for machines that know nothing of them.
+//! Storage floats (fp8, fp4, e8m0) as bytes, for machines that know nothing of them, or do not make them of other numbers.
 //!
 //! Every tile, buffer and literal of such a type becomes `u8`; casts, the only ops that compute with one, become arithmetic on the codes.
 
@@ -7,21 +7,24 @@ use std::collections::HashMap;
 use oxyfuel_base::{DType, Id, Result, Scalar};
 use oxyfuel_kernel::builder::rewrite;
 use oxyfuel_kernel::ir::{Op, ParamKind, Program, Type, Val};
+use oxyfuel_plan::TargetDesc;
 
 use crate::maths::code_cast;
 
-/// Rewrites a program that has tiles of storage floats; any other comes back as it is.
-pub fn as_bytes(program: Program) -> Result<Program> {
-    let narrow = |ty: &Type| match ty {
-        Type::Tile(tile) => tile.dtype.is_narrow_float(),
-        Type::Mem(mem) => mem.dtype.is_narrow_float(),
+/// Rewrites a program that has storage floats which the machine does not know, or a conversion that it lacks; any other comes back as it is.
+pub fn as_bytes(program: Program, target: &TargetDesc) -> Result<Program> {
+    let unknown = |dtype: DType| dtype.is_narrow_float() && !target.storage_floats.contains(&dtype);
+    let foreign = |ty: &Type| match ty {
+        Type::Tile(tile) => unknown(tile.dtype),
+        Type::Mem(mem) => unknown(mem.dtype),
         Type::TensorMap => false,
     };
-    if !program.values.values().any(|data| narrow(&data.ty)) {
+    let casts = casts(&program);
+    let lacks = casts.values().any(|&(_, to)| !target.makes(to));
+    if !lacks && !program.values.values().any(|data| foreign(&data.ty)) {
         return Ok(program);
     }
     let mut program = program;
-    let casts = casts(&program);
     literals(&mut program);
     for data in program.values.values_mut() {
         match &mut data.ty {

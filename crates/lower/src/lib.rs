@@ -320,16 +320,12 @@ fn contraction(
     Ok((program, mapped, sizes))
 }
 
-/// Transcendental functions, and on CPUs storage floats, as arithmetic that every target has.
+/// Transcendental functions, and conversions of storage floats that the machine lacks, as arithmetic that every target has.
 fn expanded(program: Program, target: &TargetDesc) -> Result<Program> {
-    // GPUs have powers of two, reciprocals and their roots of their own, conversions for storage floats, and products.
+    // GPUs have powers of two, reciprocals and their roots of their own, and products.
     let is_simt = target.is_simt();
     let needs = |op: UnaryOp, _| !(target.powers_of_two && op == UnaryOp::NearExp2);
-    let program = maths::expand_on(program, &needs, is_simt)?;
-    if target.is_simt() {
-        return Ok(program);
-    }
-    codes::as_bytes(program)
+    codes::as_bytes(maths::expand_on(program, &needs, is_simt)?, target)
 }
 
 /// Places a logical program of any author on a machine: maths expanded, every tile laid out.

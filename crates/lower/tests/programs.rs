@@ -27,6 +27,8 @@ fn cpu() -> TargetDesc {
         shared_bytes: 0,
         tiles_spill: true,
         powers_of_two: true,
+        storage_floats: vec![],
+        narrowed: vec![],
         tensor_copies: false,
         matrix_units: vec![],
         product_library: false,
@@ -53,6 +55,8 @@ fn amx() -> TargetDesc {
     }
 }
 
+const STORAGE_FLOATS: [DType; 4] = [DType::F8E4M3, DType::F8E5M2, DType::F4E2M1, DType::E8M0];
+
 fn gpu() -> TargetDesc {
     let unit = MatrixUnit {
         a: DType::BF16,
@@ -78,6 +82,8 @@ fn gpu() -> TargetDesc {
         shared_bytes: 227 << 10,
         tiles_spill: false,
         powers_of_two: true,
+        storage_floats: STORAGE_FLOATS.to_vec(),
+        narrowed: vec![DType::F8E4M3, DType::F8E5M2],
         tensor_copies: true,
         matrix_units: vec![unit],
         ..cpu()
@@ -104,6 +110,7 @@ fn older_gpu() -> TargetDesc {
         shared_bytes: 99 << 10,
         max_cluster: 1,
         powers_of_two: true,
+        narrowed: vec![],
         tensor_copies: false,
         matrix_units: vec![unit(DType::BF16), unit(DType::F16)],
         ..gpu()
@@ -191,23 +198,23 @@ type Memory = std::collections::BTreeMap<ValueId, Vec<u8>>;
 /// Runs a kernel by the tile interpreter.
 fn launch(graph: &Graph, lowered: &Lowered, memory: &mut Memory) {
     let mut buffers: Vec<(DType, Vec<u8>)> = Vec::new();
+    // Storage floats are bytes to a kernel that computes with their codes.
+    let dtype = |at: usize| match &lowered.mapped.params[at].kind {
+        ParamKind::Buffer(buffer) => buffer.dtype,
+        other => panic!("{other:?}"),
+    };
     for argument in &lowered.arguments {
+        let at = buffers.len();
         match argument {
             Argument::Value(v) => {
                 let ty = graph.ty(*v);
                 let bytes = ty.numel().as_const().unwrap() as usize * ty.dtype.size();
-                buffers.push((
-                    ty.dtype,
-                    memory.get(v).cloned().unwrap_or_else(|| vec![0; bytes]),
-                ));
+                let known = memory.get(v).cloned();
+                buffers.push((dtype(at), known.unwrap_or_else(|| vec![0; bytes])));
             }
             Argument::Workspace(bytes) => {
-                let param = &lowered.mapped.params[buffers.len()];
-                let ParamKind::Buffer(buffer) = &param.kind else {
-                    panic!("{param:?}")
-                };
                 let bytes = bytes.as_const().unwrap() as usize;
-                buffers.push((buffer.dtype, vec![0; bytes]));
+                buffers.push((dtype(at), vec![0; bytes]));
             }
             Argument::Size(_) | Argument::TensorMap => {}
         }
@@ -775,6 +782,43 @@ fn convolutions_on_a_gpu() {
                     if dtype == "bf16" { 1e-1 } else { 1e-3 },
                 );
             }
+        }
+    }
+}
+
+/// Every storage float, made of other numbers and read again: instructions of the machine, or arithmetic on bytes where it lacks them.
+#[test]
+fn storage_floats_everywhere() {
+    let mut targets = vec![older_gpu()];
+    targets.extend([cpu(), gpu()]);
+    for name in ["f8e4m3", "f8e5m2", "f4e2m1", "e8m0"] {
+        let text = format!(
+            "graph @f(%x: f32[3, 300] cpu, %h: bf16[3, 300] cpu, %c: {name}[3, 300] cpu) {{
+  %0: f32[] = full value=300.0
+  %1: f32[3, 300] = mul %x, %0
+  %2: {name}[3, 300] = _to_copy %1
+  %3: {name}[3, 300] = _to_copy %h
+  %4: f32[3, 300] = _to_copy %2
+  %5: f32[3, 300] = _to_copy %c
+  %6: f32[3, 300] = add %4, %5
+  %7: {name}[300, 3] = permute %c, dims=[1, 0]
+  %8: {name}[300, 3] = clone %7
+  return %2, %3, %6, %8
+}}"
+        );
+        for target in &targets {
+            agree(&text, target, 0.0);
+        }
+        let product = format!(
+            "graph @f(%a: bf16[64, 32] cpu, %b: bf16[32, 64] cpu) {{
+  %1: bf16[64, 64] = mm %a, %b
+  %2: bf16[64, 64] = relu %1
+  %3: {name}[64, 64] = _to_copy %2
+  return %3
+}}"
+        );
+        for target in &targets {
+            agree(&product, target, 0.0);
         }
     }
 }

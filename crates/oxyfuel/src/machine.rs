@@ -121,7 +121,7 @@ pub(crate) fn cpu() -> &'static Arc<CpuDevice> {
     CPU.get_or_init(|| cpu_device(&Options::default()))
 }
 
-/// The GPU of that number, opened once.
+/// The GPU of that number, opened once. One that we have no code for is refused before anything lies on it.
 fn cuda(index: u32) -> Result<Arc<CudaDevice>> {
     static OPEN: OnceLock<Mutex<HashMap<u32, Arc<CudaDevice>>>> = OnceLock::new();
     let open = OPEN.get_or_init(Mutex::default);
@@ -130,6 +130,7 @@ fn cuda(index: u32) -> Result<Arc<CudaDevice>> {
         return Ok(device.clone());
     }
     let device = CudaDevice::new(index, None)?;
+    Target::of_gpu(device.info(), "")?;
     open.insert(index, device.clone());
     Ok(device)
 }

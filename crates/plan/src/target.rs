@@ -35,6 +35,10 @@ pub struct TargetDesc {
     pub tiles_spill: bool,
     /// Has powers of two of its own, within 3 ulp and zero below the normal numbers (`near_exp2`).
     pub powers_of_two: bool,
+    /// Storage floats (fp8, fp4, e8m0) that its registers know, and turn into wider numbers.
+    pub storage_floats: Vec<DType>,
+    /// Storage floats that instructions make of wider numbers.
+    pub narrowed: Vec<DType>,
     /// Has an engine that copies boxes by tensor maps and completes on barriers.
     pub tensor_copies: bool,
     pub matrix_units: Vec<MatrixUnit>,
@@ -123,6 +127,11 @@ impl TargetDesc {
         let ours = batch == 1 && self.group_unit(dtype, dtype, DType::F32).is_some();
         let theirs = matches!(dtype, DType::F32 | DType::F64 | DType::BF16 | DType::F16);
         self.product_library && theirs && !ours && work >= WORTH && m > 1 && n > 1
+    }
+
+    /// Whether a conversion to this dtype is one of the machine's.
+    pub fn makes(&self, dtype: DType) -> bool {
+        !dtype.is_narrow_float() || self.narrowed.contains(&dtype)
     }
 
     /// Lanes of one vector (CPU) or warp for elements of at most `element_bytes`.

@@ -9,6 +9,8 @@ use std::fmt::{self, Write as _};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::target::Version;
+
 /// Width of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
@@ -81,6 +83,8 @@ pub(crate) struct Asm {
     labels: u32,
     scopes: Vec<FxHashMap<String, Reg>>,
     mutable: FxHashSet<Reg>,
+    /// The newest version that something in it is of.
+    version: Version,
 }
 
 impl Asm {
@@ -89,6 +93,16 @@ impl Asm {
             scopes: vec![FxHashMap::default()],
             ..Self::default()
         }
+    }
+
+    /// Says that the text has something of this version, which a target may be older than.
+    pub(crate) fn wants(&mut self, version: Version) {
+        self.version = self.version.max(version);
+    }
+
+    /// The lowest version that has all of that.
+    pub(crate) fn version(&self) -> Version {
+        self.version
     }
 
     pub(crate) fn reg(&mut self, class: Class) -> Reg {

@@ -245,11 +245,12 @@ impl Asm {
         to: DType,
         slots: &[Slot],
     ) -> Result<Vec<Slot>> {
-        let (pair, one) = match to {
-            DType::F32 => return Ok(slots.to_vec()),
-            DType::BF16 => ("cvt.rn.bf16x2.f32", "cvt.rn.bf16.f32"),
-            DType::F16 => ("cvt.rn.f16x2.f32", "cvt.rn.f16.f32"),
-            DType::F8E4M3 | DType::F8E5M2 if target.fp8 => {
+        let (pair, one) = match (to, target.fp8) {
+            (DType::F32, _) => return Ok(slots.to_vec()),
+            (DType::BF16, _) => ("cvt.rn.bf16x2.f32", "cvt.rn.bf16.f32"),
+            (DType::F16, _) => ("cvt.rn.f16x2.f32", "cvt.rn.f16.f32"),
+            (DType::F8E4M3 | DType::F8E5M2, Some(version)) => {
+                self.wants(version);
                 return Ok(slots
                     .iter()
                     .map(|slot| self.narrowed_fp8(to, *slot))

@@ -39,7 +39,7 @@ impl Emitter<'_> {
             ));
         };
         ensure!(
-            self.target.tensor_copies,
+            self.target.clusters,
             NoLowering,
             "{} has no clusters",
             self.target.name

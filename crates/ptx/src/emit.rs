@@ -19,13 +19,15 @@ use crate::cluster::Meetings;
 use crate::fact::Fact;
 use crate::place::Place;
 use crate::shared::SharedPlan;
-use crate::target::Target;
+use crate::target::{CLUSTERS, Target, Version};
 use crate::value::{Int, Memory, Slot, Tile, Value, class_of, literal, range_of};
 
 /// What a launch of one phase must know.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: String,
+    /// The version of PTX that its text wants beyond what every text for the target has.
+    pub(crate) version: Version,
     /// Shared memory to ask for at launch.
     pub(crate) dynamic_shared: u32,
     /// Instances that a fixed number of blocks take in turn; `None`: one block an instance.
@@ -200,6 +202,7 @@ pub(crate) fn emit_entry(
     ));
     let cluster = launched_cluster(program);
     if cluster != [1; 3] {
+        emitter.asm.wants(CLUSTERS);
         text.push_str(&format!(
             ".explicitcluster\n.reqnctapercluster {},{},{}\n",
             cluster[0], cluster[1], cluster[2]
@@ -212,6 +215,7 @@ pub(crate) fn emit_entry(
     } else if geometry.registers > 0 {
         text.push_str(&format!(".maxnreg {}\n", geometry.registers));
     }
+    let version = emitter.asm.version();
     text.push_str("{\n");
     if shared.fixed > 0 {
         text.push_str(&format!(
@@ -228,6 +232,7 @@ pub(crate) fn emit_entry(
     text.push_str("\tret;\n}\n");
     let entry = Entry {
         name,
+        version,
         dynamic_shared: shared.dynamic,
         persistent,
     };

@@ -21,7 +21,7 @@ impl Emitter<'_> {
     pub(crate) fn all_phases(&mut self, entry: &str) -> Result<()> {
         let blocks = self.program.gathered;
         ensure!(
-            blocks == 1 || self.target.tensor_copies,
+            blocks == 1 || self.target.clusters,
             NoLowering,
             "{} has no clusters",
             self.target.name

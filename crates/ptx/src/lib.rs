@@ -56,29 +56,17 @@ pub fn emit(program: &Program, desc: &TargetDesc) -> Result<PtxModule> {
     })
 }
 
-/// The version that lets a block send to another one.
-const CLUSTERS: (u32, u32) = (8, 1);
-
 fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<PtxModule> {
     ensure!(
         program.form == Form::Mapped,
         InvalidKernel,
         "only mapped programs can be emitted"
     );
-    let mut version = target.ptx;
-    let cluster = emit::launched_cluster(program);
-    if cluster != [1; 3] {
-        version = version.max(CLUSTERS);
-    }
-    let (major, minor) = version;
     let mut module = PtxModule {
-        text: format!(
-            ".version {major}.{minor}\n.target {}\n.address_size 64\n",
-            target.name
-        ),
+        text: String::new(),
         entries: Vec::new(),
         threads: program.geometry.lanes * program.geometry.warps,
-        cluster,
+        cluster: emit::launched_cluster(program),
         shared_bytes: 0,
         persistent_blocks: Vec::new(),
         dependent: target.dependent_launch,
@@ -88,8 +76,10 @@ fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<
         0 => (0..program.phases.len()).map(Some).collect(),
         _ => vec![None],
     };
+    let mut version = target.ptx;
     for number in entries {
         let (text, entry) = emit::emit_entry(program, number, target)?;
+        version = version.max(entry.version);
         module.text.push('\n');
         module.text.push_str(&text);
         module.entries.push(entry.name);
@@ -99,6 +89,12 @@ fn emit_for(program: &Program, target: &'static Target, workers: u32) -> Result<
             .map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX).min(workers));
         module.persistent_blocks.push(blocks);
     }
+    let (major, minor) = version;
+    let head = format!(
+        ".version {major}.{minor}\n.target {}\n.address_size 64\n",
+        target.name
+    );
+    module.text.insert_str(0, &head);
     Ok(module)
 }
 

@@ -7,6 +7,7 @@ use crate::access::{Plan, Run, When, Window};
 use crate::asm::{Class, Opd, Reg, braces};
 use crate::emit::{Emitter, guard};
 use crate::place::Place;
+use crate::target::CACHE_HINTS;
 use crate::value::{Int, Slot, Tile, class_of, literal, parts, range_of};
 
 fn space_name(space: Space) -> Result<&'static str> {
@@ -19,9 +20,6 @@ fn space_name(space: Space) -> Result<&'static str> {
         )),
     }
 }
-
-/// The PTX version whose loads say what the caches do with the data.
-const HINTS: (u32, u32) = (7, 4);
 
 /// The type of a load or store of one element.
 fn element_type(dtype: DType) -> &'static str {
@@ -51,7 +49,8 @@ impl Emitter<'_> {
                 }
             );
         });
-        if any && self.target.ptx >= HINTS {
+        if any {
+            self.asm.wants(CACHE_HINTS);
             let policy = self.asm.reg(Class::B64);
             self.asm.line(format_args!(
                 "createpolicy.fractional.L2::evict_last.b64 {policy}, 1.0"
@@ -219,11 +218,14 @@ impl Emitter<'_> {
     ) -> Result<Vec<Slot>> {
         let dtype = window.memory.dtype;
         let hint = match window.memory.space {
-            Space::Global if self.target.ptx >= HINTS => window.hint,
+            Space::Global => window.hint,
             _ => CacheHint::Default,
         };
         let (space, policy) = match (hint, self.kept) {
-            (CacheHint::Streaming, _) => ("global.L1::no_allocate", String::new()),
+            (CacheHint::Streaming, _) => {
+                self.asm.wants(CACHE_HINTS);
+                ("global.L1::no_allocate", String::new())
+            }
             (CacheHint::Kept, Some(policy)) => ("global.L2::cache_hint", format!(", {policy}")),
             (CacheHint::Default | CacheHint::Kept, _) => {
                 (space_name(window.memory.space)?, String::new())

@@ -6,8 +6,8 @@ use oxyfuel_kernel::infer::Domain;
 use oxyfuel_kernel::ir::{
     BinaryOp, BufferMode, CompareOp, Mode, Program, ReduceOp, TileLayout, UnaryOp,
 };
-use oxyfuel_ptx::{Target, emit, examples};
-use oxyfuel_testkit::ptxas;
+use oxyfuel_ptx::{TARGETS, emit, examples};
+use oxyfuel_testkit::ptxas::{self, Together};
 
 const BLOCK: i64 = 256;
 
@@ -48,14 +48,12 @@ fn pointwise(
     examples::lay_out(k.finish().unwrap(), examples::block_of(2), &layout())
 }
 
-/// Texts of one target, assembled together: starting the assembler costs more than its work.
+/// Texts for every target, assembled together.
 #[derive(Default)]
 struct Judge {
-    texts: [String; TARGETS.len()],
+    texts: Together,
     count: usize,
 }
-
-const TARGETS: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"];
 
 impl Judge {
     /// Emits for every target. What has no PTX must say so by its code; that is handed back.
@@ -64,16 +62,16 @@ impl Judge {
         self.count += 1;
         oxyfuel_kernel::verify(&program).unwrap_or_else(|e| panic!("{what}: {e}"));
         let mut refused = None;
-        for (name, text) in TARGETS.iter().zip(&mut self.texts) {
-            let desc = Target::by_name(name).unwrap().describe(132, 50 << 20);
-            match emit(&program, &desc) {
-                Ok(module) if text.is_empty() => *text = module.text,
-                Ok(module) => {
-                    let body = module.text.split_once(".address_size 64").unwrap().1;
-                    text.push_str(&format!("// {what}{body}"));
-                }
+        for target in TARGETS {
+            match emit(&program, &target.describe(132, 50 << 20)) {
+                Ok(module) => self.texts.take(what, &module.text),
                 Err(error) => {
-                    assert_eq!(error.code, Code::NoLowering, "{what} for {name}: {error}");
+                    assert_eq!(
+                        error.code,
+                        Code::NoLowering,
+                        "{what} for {}: {error}",
+                        target.name
+                    );
                     refused = Some(error);
                 }
             }
@@ -82,16 +80,8 @@ impl Judge {
     }
 
     fn assemble(self) {
-        let Some(tool) = ptxas::find() else { return };
-        for (name, text) in TARGETS.iter().zip(&self.texts) {
-            if let Err(said) = ptxas::assemble(&tool, text, name) {
-                let numbered: Vec<String> = text
-                    .lines()
-                    .enumerate()
-                    .map(|(i, l)| format!("{:5} {l}", i + 1))
-                    .collect();
-                panic!("{name}: {said}\n{}", numbered.join("\n"));
-            }
+        if let Some(tool) = ptxas::find() {
+            self.texts.assemble(&tool);
         }
     }
 }

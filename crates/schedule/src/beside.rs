@@ -225,6 +225,8 @@ mod tests {
             shared_bytes: 0,
             tiles_spill: true,
             powers_of_two: true,
+            storage_floats: vec![],
+            narrowed: vec![],
             tensor_copies: false,
             matrix_units: vec![],
             product_library: false,

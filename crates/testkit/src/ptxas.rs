@@ -4,6 +4,7 @@
 //! `.venv-test` is used where `cargo xtask venv` has made it. On a machine with neither, [`find`] says `None` and a test
 //! may pass over the check, except in a full run (`OXYFUEL_FULL_TEST`), where that is a failure.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,8 +15,18 @@ pub struct Accepted {
     pub registers: u32,
     /// Bytes spilled a thread, stores and loads together.
     pub spilled_bytes: u32,
+    /// Each entry point.
+    pub entries: Vec<Used>,
     /// Its whole report (`ptxas -v`).
     pub report: String,
+}
+
+/// What an entry point takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Used {
+    pub name: String,
+    pub registers: u32,
+    pub spilled_bytes: u32,
 }
 
 /// The assembler, if this machine has it. Panics in a full run without it, where a silent pass would hide the gap.
@@ -68,6 +79,45 @@ pub fn assemble(ptxas: &Path, text: &str, architecture: &str) -> Result<Accepted
     }
 }
 
+/// Texts that are assembled together, those of one version and target: starting the assembler costs more than its work.
+#[derive(Debug, Default)]
+pub struct Together {
+    /// By what stands before the first entry.
+    texts: BTreeMap<String, String>,
+}
+
+impl Together {
+    /// Adds a text, whose entries have names of their own; `what` says in it where it is from.
+    pub fn take(&mut self, what: &str, text: &str) {
+        let (head, body) = text.split_once("\n\n").expect("a head, then entries");
+        let all = self.texts.entry(head.to_owned()).or_default();
+        all.push_str(&format!("\n// {what}\n{body}"));
+    }
+
+    /// Assembles each, and gives what was said with its target. Panics, and shows the text, where one is refused.
+    pub fn assemble(&self, ptxas: &Path) -> Vec<(&str, Accepted)> {
+        let mut all = Vec::new();
+        for (head, body) in &self.texts {
+            let (_, target) = head.split_once(".target ").expect("a target");
+            let target = target.lines().next().unwrap_or_default();
+            let text = format!("{head}\n{body}");
+            match assemble(ptxas, &text, target) {
+                Ok(accepted) => all.push((target, accepted)),
+                Err(said) => panic!("{target}: {said}\n{}", numbered(&text)),
+            }
+        }
+        all
+    }
+}
+
+/// A text with the numbers of its lines, by which the assembler speaks of it.
+fn numbered(text: &str) -> String {
+    let lines = text.lines().enumerate();
+    lines
+        .map(|(i, line)| format!("{:5} {line}\n", i + 1))
+        .collect()
+}
+
 fn read(report: String) -> Accepted {
     let before = |line: &str, unit: &str| {
         let head = line
@@ -76,17 +126,24 @@ fn read(report: String) -> Accepted {
             .filter(|head| head.len() < line.len())?;
         head.split([' ', ',']).next_back()?.parse::<u32>().ok()
     };
-    let registers = report
-        .lines()
-        .filter_map(|l| before(l, " registers"))
-        .max()
-        .unwrap_or(0);
-    let spilled = report.lines().map(|l| {
-        before(l, " bytes spill stores").unwrap_or(0) + before(l, " bytes spill loads").unwrap_or(0)
-    });
+    let mut entries: Vec<Used> = Vec::new();
+    for line in report.lines() {
+        if let Some((_, named)) = line.split_once("Compiling entry function '") {
+            entries.push(Used {
+                name: named.split('\'').next().unwrap_or_default().to_owned(),
+                ..Used::default()
+            });
+        }
+        if let Some(entry) = entries.last_mut() {
+            entry.registers += before(line, " registers").unwrap_or(0);
+            entry.spilled_bytes += before(line, " bytes spill stores").unwrap_or(0)
+                + before(line, " bytes spill loads").unwrap_or(0);
+        }
+    }
     Accepted {
-        registers,
-        spilled_bytes: spilled.sum(),
+        registers: entries.iter().map(|e| e.registers).max().unwrap_or(0),
+        spilled_bytes: entries.iter().map(|e| e.spilled_bytes).sum(),
+        entries,
         report,
     }
 }
@@ -113,10 +170,19 @@ mod tests {
 
     #[test]
     fn reads_registers_and_spills_from_a_report() {
-        let report = "ptxas info    : 0 bytes gmem\n    0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n\
-                      ptxas info    : Used 42 registers, used 1 barriers, 368 bytes cmem[0]\n";
+        let report = "ptxas info    : 0 bytes gmem\n\
+            ptxas info    : Compiling entry function 'a' for 'sm_80'\n\
+            ptxas info    : Function properties for a\n    0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n\
+            ptxas info    : Used 42 registers, used 1 barriers, 368 bytes cmem[0]\n\
+            ptxas info    : Compiling entry function 'b' for 'sm_80'\n\
+            ptxas info    : Used 8 registers, used 0 barriers, 368 bytes cmem[0]\n";
         let accepted = read(report.to_owned());
         assert_eq!((accepted.registers, accepted.spilled_bytes), (42, 20));
+        let entries = accepted.entries.iter();
+        let counts: Vec<_> = entries
+            .map(|e| (&*e.name, e.registers, e.spilled_bytes))
+            .collect();
+        assert_eq!(counts, [("a", 42, 20), ("b", 8, 0)]);
     }
 
     #[test]

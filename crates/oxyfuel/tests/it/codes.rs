@@ -6,6 +6,7 @@ use oxyfuel::{
     Bucket, Code, CudaGraphs, DType, Device, Error, Options, Tensor, compile, compile_graph, io,
     load, nn, parse_graph,
 };
+use oxyfuel_testkit::driver;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -382,6 +383,7 @@ const ROWS: &[Row] = &[
         let f = compile(move |x: &Tensor| inner.call(&[x]), Options::default()).unwrap();
         f.call(&[&Tensor::ones(&[4], DType::F32)]).into()
     }),
+    (Code::UnsupportedDevice, Here, old_card),
 ];
 
 /// Codes that no use of this crate leads to here.
@@ -401,10 +403,6 @@ const UNREACHABLE: &[(Code, &str)] = &[
     (
         Code::DriverCall,
         "wants a driver that fails; the runtime's tests have a mock of one",
-    ),
-    (
-        Code::UnsupportedDevice,
-        "wants another GPU or processor; tested with made-up ones in this crate's machine.rs, in engine, in ptx and in runtime",
     ),
     (
         Code::LinkFailed,
@@ -515,5 +513,56 @@ fn full_disk() -> Said {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let start = text.find("error[").unwrap_or_else(|| panic!("{text}"));
+    Said::Note(text[start..].to_owned())
+}
+
+/// Set where the CUDA driver is one whose GPU is too old.
+const OLD_CARD: &str = "OXYFUEL_TEST_OLD_CARD";
+
+/// Not a test of its own: what a process says of such a GPU. Nothing gets as far as its memory.
+#[test]
+fn a_process_with_an_old_card() {
+    if std::env::var_os(OLD_CARD).is_none() {
+        return;
+    }
+    let device = Device::cuda(0);
+    let asked = [
+        device.check(),
+        device.synchronize(),
+        device.memory_summary().map(drop),
+        x().to_device(device).check(),
+    ];
+    for asked in asked {
+        println!("{}", asked.unwrap_err());
+    }
+}
+
+/// A process that finds a driver with a GPU of compute capability 7.5.
+fn old_card() -> Said {
+    if !cfg!(target_os = "linux") {
+        return Said::NotOnThisMachine("libraries are found in other ways");
+    }
+    let folder = driver::library(
+        env!("CARGO_TARGET_TMPDIR"),
+        "old-card",
+        &driver::with_card(7, 5),
+    );
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "codes::a_process_with_an_old_card",
+            "--nocapture",
+        ])
+        .env("LD_LIBRARY_PATH", folder)
+        .env(OLD_CARD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text.matches("error[E0704]: made card: ").count(),
+        4,
+        "{text}"
+    );
+    let start = text.find("error[").unwrap_or_default();
     Said::Note(text[start..].to_owned())
 }
