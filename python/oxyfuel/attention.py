@@ -25,6 +25,8 @@ from .rewrite import DECISIONS, Editor, Unsaid
 aten = torch.ops.aten
 
 FORWARD, BACKWARD = "oxyfuel.attention", "oxyfuel.attention_backward"
+# What a trace has of operands that it takes from autograd.
+_THE_SAME = (aten.detach.default, aten.alias.default)
 # What torch's attention is where none of its fused kernels takes the operands.
 _PARTS = (aten.bmm.default, aten._softmax.default, aten._safe_softmax.default, aten._scaled_dot_product_attention_math.default)
 
@@ -34,7 +36,8 @@ def fuse_attention(gm: fx.GraphModule) -> int:
     if not _may_have_some(gm):
         return 0
     found = json.loads(_native.find_attention(describe(gm, "attention").text))["sites"]
-    made = sum(_Site(gm.graph, site).apply() for site in found)
+    editor = Editor(gm.graph)
+    made = sum(_Site(editor, site).apply() for site in found)
     if made:
         gm.graph.lint()
         gm.recompile()
@@ -50,9 +53,8 @@ def _may_have_some(gm: fx.GraphModule) -> bool:
 class _Site:
     """One attention, all or nothing."""
 
-    def __init__(self, graph: fx.Graph, said: dict[str, Any]) -> None:
-        self.graph, self.said = graph, said
-        self.editor = Editor(graph)
+    def __init__(self, editor: Editor, said: dict[str, Any]) -> None:
+        self.editor, self.graph, self.said = editor, editor.graph, said
         self.made: list[fx.Node] = []
         # What the host hung on the node that the next ones come before.
         self.meta: dict[str, Any] = {}
@@ -72,6 +74,8 @@ class _Site:
             return False
         for old, new in replaced:
             old.replace_all_uses_with(new, propagate_meta=False)
+            # Another attention may read it.
+            self.editor.nodes[old.name] = new
         for old, _ in replaced:
             self.clean(old)
         for node in reversed(self.made):
@@ -130,10 +134,9 @@ class _Site:
 
     def forward(self, name: str, args: list[Any]) -> None:
         *operands, mask, causal, scale = args
-        tensors = [*(self.in_rows(self.original(node)) for node in operands), mask]
-        given = [node for node in tensors if node is not None]
+        given = [*(self.in_rows(self.original(node)) for node in operands), *([] if mask is None else [mask])]
         trained = any(edit["target"] == BACKWARD and edit["args"][0] == name for edit in self.said["new"])
-        traced = _traced([None if node is None else node.meta["val"] for node in tensors], causal, scale, trained)
+        traced = _traced([node.meta["val"] for node in given], causal, scale, trained)
         inputs = [node for node in traced.nodes if node.op == "placeholder"]
         known: dict[fx.Node, Any] = dict(zip(inputs, given, strict=False))
         gradient = inputs[-1] if trained else None
@@ -178,7 +181,7 @@ class _Site:
         for node in nodes:
             if node.op != "call_function":
                 continue
-            if node.target is aten.detach.default:
+            if node.target in _THE_SAME:
                 known[node] = known[node.args[0]]
                 continue
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
@@ -210,12 +213,15 @@ class _Site:
             self.clean(operand)
 
 
-def _traced(tensors: list[torch.Tensor | None], causal: bool, scale: float, trained: bool) -> fx.Graph:
-    """torch's attention on such tensors as a graph: the result, with `trained` also the gradients of queries, keys and values for one of the result, which is the last input. `Unsaid` where it has no kernel for them."""
-    for shared in (True, False) if tensors[0].shape[1] != tensors[1].shape[1] else (False,):
-        with _torch.disable_modes(), _torch.fake_mode_of(tensors[0]):
+def _traced(given: list[torch.Tensor], causal: bool, scale: float, trained: bool) -> fx.Graph:
+    """torch's attention on queries, keys, values and perhaps a mask as a graph: the result, with `trained` also the gradients of the first three for one of the result, which is the last input. `Unsaid` where torch has no kernel for them."""
+    groups = given[1].shape[1]
+    repeats = given[0].shape[1] // groups
+    # Heads that are shared are repeated for kernels that do not know of them.
+    for times in dict.fromkeys((1, repeats)):
+        with _torch.disable_modes(), _torch.fake_mode_of(given[0]):
             try:
-                graph = _traced_so(tensors, causal, scale, trained, shared)
+                graph = _traced_so(given, causal, scale, trained, times)
             except (RuntimeError, AssertionError, NotImplementedError):
                 # On a machine without the GPU nobody can say which kernel it would be.
                 continue
@@ -224,24 +230,21 @@ def _traced(tensors: list[torch.Tensor | None], causal: bool, scale: float, trai
     raise Unsaid
 
 
-def _traced_so(tensors: list[torch.Tensor | None], causal: bool, scale: float, trained: bool, shared: bool) -> fx.Graph:
-    q, k, v, mask = tensors
-    repeats = 1 if shared else q.shape[1] // k.shape[1]
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
-        if repeats > 1:
-            k, v = (x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).reshape(x.shape[0], -1, *x.shape[2:]) for x in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, *masks, is_causal=causal, scale=scale, enable_gqa=shared)
+def _traced_so(given: list[torch.Tensor], causal: bool, scale: float, trained: bool, times: int) -> fx.Graph:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if times > 1:
+            k, v = (x.unsqueeze(2).expand(-1, -1, times, -1, -1).reshape(x.shape[0], -1, *x.shape[2:]) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
     def with_gradients(*values: torch.Tensor) -> list[torch.Tensor]:
-        *given, grad = values
-        wanted = [x.detach().requires_grad_() for x in given[:3]]
-        out = attend(*wanted, *given[3:])
+        *operands, grad = values
+        wanted = [x.detach().requires_grad_() for x in operands[:3]]
+        out = attend(*wanted, *operands[3:])
         return [out, *torch.autograd.grad(out, wanted, grad)]
 
-    given = [x for x in tensors if x is not None]
     if not trained:
         with torch.no_grad():
             return _torch.make_fx(lambda *values: [attend(*values)])(*given).graph
+    q, _, v, *_ = given
     with torch.enable_grad():
         return _torch.make_fx(with_gradients)(*given, q.new_empty((*q.shape[:3], v.shape[3]))).graph

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -29,7 +31,8 @@ def on_the_gpu(gm: fx.GraphModule, device: torch.device) -> int:
         # A copy is the reader's own; the constant itself may be anybody's.
         if not all(copy.target is aten.lift_fresh_copy.default for copy in copies):
             continue
-        arguments, types = ([], _torch.number_of(value)), {"dtype": value.dtype, "device": device}
+        arguments: tuple[list[int], Any] = ([], _torch.number_of(value))
+        types = {"dtype": value.dtype, "device": device}
         for copy in copies:
             readers = [user for user in copy.users if _is_on(user, device)]
             if not readers:

@@ -88,7 +88,20 @@ def test_is_one_call_and_gives_what_it_gave(name: str) -> None:
     (got,) = gm(*inputs)
     torch.testing.assert_close(got, want, equal_nan=True)
     assert [node.meta["val"].stride() for node in gm.graph.output_node().args[0]] == strides
-    assert not any(node.target is aten.detach.default for node in gm.graph.nodes)
+    assert not any(node.target in (aten.detach.default, aten.alias.default) for node in gm.graph.nodes)
+
+
+def test_one_attention_may_read_another() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ w, -1) @ w
+        return torch.softmax(y @ w, -1) @ w
+
+    x, w = torch.randn(16, 64), torch.randn(64, 64)
+    gm = traced(f, x, w)
+    (want,) = gm(x, w)
+    assert attention.fuse_attention(gm) == 2
+    assert count(gm, FUSED) == 2 and count(gm, aten.mm.default) == 0
+    torch.testing.assert_close(gm(x, w)[0], want)
 
 
 def kept(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
