@@ -56,6 +56,7 @@ class _Site:
     def __init__(self, editor: Editor, said: dict[str, Any]) -> None:
         self.editor, self.graph, self.said = editor, editor.graph, said
         self.made: list[fx.Node] = []
+        self.gone: set[fx.Node] = set()
         # What the host hung on the node that the next ones come before.
         self.meta: dict[str, Any] = {}
         # Of an attention with gradients: the trace, and what its nodes are in the graph.
@@ -205,10 +206,11 @@ class _Site:
 
     def clean(self, node: fx.Node) -> None:
         """Takes out a node that nobody reads, and what only it read."""
-        if node._erased or node.users or node.op != "call_function" or _torch.is_mutable_call(node.target) or _torch.is_impure(node):
+        if node in self.gone or node.users or node.op != "call_function" or _torch.is_mutable_call(node.target) or _torch.is_impure(node):
             return
         operands = node.all_input_nodes
         self.graph.erase_node(node)
+        self.gone.add(node)
         for operand in operands:
             self.clean(operand)
 

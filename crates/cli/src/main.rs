@@ -19,6 +19,7 @@ mod measure;
 mod mixed;
 mod modes;
 mod overhead;
+mod profile;
 mod run;
 mod serve;
 mod show;
@@ -88,6 +89,8 @@ enum Command {
     Dump(show::DumpArgs),
     /// Run a graph on inputs from .npy files or a seed
     Run(run::RunArgs),
+    /// Say where the time of a graph's calls goes, kernel by kernel
+    Profile(profile::ProfileArgs),
     /// Say what this machine offers and what is missing
     Doctor(doctor::DoctorArgs),
     /// Look at the plan cache, or empty it
@@ -119,6 +122,7 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Explain(args) => show::explain(&args),
         Command::Dump(args) => show::dump(&args),
         Command::Run(args) => run::run(&args),
+        Command::Profile(args) => profile::profile(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Cache(args) => cache::cache(&args),
         Command::Targets(args) => doctor::targets(&args),

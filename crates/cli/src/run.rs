@@ -1,11 +1,12 @@
 //! `oxyfuel run`: a graph from a file on given inputs.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use oxyfuel::io::{read_npy_as, write_npy};
 use oxyfuel_base::{Result, Symbol, err};
-use oxyfuel_engine::{Compiler, Target};
+use oxyfuel_engine::{Compiler, Executable, Target};
 use oxyfuel_graph::{Graph, HostTensor};
 use oxyfuel_runtime::tensor::Tensor;
 
@@ -26,15 +27,7 @@ Examples:
 )]
 pub struct RunArgs {
     #[command(flatten)]
-    source: Source,
-    #[command(flatten)]
-    common: Common,
-    /// A .npy file for the next input
-    #[arg(long, value_name = "FILE")]
-    input: Vec<PathBuf>,
-    /// Seed of inputs without a file
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    what: What,
     /// Save each output as DIR/NUMBER.npy
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
@@ -46,25 +39,53 @@ pub struct RunArgs {
     json: bool,
 }
 
+/// A graph and its inputs.
+#[derive(Args, Debug)]
+pub struct What {
+    #[command(flatten)]
+    source: Source,
+    #[command(flatten)]
+    common: Common,
+    /// A .npy file for the next input
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// Seed of inputs without a file
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// A graph that is compiled, with its inputs on the device.
+pub struct Ready {
+    pub executable: Arc<Executable>,
+    pub inputs: Vec<Tensor>,
+}
+
+impl What {
+    pub fn ready(&self) -> Result<Ready> {
+        let options = env::options(&self.common)?;
+        let (graph, captured) = show::function(&self.source)?;
+        let host = inputs(self, &graph, &captured)?;
+        let target = Target::host(&options)?;
+        let device = target.device(&options)?;
+        let compiler = Compiler::on(target, options, device);
+        let executable = compiler.compile(&graph)?;
+        if env::log()?.cache {
+            eprintln!("cache: {:?}", compiler.stats());
+        }
+        let inputs = host
+            .iter()
+            .map(|h| to_device(h, compiler.device()))
+            .collect::<Result<_>>()?;
+        Ok(Ready { executable, inputs })
+    }
+}
+
 /// Elements shown of each output.
 const SHOWN: usize = 8;
 
 pub fn run(args: &RunArgs) -> Result<()> {
-    let options = env::options(&args.common)?;
-    let (graph, captured) = show::function(&args.source)?;
-    let host = inputs(args, &graph, &captured)?;
-    let target = Target::host(&options)?;
-    let device = target.device(&options)?;
-    let compiler = Compiler::on(target, options, device);
-    let executable = compiler.compile(&graph)?;
-    if env::log()?.cache {
-        eprintln!("cache: {:?}", compiler.stats());
-    }
-    let tensors = host
-        .iter()
-        .map(|h| to_device(h, compiler.device()))
-        .collect::<Result<Vec<_>>>()?;
-    let borrowed: Vec<&Tensor> = tensors.iter().collect();
+    let Ready { executable, inputs } = args.what.ready()?;
+    let borrowed: Vec<&Tensor> = inputs.iter().collect();
     let outputs = executable.run(&borrowed)?;
     let outputs = outputs
         .iter()
@@ -119,7 +140,7 @@ fn from_device(tensor: &Tensor) -> Result<HostTensor> {
 }
 
 /// One for each input of the graph; the last ones are what it captured.
-fn inputs(args: &RunArgs, graph: &Graph, captured: &[oxyfuel::Tensor]) -> Result<Vec<HostTensor>> {
+fn inputs(args: &What, graph: &Graph, captured: &[oxyfuel::Tensor]) -> Result<Vec<HostTensor>> {
     let arguments = graph.inputs.len() - captured.len();
     if args.input.len() > arguments {
         return Err(err!(

@@ -416,6 +416,57 @@ fn run_says_where_its_time_went() {
 }
 
 #[test]
+fn profile_counts_calls_and_writes_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json").display().to_string();
+    let output = run(&[
+        "profile",
+        "--workload",
+        "softmax",
+        "--calls",
+        "3",
+        "--trace",
+        &trace,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = stdout(&output);
+    assert!(
+        table.starts_with("wall ") && table.contains("launches: 3 reduction"),
+        "{table}"
+    );
+    assert!(
+        std::fs::read_to_string(trace)
+            .unwrap()
+            .contains("traceEvents")
+    );
+    let output = run(&["profile", "--workload", "softmax", "--calls", "2", "--json"]);
+    let said: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(said["calls"], 2);
+    assert_eq!(said["launches"]["reduction"], 2);
+    let kernel = said["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["category"] == "reduction")
+        .unwrap();
+    assert_eq!(kernel["calls"], 2);
+    assert!(
+        kernel["self_device"].as_f64().unwrap() > 0.0
+            && !kernel["ops"].as_array().unwrap().is_empty()
+    );
+    let nowhere = folder.path().join("no/trace.json").display().to_string();
+    let refused = run(&["profile", "--workload", "softmax", "--trace", &nowhere]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(
+        run(&["profile", "--workload", "softmax", "--calls", "0"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(run(&["profile"]).status.code(), Some(2));
+}
+
+#[test]
 fn saved_functions_are_run_with_what_they_captured() -> oxyfuel::Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
