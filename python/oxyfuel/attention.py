@@ -37,7 +37,9 @@ def fuse_attention(gm: fx.GraphModule) -> int:
         return 0
     found = json.loads(_native.find_attention(describe(gm, "attention").text))["sites"]
     editor = Editor(gm.graph)
-    made = sum(_Site(editor, site).apply() for site in found)
+    # Where a call writes memory, a copy may be there to keep what was in it.
+    copies = not any(_torch.is_mutable_call(node.target) and node.target is not aten.copy_.default for node in gm.graph.nodes)
+    made = sum(_Site(editor, site, copies).apply() for site in found)
     if made:
         gm.graph.lint()
         gm.recompile()
@@ -53,8 +55,10 @@ def _may_have_some(gm: fx.GraphModule) -> bool:
 class _Site:
     """One attention, all or nothing."""
 
-    def __init__(self, editor: Editor, said: dict[str, Any]) -> None:
+    def __init__(self, editor: Editor, said: dict[str, Any], copies: bool) -> None:
         self.editor, self.graph, self.said = editor, editor.graph, said
+        # Views and copies may be looked through; else views alone.
+        self.through = (aten.view.default, aten.clone.default) if copies else (aten.view.default,)
         self.made: list[fx.Node] = []
         self.gone: set[fx.Node] = set()
         # What the host hung on the node that the next ones come before.
@@ -153,7 +157,7 @@ class _Site:
     def original(self, node: fx.Node) -> fx.Node:
         """The same values where they lay before they were copied for a product."""
         found, below = node, node
-        while below.target in (aten.view.default, aten.clone.default):
+        while below.target in self.through:
             below = below.args[0]
             if below.meta["val"].shape == node.meta["val"].shape:
                 found = below

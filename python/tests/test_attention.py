@@ -91,6 +91,27 @@ def test_is_one_call_and_gives_what_it_gave(name: str) -> None:
     assert not any(node.target in (aten.detach.default, aten.alias.default) for node in gm.graph.nodes)
 
 
+@torch.library.custom_op("oxyfuel_tests::scribble", mutates_args=("x",))
+def scribble(x: torch.Tensor) -> None:
+    x.fill_(7.0)
+
+
+scribble.register_fake(lambda x: None)
+
+
+def test_a_copy_that_keeps_what_was_there_is_read() -> None:
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        before = aten.clone.default(q, memory_format=torch.contiguous_format)
+        torch.ops.oxyfuel_tests.scribble(q)
+        return plain(before, k, v)
+
+    q, k, v = heads()
+    gm = traced(f, q, k, v)
+    want = plain(q, k, v)
+    attention.fuse_attention(gm)
+    torch.testing.assert_close(gm(q.clone(), k, v)[0], want)
+
+
 def test_one_attention_may_read_another() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.softmax(x @ w, -1) @ w
