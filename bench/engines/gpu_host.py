@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What the host pays for calls on a GPU: usage: gpu_host.py [--json FILE]
+"""What the host pays for calls on a GPU: usage: gpu_host.py [--no-torch] [--json FILE]
 
 Plans of 1 to 40 kernels of ours in the Rust door (`gpu serve`): microseconds until a call has been asked for, the device idle before, without graphs and as one recorded graph; and beside them as many launches of a kernel that does nothing by the driver itself, called by ctypes
-(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of larger matrices, each kernel a launch of its own, stand beside them. Bars: 60 us for 20 kernels, and a replay at most 10 us above one
-launch of the driver's. Closes with 'N passed, N failed'.
+(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of larger matrices, each kernel a launch of its own, stand beside them. The same programs in the torch door, in `default` and `reduce-overhead`, take
+turns with Inductor and with a backend that only makes the results (torch_nothing.py), which is what Dynamo and AOTAutograd cost. Bars: 60 us for 20 kernels, in the torch door above that backend; and a replay at most 10 us above one launch of the driver's, there too. --no-torch leaves
+the torch door out. Closes with 'N passed, N failed'.
 """
 
+import argparse
 import ctypes
 import json
 import os
@@ -15,11 +17,14 @@ import sys
 import tempfile
 import time
 
-from gpu_rows import head
+from gpu_rows import gpu, head, unpacked
+from gpu_small import Peer
 
 GPU = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bin", "gpu")
 COUNTS = (1, 2, 5, 10, 20, 40)
 CALLS = 200
+# Turns of the engines of the torch door, and calls of each in one.
+TURNS, CALLS_A_TURN, WARM = 20, 10, 8
 # Microseconds: 20 kernels, and a replay above one launch.
 PLAN, REPLAY = 60, 10
 SIDE, LARGE = 64, 256
@@ -106,7 +111,90 @@ class Driver:
         return self.host(self.launch, count) - self.host(self.nothing, count)
 
 
+# ---- the torch door --------------------------------------------------------------------------------------------------
+
+
+def chain(count):
+    """The same program for torch."""
+
+    def run(x):
+        for number in range(count):
+            x = x - x.sum(1 - number % 2, keepdim=True)
+        return x
+
+    return run
+
+
+def engines():
+    """What a program is compiled by, in each of its modes."""
+    import torch_nothing
+
+    modes = ("default", "reduce-overhead")
+    ours = {f"ours {mode}": {"backend": "oxyfuel", "options": {"mode": mode}} for mode in modes}
+    theirs = {f"inductor {mode}": {"backend": "inductor", "mode": mode} for mode in modes}
+    return {**ours, **theirs, "nothing": {"backend": torch_nothing.backend(torch_nothing.Nothing)}}
+
+
+def in_torch(torch, count, side):
+    """Microseconds until a call has been asked for and until its results are there, by engine; and whether ours are eager's results."""
+    x = torch.randn(side, side, device="cuda")
+    want = chain(count)(x.double())
+    peers, right = {}, True
+    for name, options in engines().items():
+        peers[name] = Peer(torch, chain(count), [x], options)
+        for _ in range(WARM):
+            got = peers[name]()
+        if name.startswith("ours"):
+            right &= bool((got.double() - want).norm() <= 1e-5 * want.norm())
+        del got
+    asked, done = ({name: [] for name in peers} for _ in range(2))
+    for _ in range(TURNS):
+        for name, run in peers.items():
+            for turn in range(1 + CALLS_A_TURN):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                run()
+                asked_for = time.perf_counter()
+                torch.cuda.synchronize()
+                if turn:
+                    asked[name].append((asked_for - start) * 1e6)
+                    done[name].append((time.perf_counter() - start) * 1e6)
+    medians = {name: {"asked": statistics.median(asked[name]), "done": statistics.median(done[name])} for name in peers}
+    return {"kernels": count, "side": side, "right": right, **medians}
+
+
+def torch_rows(torch):
+    rows = []
+    for side in (SIDE, LARGE):
+        for count in (1, 5, 20):
+            rows.append(row := in_torch(torch, count, side))
+            said = ", ".join(f"{name} {row[name]['asked']:.1f} us (done after {row[name]['done']:.1f})" for name in engines())
+            print(f"torch door, {count} kernels of {side} x {side}: {said}{'' if row['right'] else '; WRONG'}", flush=True)
+    return rows
+
+
+def judged(rows, torch_door):
+    """The bars, by name."""
+    by_count = {row["kernels"]: row for row in rows}
+    launch = by_count[1]["driver"]
+    met = {"plan": by_count[20]["ours"] <= PLAN, "replay": by_count[20]["replay"] - launch <= REPLAY}
+    small = {row["kernels"]: row for row in torch_door if row["side"] == SIDE}
+    if small:
+        above = {mode: small[20][f"ours {mode}"]["asked"] - small[20]["nothing"]["asked"] for mode in ("default", "reduce-overhead")}
+        met["torch results"] = all(row["right"] for row in torch_door)
+        met["torch plan"] = above["default"] <= PLAN
+        met["torch replay"] = above["reduce-overhead"] - launch <= REPLAY
+    return met
+
+
 def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    if gpu() is None:
+        print("no GPU: the driver (libcuda.so.1) is not there or has no device, and nothing is measured")
+        return 1
     driver, rows = Driver(), []
     with tempfile.TemporaryDirectory() as folder:
         for count in COUNTS:
@@ -114,11 +202,19 @@ def main():
             apart, _, apart_done = ours(count, LARGE, folder)
             rows.append({"kernels": count, "ours": plain, "done": done, "replay": replay, "apart": apart, "apart_done": apart_done, "driver": driver.launches(count)})
             print(f"{count} kernels: {plain:.1f} us (done after {done:.1f}), as one graph {replay:.1f} us; each a launch of its own {apart:.1f} us; launches by the driver itself {rows[-1]['driver']:.1f} us", flush=True)
-    by_count = {row["kernels"]: row for row in rows}
-    met = {"plan": by_count[20]["ours"] <= PLAN, "replay": by_count[20]["replay"] - by_count[1]["driver"] <= REPLAY}
-    if "--json" in sys.argv:
-        with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
-            json.dump({**head(), "rows": rows, "met": met}, file, indent=1)
+    torch, torch_door = None, []
+    if not args.no_torch:
+        with unpacked() as package:
+            sys.path.insert(0, package)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(package, "inductor")
+            import torch
+
+            torch.set_grad_enabled(False)
+            torch_door = torch_rows(torch)
+    met = judged(rows, torch_door)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({**head(torch), "rows": rows, "torch_door": torch_door, "met": met}, file, indent=1)
     for name, good in met.items():
         print(f"{name}: {'met' if good else 'missed'}")
     print(f"{sum(met.values())} passed, {len(met) - sum(met.values())} failed")

@@ -174,6 +174,20 @@ def test_each_bar_of_a_model_can_be_missed() -> None:
     assert gpu_models.means(rows[1:], definitions, False) == {}
 
 
+def test_each_bar_of_the_host_can_be_missed() -> None:
+    import gpu_host
+
+    def door(plan: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
+        asked = {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0}
+        return [{"kernels": 20, "side": gpu_host.SIDE, "right": right, **{name: {"asked": us} for name, us in asked.items()}}]
+
+    rows = [{"kernels": 1, "ours": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "replay": 14.0, "driver": 80.0}]
+    assert all(gpu_host.judged(rows, door(80, 34)).values())
+    assert set(gpu_host.judged(rows, [])) == {"plan", "replay"}
+    rows[1] |= {"ours": 61.0, "replay": 14.1}
+    assert not any(gpu_host.judged(rows, door(80.1, 34.1, right=False)).values())
+
+
 def test_the_models_of_the_peers_table_have_their_bars() -> None:
     import json
 
