@@ -12,7 +12,7 @@
 //!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own, in the order in which it lies. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
-//! on the threads. A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.
+//! on the threads. A great depth with few blocks is multiplied in parts ([`crate::deep`]). A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op};
@@ -22,6 +22,7 @@ use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::build::accumulator;
+use crate::deep::{Deep, Sums};
 use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
 use crate::nest::Nest;
@@ -37,6 +38,8 @@ const FEW: i64 = 16;
 /// Elements of a chunk where only a call knows how deep a product is, at most, and the step and least of them: what is left empty of the last one is multiplied, too.
 const OPEN: i64 = 128;
 const SHALLOW: i64 = 16;
+/// What parts of a great depth are multiples of.
+const DEEP_STEP: i64 = 16;
 /// Rows that a product has at least when blocks are chosen for any number of them.
 const ANY: i64 = 64;
 /// Elements of the depth that are copied at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
@@ -112,11 +115,18 @@ pub fn blocked(
     product: &Product,
     target: &TargetDesc,
 ) -> Result<Program> {
-    let blocking = choose(product, target)?;
+    let whole = product;
+    let mut blocking = choose(whole, target)?;
+    let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP);
+    let product = deep.as_ref().map_or(whole, |deep| &deep.product);
+    if deep.is_some() {
+        blocking = choose(product, target)?;
+    }
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
     let (rows, cols) = (blocking.rows, blocking.cols);
+    let parts = deep.as_ref().map(|deep| deep.sums(&k, [rows, cols]));
     lay_out(&k, &spread, &[rows, cols]);
     for deep in [blocking.chunk, blocking.rest(product)] {
         lay_out(&k, &spread, &[rows, deep]);
@@ -135,6 +145,7 @@ pub fn blocked(
         each: &product.each(),
         exact: &product.exact(),
         blocking: &blocking,
+        parts: parts.as_ref(),
     };
     let panels: Vec<Mem> = match (product.b.panels, blocking.shared) {
         (Some(_), _) => {
@@ -152,6 +163,9 @@ pub fn blocked(
     k.phase(grid, |k| {
         work.instance(k, &panels);
     });
+    if let Some(parts) = &parts {
+        parts.finish(&k, &params, nest, whole);
+    }
     k.finish()
 }
 
@@ -466,6 +480,8 @@ struct Work<'a> {
     /// The sizes that a call has.
     exact: &'a Late,
     blocking: &'a Blocking,
+    /// Where the sums of each part of a great depth go.
+    parts: Option<&'a Sums>,
 }
 
 /// A part of the depth: its number, and how many elements each has.
@@ -798,21 +814,30 @@ impl Work<'_> {
                         let sums = before.chain([sum]).collect();
                         let at = [&(&here.row + &i), &col];
                         let batch = here.batch.as_ref();
-                        finish(
-                            k,
-                            self.params,
-                            self.nest,
-                            product,
-                            [rows, cols],
-                            at,
-                            batch,
-                            sums,
-                        );
+                        self.done(k, at, batch, sums);
                     }
                 }
             }
             []
         });
+    }
+
+    /// The last work on a block: of a part of the depth, the sums are kept.
+    fn done(&self, k: &KernelBuilder, at: [&Tile; 2], batch: Option<&Tile>, sums: Vec<Tile>) {
+        let block = [self.blocking.rows, self.blocking.cols];
+        match (self.parts, batch, &sums[..]) {
+            (Some(parts), Some(part), [sum]) => parts.keep(k, part, at, sum),
+            _ => finish(
+                k,
+                self.params,
+                self.nest,
+                self.product,
+                block,
+                at,
+                batch,
+                sums,
+            ),
+        }
     }
 
     /// Whether memory runs along the rows of `a`: panels do so too, then.

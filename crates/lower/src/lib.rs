@@ -16,6 +16,7 @@
 //! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `outputs.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit (and with a weight that is stored by its outputs), by warp groups |
+//! | `deep.rs` | products of a great depth with few blocks, in parts |
 //! | `staged.rs`, `staged_product.rs`, `staged_attention.rs` | what a block of threads on a GPU multiplies through shared memory: products, attention |
 //! | `library.rs` | matrix products that a library of the machine's may compute instead |
 //! | `convolution` | convolutions as products with windows that are never whole in memory |
@@ -44,6 +45,7 @@ mod chunk;
 mod codes;
 mod convolution;
 mod decode;
+mod deep;
 mod direct;
 mod flat;
 mod gathered;

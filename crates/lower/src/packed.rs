@@ -14,6 +14,8 @@
 //!
 //! Two products of one `a` (a gated layer) have panels of both second operands: an instance multiplies its panel of `a` with one of each, and the work on the result takes both blocks.
 //!
+//! A great depth with few blocks is multiplied in parts ([`crate::deep`]).
+//!
 //! Panels are what the unit reads in order: no cache set is hit by every row, no page is left half used, and edges are filled with zeros, so that
 //! the inner loop has no masks. The block is as large as the accumulators allow; the work on the result happens on the block while it is in the cache.
 
@@ -25,6 +27,7 @@ use oxyfuel_kernel::ir::{
 };
 use oxyfuel_plan::{OperandHome, TargetDesc};
 
+use crate::deep::Deep;
 use crate::direct::{Operand, Product};
 use crate::map::{Spread, vector};
 use crate::nest::{Nest, NestOp};
@@ -74,14 +77,24 @@ pub fn packed(
     product: &Product,
     target: &TargetDesc,
 ) -> Result<Program> {
-    let blocking = choose(product, target)?;
+    let whole = product;
+    let mut blocking = choose(whole, target)?;
+    let (rows, cols) = (blocking.rows, blocking.cols);
+    let deep = match blocking.moved(whole) {
+        true => None,
+        false => Deep::of(whole, [rows, cols], blocking.depth),
+    };
+    let product = deep.as_ref().map_or(whole, |deep| &deep.product);
+    if deep.is_some() {
+        blocking = choose(product, target)?;
+    }
     let lanes = target.lanes(4);
     let (geometry, spread) = vector(lanes);
     let k = KernelBuilder::mapped(&nest.name, geometry);
     let params = params_of(&k);
+    let parts = deep.as_ref().map(|deep| deep.sums(&k, [rows, cols]));
     let (mems, sizes) = (&params.mems, &params.sizes);
     let exact = product.exact();
-    let (rows, cols) = (blocking.rows, blocking.cols);
     let (row_blocks, col_blocks) = (exact.m.ceildiv(rows), ceil_div(product.n, cols));
     let depth_blocks = ceil_div(product.k, blocking.depth);
     let depth = depth_blocks * blocking.depth;
@@ -179,6 +192,19 @@ pub fn packed(
         }
         sum
     };
+    // The last work on a block: of a part of the depth, the sums are kept.
+    let done = |k: &KernelBuilder, at: [&Tile; 2], batch: Option<&Tile>, sums: Vec<Tile>| {
+        match (&parts, batch, &sums[..]) {
+            (Some(parts), Some(part), [sum]) => parts.keep(k, part, at, sum),
+            _ => finish(k, &params, nest, product, [rows, cols], at, batch, sums),
+        }
+    };
+    let end = |k: KernelBuilder| {
+        if let Some(parts) = &parts {
+            parts.finish(&k, &params, nest, whole);
+        }
+        k.finish()
+    };
     if blocking.own {
         let grid = [col_blocks.into(), exact.batch.clone()];
         k.phase(grid, |k: &KernelBuilder| {
@@ -204,15 +230,14 @@ pub fn packed(
                         Some(home) if number == 0 => k.store(home, &sum),
                         home => {
                             let before = home.map(|home| k.load(home)).into_iter();
-                            let sums = before.chain([sum]).collect();
-                            finish(k, &params, nest, product, [rows, cols], at, batch, sums);
+                            done(k, at, batch, before.chain([sum]).collect());
                         }
                     }
                     []
                 });
             }
         });
-        return k.finish();
+        return end(k);
     }
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
     let a_bytes = u64::try_from(a_panel).unwrap_or(1) * blocking.parts[0].size() as u64;
@@ -237,9 +262,9 @@ pub fn packed(
             true => sums.collect(),
             false => held(k, [rows, cols], sums),
         };
-        finish(k, &params, nest, product, [rows, cols], block, batch, sums);
+        done(k, block, batch, sums);
     });
-    k.finish()
+    end(k)
 }
 
 /// Sums of a block, all but the last of which wait in a panel while the next is computed.

@@ -57,7 +57,7 @@ pub fn program(choices: &mut Choices<'_>) -> Result<Graph> {
 }
 
 /// Beyond one chunk of a depth, and beyond two; odd, and whole vectors.
-const DEEP: [i64; 8] = [96, 333, 512, 513, 640, 777, 1030, 1301];
+const DEEP: [i64; 9] = [96, 333, 512, 513, 640, 777, 1030, 1301, 2048];
 
 /// A random program of one product of f32 or f64, deep enough for several chunks, with what may stand behind it in the same kernel.
 pub fn plain(choices: &mut Choices<'_>) -> Result<Graph> {
