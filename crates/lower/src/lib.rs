@@ -44,6 +44,7 @@ mod chunk;
 mod codes;
 mod convolution;
 mod decode;
+mod digits;
 mod direct;
 mod flat;
 mod gathered;
@@ -352,7 +353,10 @@ fn by_a_block(
 ) -> Result<Option<(Program, Params)>> {
     let params = |k: &KernelBuilder| parameters(k, nests);
     if let Some(sort) = sort::along(nest) {
-        select::select(nest, params, sort, target)
+        match digits::by_digits(nest, params, sort, target)? {
+            None => select::select(nest, params, sort, target),
+            sorted => Ok(sorted),
+        }
     } else if let Some(along) = scan::along(nest) {
         running::running(nest, params, along, target)
     } else {
