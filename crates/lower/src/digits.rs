@@ -3,15 +3,15 @@
 //! A row is cut into tiles with a block of threads each. Digits have eight bits, the lowest come first, and each takes three phases:
 //!
 //! ```text
-//!   sort    a tile    keys ─▶ sorted by the digit in shared memory, four bits a round ─▶ stored;  how often each value occurs, and where it begins in the tile
-//!   count   a value   running sum of its counts over the tiles of a row ─▶ where the tile's elements of this value go, counted from the value's first
-//!   place   a tile    where each value begins in the row ─▶ (key, position) moved there; for the last digit, positions are the result
+//!   sort    a tile              keys ─▶ by the digit in shared memory, four bits a round ─▶ stored;  how often each value occurs, and where it begins in the tile
+//!   count   a row, or a value   counts added up over the tiles of a row ─▶ where a tile's elements of a value go, from the value's first place on
+//!   place   a tile              where each value begins in the row ─▶ (key, position) moved there; for the last digit, positions are the result
 //! ```
 //!
-//! Every step keeps equal digits as they stand, so that the whole is a stable sort. Nobody counts by atomics: results are the same in every run, and keys that are much alike cost what others do. Elements of one value
+//! Every step keeps equal digits as they stand, so that the whole is a stable sort. Nothing is counted by atomics: results are the same in every run, and keys that are much alike cost what others do. Elements of one value
 //! lie side by side in a sorted tile, so that neighbouring threads move them to neighbouring places.
 //!
-//! In a round a thread has elements that follow each other. It counts their digits in bytes of two words, the block adds up counts of all threads before in quarters of four words, and a place is a quarter and a byte:
+//! In a round a thread has elements that follow each other. It counts their four bits in bytes of two words, the block adds up what all threads before have in quarters of four words, and a place is the sum of a quarter and a byte:
 //!
 //! ```text
 //!   a thread's counts    [0 1 2 3 4 5 6 7] [8 9 a b c d e f]
@@ -24,7 +24,7 @@ use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Order, ReduceOp, Space};
 use oxyfuel_plan::TargetDesc;
 
-use crate::nest::{Nest, NestOp, Node};
+use crate::nest::{Dims, Nest, NestOp, Node};
 use crate::rows::{Blocks, Frame};
 use crate::select::Places;
 use crate::size::Params;
@@ -37,6 +37,8 @@ const THREADS: i64 = 1 << DIGIT_BITS;
 const DIGIT_BITS: u32 = 8;
 /// Bits that one round sorts by.
 const ROUND_BITS: u32 = 4;
+/// Values of them.
+const VALUES: i64 = 1 << ROUND_BITS;
 /// Elements of a thread: so many make runs of one value as long as what memory moves at a time, where values are spread evenly.
 const EACH: i64 = 8;
 const TILE: i64 = THREADS * EACH;
@@ -51,16 +53,16 @@ const QUARTERS: i64 = 0x0001_0001_0001_0001;
 
 /// Whether rows are sorted by all multiprocessors, not a block each.
 fn pays(nest: &Nest, (node, along): (Node, usize), key: DType, target: &TargetDesc) -> bool {
-    if nest.dims[along].as_const().is_none() {
+    let Some(length) = nest.dims[along].as_const() else {
         return nest.guess(along) > SHORT;
-    }
+    };
     let rows = (0..nest.rank()).filter(|&d| d != along);
     let rows = rows.fold(1i64, |all, d| all.saturating_mul(nest.guess(d)));
     let few = rows < i64::from(target.workers);
-    Places::of(nest, (node, along)).is_some_and(|places| {
-        let long = |length| length > FEW_LONG && few || !places.fit(key, target);
-        places.whole().is_some_and(long)
-    })
+    let places = Places::of(nest, (node, along));
+    let whole = places.is_none_or(|places| !places.chosen);
+    let fit = places.is_some_and(|places| places.fit(key, target));
+    length > FEW_LONG && whole && (few || !fit)
 }
 
 /// Whether a nest stores the order, and nothing that is made of it: a digit's places are where the result goes.
@@ -114,12 +116,12 @@ pub fn by_digits(
     let mut block = vec![1; nest.rank()];
     block[along] = TILE;
     let tiling = Tiling::of(block);
-    let blocks = Blocks::new(nest, &tiling, Default::default());
+    let blocks = Blocks::new(nest, &tiling, Dims::default());
     let digits = digits_of(&sort);
+    let few_tiles = FEW_TILES.max(nest.known.guess(&rows).saturating_mul(2));
     let work = ByDigits {
         scratch: Scratch::new(&k, &sort, &rows, &blocks.count[along]),
-        rows: nest.known.guess(&blocks.count[along])
-            <= FEW_TILES.max(nest.known.guess(&rows).saturating_mul(2)),
+        rows: nest.known.guess(&blocks.count[along]) <= few_tiles,
         tiles: blocks.count[along].clone(),
         sort: &sort,
         wanted,
@@ -128,11 +130,11 @@ pub fn by_digits(
         true => rows,
         false => rows * Expr::constant(THREADS),
     };
-    for (number, &digit) in digits.iter().enumerate() {
+    for (number, &shift) in digits.iter().enumerate() {
         let last = number + 1 == digits.len();
         k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
             let frame = Frame::new(k, &params, nest, &tiling, &blocks);
-            work.sort_tile(k, &Part::new(k, &work, &frame), digit, number == 0);
+            work.sort_tile(k, &Part::new(k, &work, &frame), shift, number == 0);
         });
         k.phase_ordered([grid.clone()], Order::Plain, |k| match work.rows {
             true => work.count_row(k),
@@ -140,80 +142,32 @@ pub fn by_digits(
         });
         k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
             let frame = Frame::new(k, &params, nest, &tiling, &blocks);
-            work.place_tile(k, &Part::new(k, &work, &frame), digit, last);
+            work.place_tile(k, &Part::new(k, &work, &frame), shift, last);
         });
     }
-    drop(work);
     Ok(Some((k.finish()?, params)))
 }
 
-/// Bits of a key that elements are sorted by at a time.
-#[derive(Clone, Copy)]
-struct Digit {
-    shift: u32,
-    bits: u32,
-    /// Whether its highest bit is a sign.
-    signed: bool,
-}
-
-impl Digit {
-    fn of(self, key: &Tile) -> Tile {
-        let value = key.binary(BinaryOp::Shr, i64::from(self.shift));
-        let value = value
-            .binary(BinaryOp::And, (1i64 << self.bits) - 1)
-            .cast(DType::I32);
-        match self.signed {
-            true => value.binary(BinaryOp::Xor, 1i64 << (self.bits - 1)),
-            false => value,
-        }
-    }
-
-    /// What its rounds sort by, the lowest bits first.
-    fn rounds(self) -> Vec<Digit> {
-        let low = self.bits.min(ROUND_BITS);
-        let rest = self.bits - low;
-        let first = Digit {
-            bits: low,
-            signed: self.signed && rest == 0,
-            ..self
-        };
-        let second = Digit {
-            shift: self.shift + low,
-            bits: rest,
-            ..self
-        };
-        [first, second]
-            .into_iter()
-            .filter(|round| round.bits > 0)
-            .collect()
-    }
-}
-
-/// The digits of keys, the lowest first: of those bits that may differ.
-fn digits_of(sort: &Sort<'_>) -> Vec<Digit> {
-    let end = sort.dtype().bits();
-    // The last bits of a number are those of its sign where it was a half before.
+/// Where the digits of keys begin, the lowest first: those of bits that may differ.
+fn digits_of(sort: &Sort<'_>) -> Vec<u32> {
     let narrow = match sort.nest.values[sort.operand].op {
         NestOp::Cast(narrow) => sort.nest.values[narrow].dtype,
         _ => sort.dtype(),
     };
+    // What was a half before has these last bits all alike where it has the others so.
     let begin = match (sort.dtype(), narrow) {
         (DType::F32, DType::BF16) => 16,
         (DType::F32, DType::F16) => 13,
         _ => 0,
     };
-    let digit = |shift: u32| {
-        let bits = DIGIT_BITS.min(end - shift);
-        Digit {
-            shift,
-            bits,
-            signed: shift + bits == end && sort.has_sign(),
-        }
-    };
-    (begin..end)
-        .step_by(DIGIT_BITS as usize)
-        .map(digit)
-        .collect()
+    let digits = (begin..sort.dtype().bits()).step_by(DIGIT_BITS as usize);
+    digits.collect()
+}
+
+/// The digit that begins at a bit. Beyond a key's end it has copies of the highest bit, which change no order.
+fn digit(key: &Tile, shift: u32) -> Tile {
+    let value = key.binary(BinaryOp::Shr, i64::from(shift));
+    value.binary(BinaryOp::And, THREADS - 1).cast(DType::I32)
 }
 
 /// Memory of whole rows. A digit reads the first keys and positions, has them sorted tile by tile in the second, and moves them back.
@@ -341,7 +295,7 @@ fn threads(k: &KernelBuilder) -> Tile {
 
 impl ByDigits<'_> {
     /// Sorts a tile by a digit, and counts its values.
-    fn sort_tile(&self, k: &KernelBuilder, part: &Part<'_>, digit: Digit, first: bool) {
+    fn sort_tile(&self, k: &KernelBuilder, part: &Part<'_>, shift: u32, first: bool) {
         let me = threads(k);
         let shared = Shared::new(k, self.sort);
         // Where each value's elements begin in the sorted tile, and where they end.
@@ -359,15 +313,18 @@ impl ByDigits<'_> {
         }
         k.sync();
         let rounds = Rounds::new(k);
-        for round in digit.rounds() {
-            rounds.sort(k, &shared, round, &part.count);
-        }
+        let count = DIGIT_BITS / ROUND_BITS;
+        k.for_range(0, i64::from(count), 1, [], |k, round, []| {
+            let shift = round * i64::from(ROUND_BITS) + i64::from(shift);
+            rounds.sort(k, &shared, &shift, &part.count);
+            []
+        });
         for step in 0..EACH {
             let place = &me + step * THREADS;
             let [key, position] = shared.get(k, &place);
             self.store(k, part, step, [&key, &position]);
             let before = (&place - 1).binary(BinaryOp::Max, 0i64);
-            let (value, before) = (digit.of(&key), digit.of(&shared.get(k, &before)[0]));
+            let (value, before) = (digit(&key, shift), digit(&shared.get(k, &before)[0], shift));
             let differs = value.compare(CompareOp::Ne, &before);
             let begin = place.compare(CompareOp::Eq, 0i64);
             let inside = place.compare(CompareOp::Lt, &part.count);
@@ -455,7 +412,7 @@ impl ByDigits<'_> {
     }
 
     /// Moves the elements of a sorted tile to their places by a digit.
-    fn place_tile(&self, k: &KernelBuilder, part: &Part<'_>, digit: Digit, last: bool) {
+    fn place_tile(&self, k: &KernelBuilder, part: &Part<'_>, shift: u32, last: bool) {
         let me = threads(k);
         let dtype = self.sort.position_dtype();
         let total = k.gather(&self.scratch.totals, &part.value, None, 0);
@@ -469,7 +426,7 @@ impl ByDigits<'_> {
             let [key, position] = self.load(k, part, 1, step);
             let there = &me + step * THREADS;
             let mut inside = there.compare(CompareOp::Lt, &part.count);
-            let place = k.gather(&begins, &digit.of(&key), None, 0) + there.cast(dtype);
+            let place = k.gather(&begins, &digit(&key, shift), None, 0) + there.cast(dtype);
             if last {
                 if let Some(wanted) = self.wanted {
                     let wanted = place.compare(CompareOp::Lt, wanted);
@@ -496,6 +453,11 @@ impl ByDigits<'_> {
         let end = sizes.tile(&self.sort.nest.dims[along]);
         let inner = (part.frame).at_chunk_before(along, &at, THREADS, &end);
         let keys = self.sort.keys_of(inner).broadcast_to([THREADS]);
+        // Digits have no sign: the highest bit of those that differ says which keys are the larger ones.
+        let keys = match self.sort.has_sign() {
+            true => keys.binary(BinaryOp::Xor, i64::MIN >> (64 - self.sort.dtype().bits())),
+            false => keys,
+        };
         let dtype = self.sort.position_dtype();
         [keys, k.iota(dtype, [THREADS], 0) + at.cast(dtype)]
     }
@@ -541,8 +503,8 @@ impl Rounds {
         }
     }
 
-    /// Sorts the elements of a tile, of which there are `count`, and what stands behind them stays there.
-    fn sort(&self, k: &KernelBuilder, shared: &Shared, digit: Digit, count: &Tile) {
+    /// Sorts the elements of a tile, of which there are `count`, by the bits from `begin` on, and what stands behind them stays there.
+    fn sort(&self, k: &KernelBuilder, shared: &Shared, begin: &Tile, count: &Tile) {
         let zero = k.full(DType::I64, [THREADS], 0i64);
         let one = k.full(DType::I64, [THREADS], 1i64);
         let mut own = [zero.clone(), zero.clone()];
@@ -552,7 +514,9 @@ impl Rounds {
             let place = &me + number;
             let pair = shared.get(k, &place);
             let inside = place.compare(CompareOp::Lt, count);
-            let value = inside.select(digit.of(&pair[0]), (1i64 << ROUND_BITS) - 1);
+            let value = pair[0].binary(BinaryOp::Shr, begin.cast(pair[0].dtype()));
+            let value = value.binary(BinaryOp::And, VALUES - 1).cast(DType::I32);
+            let value = inside.select(value, VALUES - 1);
             let high = value.compare(CompareOp::Ge, 8i64);
             let shift = value.binary(BinaryOp::And, 7i64) * 8;
             let shift = shift.cast(DType::I64);

@@ -1,4 +1,4 @@
-//! Positions in order on a GPU: a block of threads has one row, whose length is known.
+//! Positions in order on a GPU: a block of threads has one row, whose length is known. Long rows that are wanted as a whole go another way ([`crate::digits`]).
 //!
 //! ```text
 //!   few places are wanted   the last wanted key, bit by bit: how many keys lie below a candidate ─▶ what lies up to it, side by side ─▶ sorted
@@ -40,7 +40,7 @@ const SPARE_BYTES: i64 = 4096;
 pub struct Places {
     length: i64,
     places: i64,
-    chosen: bool,
+    pub chosen: bool,
 }
 
 impl Places {
@@ -84,11 +84,6 @@ impl Places {
         let threads = self.team(key.size() as i64, target).threads;
         let shared = i64::from(target.shared_bytes) - SPARE_BYTES - 8 * threads;
         pair_bytes(key) * self.network() <= shared
-    }
-
-    /// Pairs of every row, where all of them are sorted.
-    pub fn whole(self) -> Option<i64> {
-        (!self.chosen).then_some(self.length)
     }
 }
 

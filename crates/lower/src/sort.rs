@@ -7,7 +7,8 @@
 //!   long rows    keys ─▶ count every digit ─▶ for each digit, lowest first: places from the counts, (key, position) moved there
 //! ```
 //!
-//! Both keep equal elements as they stand. On a GPU, rows of known length have a block of threads each ([`crate::select`]).
+//! Both keep equal elements as they stand. On a GPU, rows of known length have a block of threads each ([`crate::select`]), and all multiprocessors sort long rows and those that only the call knows to be long
+//! ([`crate::digits`]).
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
