@@ -12,7 +12,7 @@
 //! | `rows.rs`, `rows/places.rs`, `chunk.rs`, `walk.rs`, `split.rs` | a nest as phases of a logical program: whole tiles, reads and stores at places that an index says, long rows in chunks, rows of symbolic length, cut reductions |
 //! | `online.rs` | what a softmax needs of a long row, in one reading of it |
 //! | `scan.rs`, `running.rs` | running sums, products and recurrences: step by step; and on a GPU by a block of threads |
-//! | `sort.rs`, `select.rs` | positions in order: an instance a row; and on a GPU a block of threads |
+//! | `sort.rs`, `select.rs`, `digits.rs` | positions in order: an instance a row; and on a GPU a block of threads, or for long rows all multiprocessors |
 //! | `team.rs` | a block of threads that has one row on a GPU |
 //! | `scatter.rs` | stores at computed places |
 //! | `direct.rs`, `blocked.rs`, `thin.rs`, `flat.rs`, `packed.rs`, `outputs.rs`, `warps.rs` | matrix products: as a plain reduction, on vector units, of few rows or columns there (in both orders of memory), on a CPU's matrix unit (and with a weight that is stored by its outputs), by warp groups |
@@ -46,6 +46,7 @@ mod codes;
 mod convolution;
 mod decode;
 mod deep;
+mod digits;
 mod direct;
 mod flat;
 mod gathered;
@@ -346,7 +347,7 @@ fn min_chunk(phase: &Phase, elements: i64, known: &Known) -> u64 {
         .max(1)
 }
 
-/// The program of a block of threads a row, for what has one: order along rows, and running combinations.
+/// The program of a block of threads a row, or of several blocks, for what has one: order along rows, and running combinations.
 fn by_a_block(
     nest: &Nest,
     nests: &[Nest],
@@ -354,7 +355,10 @@ fn by_a_block(
 ) -> Result<Option<(Program, Params)>> {
     let params = |k: &KernelBuilder| parameters(k, nests);
     if let Some(sort) = sort::along(nest) {
-        select::select(nest, params, sort, target)
+        match digits::by_digits(nest, params, sort, target)? {
+            None => select::select(nest, params, sort, target),
+            sorted => Ok(sorted),
+        }
     } else if let Some(along) = scan::along(nest) {
         running::running(nest, params, along, target)
     } else {

@@ -769,6 +769,25 @@ impl<'a> Frame<'a> {
         self.store_to(node, self.mem(window), window, None);
     }
 
+    /// Stores elements at places along a dim, where the mask is true. Along the others this instance has one coordinate.
+    pub fn scatter(
+        &self,
+        window: &Window,
+        along: usize,
+        (places, value): (&Tile, &Tile),
+        mask: &Tile,
+    ) {
+        let mut row = self.clone();
+        row.start[along] = None;
+        let sizes = &self.params.sizes;
+        let places = sizes.times(places, &window.strides[along]);
+        let places = match row.base(window) {
+            Some(base) => places + base,
+            None => places,
+        };
+        self.k.scatter(self.mem(window), &places, value, Some(mask));
+    }
+
     /// Stores what the reduction `node` gave for one of `parts` parts of the dim `cut`.
     pub fn store_partial(&self, node: Node, mem: &Mem, parts: &Expr, cut: usize) {
         let window = partial_window(self.nest, usize::MAX, parts);

@@ -17,14 +17,14 @@
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Order, ReduceOp, Space};
+use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, Order, ReduceOp};
 use oxyfuel_plan::TargetDesc;
 
 use crate::chunk::combine;
 use crate::nest::{Nest, NestOp, NestStore, Node};
 use crate::rows::{Blocks, Frame};
 use crate::size::Params;
-use crate::team::{Before, Team};
+use crate::team::{Before, Last, Team};
 use crate::tile::{Tiling, ceil_div};
 
 /// Shorter rows are done step by step.
@@ -196,7 +196,7 @@ impl Running<'_> {
                     let (_, f, operand) = self.scans[i];
                     let own = inner.get(operand).broadcast_to([self.threads]);
                     let here = combine(f, &before[i], &rows[i].before.up_to(k, own));
-                    after.push(rows[i].last(k, &here));
+                    after.push(rows[i].total.of(k, &here));
                     inner.give(node, here);
                 }
                 None => inner.value(node),
@@ -263,7 +263,7 @@ impl Running<'_> {
         let before = rows.iter().zip(totals).map(|(row, memory)| {
             let there = k.gather(memory, &(&me + &first), Some(&is_before), 0);
             let there = is_before.select(&there, row.before.nothing(k));
-            row.last(k, &row.before.up_to(k, there))
+            row.total.of(k, &row.before.up_to(k, there))
         });
         let before = before.collect();
         let begin = &part * cut.part;
@@ -282,27 +282,15 @@ impl Running<'_> {
 
 /// What a block's threads tell each other of one scan.
 struct Row {
-    threads: i64,
     before: Before,
-    total: Mem,
+    total: Last,
 }
 
 impl Row {
     fn new(k: &KernelBuilder, threads: i64, f: ReduceOp, dtype: DType) -> Self {
         Self {
-            threads,
             before: Before::new(k, threads, f, dtype),
-            total: k.alloc(Space::Shared, dtype, 1, None),
+            total: Last::new(k, threads, dtype, 1),
         }
-    }
-
-    /// What the last thread has, for all of them.
-    fn last(&self, k: &KernelBuilder, here: &Tile) -> Tile {
-        let me = k.iota(DType::I32, [self.threads], 0);
-        let last = me.compare(CompareOp::Eq, self.threads - 1);
-        let first = k.full(DType::I32, [self.threads], 0i64);
-        k.scatter(&self.total, &first, here, Some(&last));
-        k.sync();
-        k.gather(&self.total, &first, None, 0)
     }
 }

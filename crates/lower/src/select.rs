@@ -1,4 +1,4 @@
-//! Positions in order on a GPU: a block of threads has one row, whose length is known.
+//! Positions in order on a GPU: a block of threads has one row, whose length is known. Long rows that are wanted as a whole go another way ([`crate::digits`]).
 //!
 //! ```text
 //!   few places are wanted   the last wanted key, bit by bit: how many keys lie below a candidate ─▶ what lies up to it, side by side ─▶ sorted
@@ -35,6 +35,62 @@ const UNROLLED: i64 = 8;
 /// Bytes of shared memory that are left to reductions.
 const SPARE_BYTES: i64 = 4096;
 
+/// How many pairs of a row of known length are sorted, and whether these are chosen among more.
+#[derive(Clone, Copy)]
+pub struct Places {
+    length: i64,
+    places: i64,
+    pub chosen: bool,
+}
+
+impl Places {
+    /// Those of rows whose length is known and not too large.
+    pub fn of(nest: &Nest, (node, along): (Node, usize)) -> Option<Self> {
+        let NestOp::Order { wanted, .. } = nest.values[node].op else {
+            return None;
+        };
+        let length = nest.dims[along].as_const();
+        let length = length.filter(|&n| (2..=1 << 30).contains(&n))?;
+        let wanted = wanted.unwrap_or(length).clamp(1, length);
+        let chosen = wanted <= MOST_CHOSEN && wanted * ONE_OF <= length;
+        Some(Self {
+            length,
+            places: if chosen { wanted } else { length },
+            chosen,
+        })
+    }
+
+    /// A power of two that the network has room for.
+    fn network(self) -> i64 {
+        let network = self.places.unsigned_abs().next_power_of_two();
+        i64::try_from(network).unwrap_or(self.places)
+    }
+
+    fn team(self, key_bytes: i64, target: &TargetDesc) -> Team {
+        let read = if self.chosen {
+            self.length / UNROLLED
+        } else {
+            1
+        };
+        let work = (self.network() / 2).max(read);
+        match self.chosen && ceil_div(self.length, HOLDING) * key_bytes <= HELD_BYTES {
+            true => Team::of(work.min(HOLDING), target),
+            false => Team::of(work, target),
+        }
+    }
+
+    /// Whether shared memory has room for the pairs.
+    pub fn fit(self, key: DType, target: &TargetDesc) -> bool {
+        let threads = self.team(key.size() as i64, target).threads;
+        let shared = i64::from(target.shared_bytes) - SPARE_BYTES - 8 * threads;
+        pair_bytes(key) * self.network() <= shared
+    }
+}
+
+fn pair_bytes(key: DType) -> i64 {
+    (key.size() + DType::I32.size()) as i64
+}
+
 /// Builds the program that sorts the rows of `nest` along a dim; nothing where the length of a row is not known.
 pub fn select(
     nest: &Nest,
@@ -45,27 +101,17 @@ pub fn select(
     let NestOp::Order {
         operand,
         descending,
-        wanted,
+        ..
     } = nest.values[node].op
     else {
         return Ok(None);
     };
-    let Some(length) = nest.dims[along]
-        .as_const()
-        .filter(|&n| (2..=1 << 30).contains(&n))
-    else {
+    let Some(places) = Places::of(nest, (node, along)) else {
         return Ok(None);
     };
-    let wanted = wanted.unwrap_or(length).clamp(1, length);
-    let chosen = wanted <= MOST_CHOSEN && wanted * ONE_OF <= length;
-    let places = if chosen { wanted } else { length };
-    let network = i64::try_from(places.unsigned_abs().next_power_of_two()).unwrap_or(places);
-    let work = (network / 2).max(if chosen { length / UNROLLED } else { 1 });
-    let key_bytes = key_of(nest.values[operand].dtype).size() as i64;
-    let team = match chosen && ceil_div(length, HOLDING) * key_bytes <= HELD_BYTES {
-        true => Team::of(work.min(HOLDING), target),
-        false => Team::of(work, target),
-    };
+    let network = places.network();
+    let key = key_of(nest.values[operand].dtype);
+    let team = places.team(key.size() as i64, target);
     let threads = team.threads;
     let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);
@@ -81,19 +127,18 @@ pub fn select(
         cleared: 1,
     };
     let row = Row {
-        length,
-        places,
+        length: places.length,
+        places: places.places,
         network,
         threads,
-        chosen,
+        chosen: places.chosen,
         sort: &sort,
     };
     let rows: Expr = (0..nest.rank())
         .filter(|&d| d != along)
         .map(|d| nest.dims[d].clone())
         .product();
-    let shared = i64::from(target.shared_bytes) - SPARE_BYTES - 8 * threads;
-    let far = (row.pair_bytes() * network > shared).then(|| {
+    let far = (!places.fit(key, target)).then(|| {
         let len = rows * Expr::constant(network);
         let workspace = |name: &str, dtype| {
             k.buffer(name, dtype, BufferMode::Workspace, len.clone())
@@ -169,10 +214,6 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn pair_bytes(&self) -> i64 {
-        (self.sort.key_dtype().size() + DType::I32.size()) as i64
-    }
-
     fn bits(&self) -> i64 {
         i64::from(self.sort.key_dtype().bits())
     }

@@ -7,7 +7,8 @@
 //!   long rows    keys ─▶ count every digit ─▶ for each digit, lowest first: places from the counts, (key, position) moved there
 //! ```
 //!
-//! Both keep equal elements as they stand. On a GPU, rows of known length have a block of threads each ([`crate::select`]).
+//! Both keep equal elements as they stand. On a GPU, rows of known length have a block of threads each ([`crate::select`]), and all multiprocessors sort long rows and those that only the call knows to be long
+//! ([`crate::digits`]).
 
 use oxyfuel_base::{DType, Expr};
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
@@ -20,7 +21,7 @@ use crate::size::Params;
 use crate::tile::Tiling;
 
 /// Rows up to this length are sorted by counting; the table of digits costs more than the comparisons.
-const SHORT: i64 = 256;
+pub const SHORT: i64 = 256;
 /// Values of one digit.
 const DIGIT: i64 = 256;
 const DIGIT_BITS: u32 = 8;
@@ -129,7 +130,7 @@ pub fn key_of(dtype: DType) -> DType {
 }
 
 impl Sort<'_> {
-    fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         self.nest.values[self.operand].dtype
     }
 
@@ -138,12 +139,12 @@ impl Sort<'_> {
     }
 
     /// Whether the highest digit of a key carries a sign.
-    fn has_sign(&self) -> bool {
+    pub fn has_sign(&self) -> bool {
         let dtype = self.dtype();
         dtype.is_float() || dtype.is_signed() || dtype == DType::U64
     }
 
-    fn position_dtype(&self) -> DType {
+    pub fn position_dtype(&self) -> DType {
         if self.nest.most(self.along) <= i64::from(i32::MAX) {
             DType::I32
         } else {
@@ -184,7 +185,11 @@ impl Sort<'_> {
 
     /// The elements from `at` on.
     pub fn keys(&self, frame: &Frame<'_>, at: &Tile, block: i64) -> Tile {
-        let mut inner = frame.at_chunk(self.along, at, block);
+        self.keys_of(frame.at_chunk(self.along, at, block))
+    }
+
+    /// The elements of a frame.
+    pub fn keys_of(&self, mut inner: Frame<'_>) -> Tile {
         for node in 0..self.node {
             inner.value(node);
         }

@@ -70,7 +70,18 @@ pub struct Before {
 
 impl Before {
     pub fn new(k: &KernelBuilder, threads: i64, f: ReduceOp, dtype: DType) -> Self {
-        let half = || k.alloc(Space::Shared, dtype, threads, None);
+        Self::of_several(k, threads, f, dtype, 1)
+    }
+
+    /// Memory for so many values a thread.
+    pub fn of_several(
+        k: &KernelBuilder,
+        threads: i64,
+        f: ReduceOp,
+        dtype: DType,
+        values: i64,
+    ) -> Self {
+        let half = || k.alloc(Space::Shared, dtype, threads * values, None);
         Self {
             threads,
             f,
@@ -86,23 +97,79 @@ impl Before {
 
     /// What each thread and those before it have together.
     pub fn up_to(&self, k: &KernelBuilder, own: Tile) -> Tile {
+        let [here] = self.each_up_to(k, [own]);
+        here
+    }
+
+    /// The same of several values a thread, as many as there is memory for.
+    pub fn each_up_to<const N: usize>(&self, k: &KernelBuilder, own: [Tile; N]) -> [Tile; N] {
         let me = k.iota(DType::I32, [self.threads], 0);
         // Where there is nobody, a gather gives zeros.
         let nothing = (self.f != ReduceOp::Sum).then(|| self.nothing(k));
         let (mut here, mut distance) = (own, 1);
         while distance < self.threads {
             let half = &self.halves[usize::from(distance.trailing_zeros() % 2 == 1)];
-            k.scatter(half, &me, &here, None);
+            for (own, at) in here.iter().zip(self.places(&me)) {
+                k.scatter(half, &at, own, None);
+            }
             k.sync();
             let there = me.compare(CompareOp::Ge, distance);
-            let before = k.gather(half, &(&me - distance), Some(&there), 0);
-            let before = match &nothing {
-                Some(nothing) => there.select(&before, nothing),
-                None => before,
-            };
-            here = combine(self.f, &before, &here);
+            for (own, at) in here.iter_mut().zip(self.places(&(&me - distance))) {
+                let before = k.gather(half, &at, Some(&there), 0);
+                let before = match &nothing {
+                    Some(nothing) => there.select(&before, nothing),
+                    None => before,
+                };
+                *own = combine(self.f, &before, own);
+            }
             distance *= 2;
         }
         here
+    }
+
+    /// Where the values of each thread are, one behind the other.
+    fn places(&self, thread: &Tile) -> impl Iterator<Item = Tile> {
+        let (thread, threads) = (thread.clone(), self.threads);
+        (0..).map(move |number| match number {
+            0 => thread.clone(),
+            number => &thread + number * threads,
+        })
+    }
+}
+
+/// Memory by which the last thread of a block tells all of them what it has.
+pub struct Last {
+    threads: i64,
+    memory: Mem,
+}
+
+impl Last {
+    pub fn new(k: &KernelBuilder, threads: i64, dtype: DType, values: i64) -> Self {
+        Self {
+            threads,
+            memory: k.alloc(Space::Shared, dtype, values, None),
+        }
+    }
+
+    /// What the last thread has.
+    pub fn of(&self, k: &KernelBuilder, here: &Tile) -> Tile {
+        let [last] = self.each_of(k, [here]);
+        last
+    }
+
+    /// The same of several values a thread, as many as there is memory for.
+    pub fn each_of<const N: usize>(&self, k: &KernelBuilder, here: [&Tile; N]) -> [Tile; N] {
+        let me = k.iota(DType::I32, [self.threads], 0);
+        let last = me.compare(CompareOp::Eq, self.threads - 1);
+        let mut number = -1;
+        let places = here.map(|_| {
+            number += 1;
+            k.full(DType::I32, [self.threads], number)
+        });
+        for (here, at) in here.into_iter().zip(&places) {
+            k.scatter(&self.memory, at, here, Some(&last));
+        }
+        k.sync();
+        places.map(|at| k.gather(&self.memory, &at, None, 0))
     }
 }

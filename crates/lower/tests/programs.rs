@@ -845,6 +845,7 @@ fn rows_in_order_on_a_gpu() {
         agree(&whole(dtype, n, n % 2 == 0), &gpu(), 0.0);
     }
     agree(&whole("f32", 3000, true), &little, 0.0);
+    agree(&whole("f32", 9000, true), &gpu(), 0.0);
     let first = |dtype: &str, n: i64, wanted: i64, descending: bool| {
         format!(
             "graph @f(%x: {dtype}[2, {n}] cpu) {{

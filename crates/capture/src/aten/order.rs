@@ -56,7 +56,8 @@ enum Wanted<'a> {
     One,
 }
 
-/// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it (decision 101).
+/// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it (decision 101). A length that only the call knows counts as the largest; kernels of ours sort rows of any
+/// length on a GPU (decision 110), which are not measured against the host's library.
 const FEW_OF_ON_CPU: i64 = 32;
 const WHOLE_ON_GPU: i64 = 8192;
 /// The most places that a GPU chooses of a longer row, and of how many elements each must be one (decision 52).
@@ -70,18 +71,20 @@ fn sorted_here(c: &Call<'_>, x: ValueId, dim: i64, wanted: Wanted<'_>) -> Result
         return Ok(());
     };
     let gpu = matches!(c.b.ty(x).device, Device::Cuda(_));
-    match (length.as_const(), wanted) {
-        (_, Wanted::All) if !gpu => Ok(()),
-        (Some(n), _) if n <= if gpu { WHOLE_ON_GPU } else { FEW_OF_ON_CPU } => Ok(()),
-        (Some(n), Wanted::First(k))
+    let n = length.as_const().unwrap_or(i64::MAX);
+    match wanted {
+        Wanted::All if !gpu => Ok(()),
+        _ if n <= if gpu { WHOLE_ON_GPU } else { FEW_OF_ON_CPU } => Ok(()),
+        Wanted::First(k)
             if gpu
+                && length.as_const().is_some()
                 && k.as_const()
                     .is_some_and(|k| k <= CHOSEN_ON_GPU.min(n / ONE_OF)) =>
         {
             Ok(())
         }
-        (_, Wanted::All) => refuse("the host sorts long rows in parts, side by side"),
-        (_, Wanted::First(_) | Wanted::One) => {
+        Wanted::All => refuse("the host sorts long rows in parts, side by side"),
+        Wanted::First(_) | Wanted::One => {
             refuse("the host chooses from long rows without sorting them")
         }
     }

@@ -44,7 +44,7 @@ const KINDS: &[(&str, Generator)] = &[
 /// What a GPU cannot express yet: a part of the sentence that says so, and why that is no failure. Anything else that has no lowering is one.
 const IGNORED: &[(&str, &str)] = &[];
 
-/// Name, inputs, nodes, result. Long rows, cut reductions, transposes, products by warp groups with edges.
+/// Name, inputs, nodes, result. Long rows, cut reductions, transposes, products by warp groups with edges, order of rows by a block each and digit by digit.
 const GRAPHS: &[(&str, &str)] = &[
     ("pointwise", "%x: f32[100003] cpu align 64, %b: f32[100003] cpu align 64) {
   %two: f32[] = full value=2.0
@@ -152,6 +152,35 @@ const GRAPHS: &[(&str, &str)] = &[
   return %y"),
     ("bmm bf16", "%a: bf16[3, 64, 64] cpu align 64, %b: bf16[3, 64, 72] cpu align 64) {
   %y: bf16[3, 64, 72] = bmm %a, %b
+  return %y"),
+    ("order of rows of a block each", "%x: f32[200, 16000] cpu align 64) {
+  %y: i64[200, 16000] = argsort %x, dim=1, descending=true
+  return %y"),
+    ("order of a long row f32", "%x: f32[1000003] cpu align 64) {
+  %y: i64[1000003] = argsort %x, dim=0, descending=false
+  return %y"),
+    ("order of long rows f64", "%x: f64[150, 20000] cpu align 64) {
+  %y: i64[150, 20000] = argsort %x, dim=1, descending=true
+  return %y"),
+    ("order of long rows f16", "%x: f16[3, 300001] cpu align 64) {
+  %y: i64[3, 300001] = argsort %x, dim=1, descending=true
+  return %y"),
+    ("order of long columns bf16", "%x: bf16[100003, 2] cpu align 64) {
+  %y: i64[100003, 2] = argsort %x, dim=0, descending=false
+  return %y"),
+    ("order of a long row i64", "%x: i64[65536] cpu align 64) {
+  %y: i64[65536] = argsort %x, dim=0, descending=true
+  return %y"),
+    ("order of a long row i32", "%x: i32[32768] cpu align 64) {
+  %y: i64[32768] = argsort %x, dim=0, descending=false
+  return %y"),
+    ("order of long rows i8", "%x: i8[5, 40000] cpu align 64) {
+  %y: i64[5, 40000] = argsort %x, dim=1, descending=false
+  return %y"),
+    ("most places of a long row", "%x: u8[2, 70000] cpu align 64) {
+  %o: i64[2, 70000] = argsort %x, dim=1, descending=true
+  %s: i64[2, 20000] = slice %o, dim=1, start=0, end=20000, step=1
+  %y: i64[2, 20000] = neg %s
   return %y"),
 ];
 
