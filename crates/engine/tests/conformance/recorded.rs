@@ -21,7 +21,7 @@ fn word(word: u64, tensors: &[&Storage]) -> Word {
         let start = storage.address();
         (start..start + storage.len().max(1) as u64).contains(&word)
     };
-    match tensors.iter().position(|storage| inside(storage)) {
+    match tensors.iter().position(inside) {
         Some(tensor) => Word::Tensor(tensor, word - tensors[tensor].address()),
         None => Word::Other(word),
     }
