@@ -20,6 +20,9 @@ const RANDOM: usize = 400;
 /// Random graphs of each generator below.
 const OF_ONE_KIND: usize = 40;
 
+/// Numbers for the symbols of a random graph: around a block, a few, and none.
+const SIZES: [[i64; 2]; 4] = [[65, 2], [5, 64], [3, 70], [0, 3]];
+
 type Generator = fn(&mut Choices<'_>) -> Result<Graph>;
 
 /// Generators of graphs of one kind, as in the conformance suite.
@@ -30,6 +33,7 @@ const KINDS: &[(&str, Generator)] = &[
     ("deep product", products::plain),
     ("attention", attention::program),
     ("attention written out", attention::written),
+    ("attention of any length", attention::symbolic),
     ("convolution", convolutions::program),
     ("concatenation", |choices| {
         concatenations::program(choices, false)
@@ -272,8 +276,15 @@ impl Case {
                 let numbers: Vec<u32> = (0..count).map(|_| (source.next() >> 44) as u32).collect();
                 let mut choices = Choices::new(&numbers);
                 let graph = generator(&mut choices)?;
-                let inputs = random::inputs(&graph, &mut choices)?;
-                Ok((graph, vec![inputs]))
+                let sizes = match graph.symbols.is_empty() {
+                    true => &[[0; 2]][..],
+                    false => &SIZES,
+                };
+                let runs = sizes
+                    .iter()
+                    .map(|sizes| random::inputs_of(&graph, sizes, &mut choices));
+                let runs = runs.collect::<Result<_>>()?;
+                Ok((graph, runs))
             }
             Source::File(path) => {
                 let text = std::fs::read_to_string(path)

@@ -184,6 +184,11 @@ fn random_products_of_symbolic_sizes_are_compiled_once() {
 }
 
 #[test]
+fn random_attention_of_symbolic_sizes_is_compiled_once() {
+    random_graphs(true, |choices, _| attention::symbolic(choices));
+}
+
+#[test]
 fn random_graphs_of_symbolic_sizes_are_compiled_once() {
     random_graphs(true, any_graph);
 }
