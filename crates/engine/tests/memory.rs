@@ -380,3 +380,53 @@ fn attention_of_any_length_takes_memory_by_its_length_too() {
         }
     }
 }
+
+/// On cards that are not there, too, in launches that one call makes. Gradients are composed there, of scores in memory.
+#[test]
+fn attention_of_any_length_takes_memory_by_its_length_on_gpus() {
+    use oxyfuel_runtime::device::Device;
+    use oxyfuel_runtime::null::{NullCall, NullDevice, h200, small_card};
+    let forward = attentions("s0", "2*s0")
+        .into_iter()
+        .filter(|(name, text)| !text.contains("sdpa_backward") && !name.contains("gradients"));
+    let mut count = 0;
+    for (name, text) in forward {
+        let graph = format!("sym s0: 2..\n{text}");
+        let graph = oxyfuel_graph::parse("test", &graph).unwrap();
+        for card in [h200(), small_card()] {
+            let target = Target::of_gpu(&card, "").unwrap();
+            let plan = compile(&graph, &target, &options(), false).unwrap().plan;
+            let on = target.name();
+            let held = |length: i64| {
+                let device = NullDevice::of(card.clone(), 0);
+                let executable =
+                    Executable::load(plan.clone(), Default::default(), device.clone()).unwrap();
+                let inputs = graph.inputs.iter().map(|&input| {
+                    let ty = graph.ty(input);
+                    let sizes = ty.shape.iter().map(|d| d.eval(&|_| Some(length)).unwrap());
+                    let shape: Vec<i64> = sizes.collect();
+                    Tensor::empty_on(&*device, ty.dtype, &shape).unwrap()
+                });
+                let inputs: Vec<Tensor> = inputs.collect();
+                let stats = || device.memory_summary().unwrap().ours;
+                let before = stats().live;
+                executable.run(&inputs.iter().collect::<Vec<_>>()).unwrap();
+                let calls = device.calls();
+                let is_attention = |call: &&NullCall| matches!(call, NullCall::Launch(kernel, ..) if kernel.contains("sdpa"));
+                assert_eq!(
+                    calls.iter().filter(is_attention).count(),
+                    1,
+                    "{name} on {on}"
+                );
+                stats().peak - before
+            };
+            let [once, twice] = [1024, 2048].map(held);
+            assert!(
+                twice <= 2 * once + (64 << 10),
+                "{name} on {on}: {once} bytes, then {twice}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= 10, "{count}");
+}

@@ -59,13 +59,14 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let [heads, depth] = [1, 3].map(|dim| number(&q.shape[dim]));
     let (groups, width) = (number(&k.shape[1]), number(&v.shape[3]));
     let rows = &q.shape[2];
+    // How many there are of batches, queries and keys, only a call may know.
+    let sizes = [&q.shape[0], rows, &k.shape[2]];
+    let some = !sizes.iter().any(|size| size.is_const(0))
+        && [heads, groups, depth, width].iter().all(|&n| n > 0);
     let sized = if target.is_simt() {
-        is_fixed && staged_attention::fits(q.dtype, depth, width, target)
+        some && staged_attention::fits(q.dtype, depth, width, target)
     } else if first > 0 || rows.as_const().is_none_or(|rows| rows >= LEAST_ROWS) {
-        // How many there are of batches, queries and keys, only a call may know.
-        let sizes = [&q.shape[0], rows, &k.shape[2]];
-        let some = !sizes.iter().any(|size| size.is_const(0));
-        some && [heads, groups, depth, width].iter().all(|&n| n > 0)
+        some
     } else {
         is_fixed && depth > 1 && number(rows) * heads / groups <= MOST_QUERIES
     };
@@ -305,8 +306,10 @@ pub fn attention(
     exact: &Attention<Expr>,
     target: &TargetDesc,
 ) -> Result<Program> {
+    if target.is_simt() {
+        return staged_attention::attention(nest, params_of, exact, target);
+    }
     match exact.fixed() {
-        Ok(a) if target.is_simt() => staged_attention::attention(nest, params_of, &a, target),
         Ok(a) if a.rows < LEAST_ROWS => decode(nest, params_of, &a, target),
         Ok(_) | Err(_) => blocks(nest, params_of, exact, target),
     }

@@ -88,6 +88,30 @@ impl Sizes {
         tile
     }
 
+    /// The size as a scalar whose known divisor can be seen in the program: where rows begin at multiples of an access's width, it is as wide.
+    fn divided(&self, size: &Expr) -> Tile {
+        match size.known_divisor(&Ranges::new()) {
+            by if by > 1 && size.as_const().is_none() => self.tile(&size.floordiv(by)) * by,
+            _ => self.tile(size),
+        }
+    }
+
+    /// As [`Sizes::index`], of a stride.
+    pub fn stride(&self, size: &Expr) -> Index {
+        match size.as_const() {
+            Some(number) => Index::Const(number),
+            None => self.divided(size).into_index(&self.k),
+        }
+    }
+
+    /// So many strides. What is known is multiplied even where that changes nothing.
+    pub fn strides(&self, count: &Tile, stride: &Expr) -> Tile {
+        match stride.as_const() {
+            Some(number) => count * number,
+            None => count * self.divided(stride),
+        }
+    }
+
     pub fn index(&self, size: &Expr) -> Index {
         match size.as_const() {
             Some(number) => Index::Const(number),

@@ -7,7 +7,7 @@
 
 use oxyfuel_base::DType;
 use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
-use oxyfuel_kernel::ir::{Geometry, MmaDim, Mode, Space, TileLayout};
+use oxyfuel_kernel::ir::{Geometry, Index, MmaDim, Mode, Space, TileLayout};
 use oxyfuel_plan::TargetDesc;
 
 use crate::warps::restricted;
@@ -40,7 +40,7 @@ pub struct Part<'a> {
     pub mem: &'a Mem,
     pub base: Tile,
     pub shape: [i64; 2],
-    pub strides: [i64; 2],
+    pub strides: [Index; 2],
     /// How much of it there is, where it may be less.
     pub left: [Option<Tile>; 2],
 }
@@ -159,7 +159,7 @@ impl Team {
 
     /// A part of an operand, in registers, as it lies best in memory.
     pub fn fetch(&self, k: &KernelBuilder, part: Part<'_>) -> Tile {
-        let inner = usize::from(part.strides[0] != 1);
+        let inner = usize::from(part.strides[0] != Index::Const(1));
         let size = part.mem.dtype().size() as i64;
         let layout = self.spread(part.shape, inner, 16 / size);
         let mut window = part.mem.at(&part.base).shape(part.shape);

@@ -12,11 +12,13 @@
 //!
 //! Warps are side by side along the queries, so that what a row needs of its scores is within a warp; the weights lie as the unit takes its left operand, and pass through shared memory only where outer
 //! products are what multiplies.
+//!
+//! How many batches, queries and keys there are, and where they lie, only a call may know.
 
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile, Window};
-use oxyfuel_kernel::ir::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, ReduceOp, UnaryOp};
 use oxyfuel_plan::TargetDesc;
 
 use crate::attention::{Attention, Place, div, left, rem};
@@ -24,7 +26,6 @@ use crate::maths::weights;
 use crate::nest::Nest;
 use crate::size::Params;
 use crate::staged::{Held, Part, Team};
-use crate::tile::ceil_div;
 
 /// Warps of a block, each with 16 queries.
 const WARPS: i64 = 4;
@@ -75,7 +76,7 @@ fn choose(dtype: DType, depth: i64, width: i64, target: &TargetDesc) -> Option<S
 }
 
 struct Writer<'a> {
-    a: &'a Attention,
+    a: &'a Attention<Expr>,
     shape: Shape,
     params: &'a Params,
 }
@@ -101,7 +102,7 @@ struct Memory {
 pub fn attention(
     nest: &Nest,
     params_of: impl Fn(&KernelBuilder) -> Params,
-    a: &Attention,
+    a: &Attention<Expr>,
     target: &TargetDesc,
 ) -> Result<Program> {
     let shape = choose(a.dtype, a.depth, a.width, target).ok_or_else(|| {
@@ -119,15 +120,24 @@ pub fn attention(
         shape,
         params: &params,
     };
-    let blocks = ceil_div(a.rows, ROWS);
-    k.phase([Expr::constant(blocks * a.batch * a.heads)], |k| {
+    let blocks = a.rows.ceildiv(ROWS);
+    k.phase([&blocks * &a.batch * a.heads], |k| {
         let id = k.program_id(0);
-        let (block, head) = (rem(&id, blocks), div(&id, blocks));
+        let (block, head) = match blocks.as_const() {
+            Some(blocks) => (rem(&id, blocks), div(&id, blocks)),
+            None => {
+                let blocks = params.sizes.tile(&blocks);
+                (
+                    id.binary(BinaryOp::Rem, &blocks),
+                    id.binary(BinaryOp::Div, &blocks),
+                )
+            }
+        };
         let first = block * ROWS;
         let here = Here {
             batch: div(&head, a.heads),
             head: rem(&head, a.heads),
-            rows: w.left(&first, ROWS, a.rows, blocks * ROWS),
+            rows: w.left(&first, ROWS, &a.rows, &(&blocks * ROWS)),
             first,
         };
         w.block(k, &here);
@@ -136,9 +146,23 @@ pub fn attention(
 }
 
 impl Writer<'_> {
-    fn left(&self, from: &Tile, size: i64, extent: i64, reach: i64) -> Option<Tile> {
-        let [extent, reach] = [extent, reach].map(Expr::constant);
-        left(&self.params.sizes, from, size, &extent, &reach)
+    fn left(&self, from: &Tile, size: i64, extent: &Expr, reach: &Expr) -> Option<Tile> {
+        left(&self.params.sizes, from, size, extent, reach)
+    }
+
+    /// Whether the last block of keys may have fewer.
+    fn has_rest(&self) -> bool {
+        !self.a.keys.modulo(self.shape.keys).is_const(0)
+    }
+
+    /// The keys, in whole blocks.
+    fn padded_keys(&self) -> Expr {
+        self.a.keys.ceildiv(self.shape.keys) * self.shape.keys
+    }
+
+    /// Steps along a head's rows and columns.
+    fn strides(&self, place: &Place<Expr>) -> [Index; 2] {
+        [2, 3].map(|dim| self.params.sizes.stride(&place.strides[dim]))
     }
 
     /// The layout of a number a row.
@@ -148,8 +172,15 @@ impl Writer<'_> {
     }
 
     /// The first element of a head's part of a tensor, from a row on.
-    fn start(&self, place: &Place, batch: &Tile, head: &Tile, row: &Tile) -> Tile {
-        batch * place.strides[0] + head * place.strides[1] + row * place.strides[2] + place.base
+    fn start(&self, place: &Place<Expr>, batch: &Tile, head: &Tile, row: &Tile) -> Tile {
+        let sizes = &self.params.sizes;
+        let [of_batch, of_head, of_row, _] = &place.strides;
+        let start = sizes.strides(batch, of_batch) + sizes.strides(head, of_head);
+        let start = start + sizes.strides(row, of_row);
+        match place.base.as_const() {
+            Some(base) => start + base,
+            None => sizes.plus(&start, &place.base),
+        }
     }
 
     fn block(&self, k: &KernelBuilder, here: &Here) {
@@ -170,20 +201,22 @@ impl Writer<'_> {
                 mem: &self.params.mems[a.q.buffer],
                 base: self.start(&a.q, &here.batch, &here.head, &here.first),
                 shape: [ROWS, shape.depth],
-                strides: [a.q.strides[2], a.q.strides[3]],
+                strides: self.strides(&a.q),
                 left: [here.rows.clone(), short(a.depth, shape.depth)],
             },
         );
         team.put(k, &queries, &memory.q);
 
-        let number = |n: i64| k.constant(DType::I64, n);
+        let sizes = &self.params.sizes;
+        let (full, blocks) = (a.keys.floordiv(keys), a.keys.ceildiv(keys));
         let (whole, all) = if a.causal {
             // A block that the first query sees all keys of needs no comparison.
-            let whole = div(&(&here.first + 1), keys).binary(BinaryOp::Min, a.keys / keys);
+            let whole = div(&(&here.first + 1), keys);
+            let whole = sizes.binary(&whole, BinaryOp::Min, &full);
             let all = div(&(&here.first + (ROWS + keys - 1)), keys);
-            (whole, all.binary(BinaryOp::Min, ceil_div(a.keys, keys)))
+            (whole, sizes.binary(&all, BinaryOp::Min, &blocks))
         } else {
-            (number(a.keys / keys), number(ceil_div(a.keys, keys)))
+            (sizes.tile(&full), sizes.tile(&blocks))
         };
         let a_row = |value: f64| {
             let tile = k.full(DType::F32, [ROWS, 1], value);
@@ -197,7 +230,7 @@ impl Writer<'_> {
         let mut state = k.for_range(0, &whole, 1, start, |k, block, state| {
             self.step(k, here, &memory, &block, state, false)
         });
-        if a.causal || a.keys % keys != 0 {
+        if a.causal || self.has_rest() {
             state = k.for_range(&whole, &all, 1, state, |k, block, state| {
                 self.step(k, here, &memory, &block, state, true)
             });
@@ -218,14 +251,14 @@ impl Writer<'_> {
         let (a, shape) = (self.a, &self.shape);
         let (team, keys) = (&shape.team, shape.keys);
         let first = block * keys;
-        let there = match cut && a.keys % keys != 0 {
-            true => self.left(&first, keys, a.keys, ceil_div(a.keys, keys) * keys),
+        let there = match cut && self.has_rest() {
+            true => self.left(&first, keys, &a.keys, &self.padded_keys()),
             false => None,
         };
         let group = div(&here.head, a.heads / a.groups);
-        let part = |place: &Place, shape: [i64; 2], turned: bool, deep: i64| {
+        let part = |place: &Place<Expr>, shape: [i64; 2], turned: bool, deep: i64| {
             let mut shape = shape;
-            let mut strides = [place.strides[2], place.strides[3]];
+            let mut strides = self.strides(place);
             let short = (deep < shape[1]).then(|| k.constant(DType::I64, deep));
             let mut left = [there.clone(), short];
             if turned {
@@ -301,18 +334,18 @@ impl Writer<'_> {
         if let Some((place, is_bool)) = &a.mask {
             let start = self.start(place, &here.batch, &here.head, &here.first);
             let mut window = self.params.mems[place.buffer]
-                .at(&(start + first * place.strides[3]))
+                .at(&(start + self.params.sizes.strides(first, &place.strides[3])))
                 .shape([ROWS, keys])
-                .strides([place.strides[2], place.strides[3]]);
+                .strides(self.strides(place));
             if let Some(rows) = &here.rows {
                 window = window.valid(0, rows);
             }
             let reach = if cut {
-                ceil_div(a.keys, keys) * keys
+                self.padded_keys()
             } else {
-                a.keys
+                a.keys.clone()
             };
-            if let Some(there) = self.left(first, keys, a.keys, reach) {
+            if let Some(there) = self.left(first, keys, &a.keys, &reach) {
                 window = window.valid(1, &there);
             }
             let mask = k.load(window).with_layout(layout.clone());
@@ -335,8 +368,14 @@ impl Writer<'_> {
             let seen = key.compare(CompareOp::Le, &row);
             scores = seen.select(&scores, f64::NEG_INFINITY);
         }
-        if a.keys % keys != 0 {
-            let there = key.compare(CompareOp::Lt, a.keys);
+        if self.has_rest() {
+            let there = match a.keys.as_const() {
+                Some(keys) => key.compare(CompareOp::Lt, keys),
+                None => {
+                    let keys = self.params.sizes.tile(&a.keys);
+                    key.compare(CompareOp::Lt, keys.cast(DType::I32))
+                }
+            };
             scores = there.select(&scores, f64::NEG_INFINITY);
         }
         scores
@@ -345,7 +384,8 @@ impl Writer<'_> {
     fn finish(&self, k: &KernelBuilder, here: &Here, [most, sum, acc]: [Tile; 3]) {
         let (a, width) = (self.a, self.shape.width);
         let mut scale = sum.unary(UnaryOp::Recip);
-        if a.mask.is_some() {
+        if a.mask.is_some() || a.keys.as_const().is_none() {
+            // Of no keys there is no sum.
             let blind = sum.compare(CompareOp::Eq, 0.0);
             scale = blind.select(0.0, &scale);
         }
@@ -358,7 +398,7 @@ impl Writer<'_> {
         let mut window = self.params.mems[a.out.buffer]
             .at(self.start(&a.out, &here.batch, &here.head, &here.first))
             .shape([ROWS, width])
-            .strides([a.out.strides[2], a.out.strides[3]]);
+            .strides(self.strides(&a.out));
         if a.width < width {
             window = window.valid(1, a.width);
         }
@@ -367,7 +407,10 @@ impl Writer<'_> {
         let window = self.params.mems[a.sums.buffer]
             .at(self.start(&a.sums, &here.batch, &here.head, &here.first))
             .shape([ROWS, 1])
-            .strides([a.sums.strides[2], 1]);
+            .strides([
+                self.params.sizes.stride(&a.sums.strides[2]),
+                Index::Const(1),
+            ]);
         k.store(bounded(window), most + log);
     }
 }

@@ -5,7 +5,7 @@
 use oxyfuel_base::{Expr, Result, ensure, err};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
-use oxyfuel_kernel::ir::{BinaryOp, Order};
+use oxyfuel_kernel::ir::{BinaryOp, Index, Order};
 use oxyfuel_plan::TargetDesc;
 
 use crate::direct::{Operand, Product};
@@ -85,7 +85,7 @@ pub fn product(
                         mem: &params.mems[operand.buffer],
                         base,
                         shape: [size, step],
-                        strides,
+                        strides: strides.map(Index::Const),
                         left: [left(block, size, extent), deep.clone()],
                     },
                 )

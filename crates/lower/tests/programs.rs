@@ -1,6 +1,6 @@
 //! Lowered programs, run by the tile interpreter, against the meaning of the graph they came from.
 
-use oxyfuel_base::DType;
+use oxyfuel_base::{DType, Expr, Scalar, Symbol};
 use oxyfuel_graph::{Graph, HostTensor, Node, ValueId, parse};
 use oxyfuel_kernel::interp::{Arg, run};
 use oxyfuel_kernel::ir::ParamKind;
@@ -137,6 +137,20 @@ fn input(dtype: DType, shape: &[i64], seed: u64) -> HostTensor {
 
 /// Runs every group of the graph and compares the outputs.
 fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
+    agree_at(text, target, tolerance, &[]);
+}
+
+/// Numbers for the symbols of a graph, in order.
+fn number(graph: &Graph, sizes: &[i64], size: &Expr) -> i64 {
+    let symbols = graph.symbols.iter().map(|symbol| symbol.symbol);
+    let known: Vec<(Symbol, i64)> = symbols.zip(sizes.iter().copied()).collect();
+    let value = |symbol| known.iter().find(|(known, _)| *known == symbol);
+    size.eval(&|symbol| value(symbol).map(|(_, value)| *value))
+        .unwrap()
+}
+
+/// The same for these numbers.
+fn agree_at(text: &str, target: &TargetDesc, tolerance: f64, sizes: &[i64]) {
     let source = parse("test", text).unwrap();
     let stays = |node: &Node| target.is_simt() && has_kernel(&source, node, target);
     let graph = simplify(&decompose_but(&source, &stays).unwrap()).unwrap();
@@ -147,7 +161,7 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
         .enumerate()
         .map(|(i, &v)| {
             let ty = source.ty(v);
-            let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+            let shape: Vec<i64> = ty.shape.iter().map(|d| number(&source, sizes, d)).collect();
             input(ty.dtype, &shape, i as u64 + 1)
         })
         .collect();
@@ -188,47 +202,55 @@ fn agree(text: &str, target: &TargetDesc, tolerance: f64) {
             });
         oxyfuel_kernel::verify(&lowered.mapped)
             .unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
-        launch(&graph, &lowered, &mut memory);
+        launch_at(&graph, &lowered, &mut memory, sizes);
     }
-    judge(&graph, &plan, &memory, &expected, tolerance);
+    judge_at(&graph, &plan, &memory, &expected, tolerance, sizes);
 }
 
 type Memory = std::collections::BTreeMap<ValueId, Vec<u8>>;
 
 /// Runs a kernel by the tile interpreter.
 fn launch(graph: &Graph, lowered: &Lowered, memory: &mut Memory) {
-    let mut buffers: Vec<(DType, Vec<u8>)> = Vec::new();
+    launch_at(graph, lowered, memory, &[]);
+}
+
+fn launch_at(graph: &Graph, lowered: &Lowered, memory: &mut Memory, sizes: &[i64]) {
+    let number = |size: &Expr| number(graph, sizes, size);
     // Storage floats are bytes to a kernel that computes with their codes.
     let dtype = |at: usize| match &lowered.mapped.params[at].kind {
         ParamKind::Buffer(buffer) => buffer.dtype,
         other => panic!("{other:?}"),
     };
-    for argument in &lowered.arguments {
-        let at = buffers.len();
-        match argument {
+    let arguments = lowered.arguments.iter();
+    let arguments = arguments.filter(|argument| !matches!(argument, Argument::TensorMap));
+    let mut buffers: Vec<Vec<u8>> = arguments
+        .clone()
+        .map(|argument| match argument {
             Argument::Value(v) => {
                 let ty = graph.ty(*v);
-                let bytes = ty.numel().as_const().unwrap() as usize * ty.dtype.size();
+                let bytes = number(&ty.numel()) as usize * ty.dtype.size();
                 let known = memory.get(v).cloned();
-                buffers.push((dtype(at), known.unwrap_or_else(|| vec![0; bytes])));
+                known.unwrap_or_else(|| vec![0; bytes])
             }
-            Argument::Workspace(bytes) => {
-                let bytes = bytes.as_const().unwrap() as usize;
-                buffers.push((dtype(at), vec![0; bytes]));
-            }
-            Argument::Size(_) | Argument::TensorMap => {}
-        }
-    }
+            Argument::Workspace(bytes) => vec![0; number(bytes) as usize],
+            Argument::Size(_) | Argument::TensorMap => vec![],
+        })
+        .collect();
     let mut args: Vec<Arg> = buffers
         .iter_mut()
-        .map(|(dtype, bytes)| Arg::Buffer {
-            dtype: *dtype,
-            bytes,
+        .zip(arguments.clone())
+        .enumerate()
+        .map(|(at, (bytes, argument))| match argument {
+            Argument::Size(size) => Arg::Scalar(Scalar::from(number(size))),
+            _ => Arg::Buffer {
+                dtype: dtype(at),
+                bytes,
+            },
         })
         .collect();
     run(&lowered.mapped, &mut args).unwrap_or_else(|e| panic!("{e}\n{}", lowered.mapped));
     drop(args);
-    for (argument, (_, bytes)) in lowered.arguments.iter().zip(buffers) {
+    for (argument, bytes) in arguments.zip(buffers) {
         if let Argument::Value(v) = argument {
             memory.insert(*v, bytes);
         }
@@ -237,9 +259,20 @@ fn launch(graph: &Graph, lowered: &Lowered, memory: &mut Memory) {
 
 /// Compares the outputs of a graph.
 fn judge(graph: &Graph, plan: &Schedule, memory: &Memory, expected: &[HostTensor], tolerance: f64) {
+    judge_at(graph, plan, memory, expected, tolerance, &[]);
+}
+
+fn judge_at(
+    graph: &Graph,
+    plan: &Schedule,
+    memory: &Memory,
+    expected: &[HostTensor],
+    tolerance: f64,
+    sizes: &[i64],
+) {
     for (out, expected) in graph.outputs.iter().zip(expected) {
         let ty = graph.ty(out.value);
-        let shape: Vec<i64> = ty.shape.iter().map(|d| d.as_const().unwrap()).collect();
+        let shape: Vec<i64> = ty.shape.iter().map(|d| number(graph, sizes, d)).collect();
         let got = HostTensor::new(
             ty.dtype,
             &shape,
@@ -688,15 +721,27 @@ fn files_on_a_gpu(op: &str, takes: impl Fn(&str) -> bool) -> usize {
             continue;
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        let (start, end) = (text.find("graph @").unwrap(), text.find("\n}").unwrap());
-        let text = &text[start..end + 2];
+        let start = text.find("sym s0").or(text.find("graph @")).unwrap();
+        let end = text.find("\n}").unwrap() + 2;
+        // Those of symbols name the numbers of each run.
+        let runs = text[end..].lines().filter_map(|line| {
+            let (_, sizes) = line.split_once(" sizes ")?;
+            Some(sizes.split(", ").map(|n| n.parse().unwrap()).collect())
+        });
+        let mut runs: Vec<Vec<i64>> = runs.collect();
+        let text = &text[start..end];
+        if !text.starts_with("sym") {
+            runs = vec![vec![]];
+        }
         let tolerance = if text.contains("bf16") { 1e-1 } else { 1e-3 };
         let graph = parse("test", text).unwrap();
         for target in [gpu(), older_gpu()] {
             let mut nodes = graph.nodes.values().filter(|node| node.op.name() == op);
             if nodes.all(|node| has_kernel(&graph, node, &target)) {
                 kept += 1;
-                agree(text, &target, tolerance);
+                for sizes in &runs {
+                    agree_at(text, &target, tolerance, sizes);
+                }
             }
         }
     }
@@ -708,7 +753,61 @@ fn attention_on_a_gpu() {
     let kept = files_on_a_gpu("sdpa", |name| {
         name.starts_with("sdpa_") && !name.contains("backward")
     });
-    assert!(kept >= 20, "{kept} graphs kept their attention");
+    assert!(kept >= 26, "{kept} graphs kept their attention");
+}
+
+/// One kernel for any batch and length against what interprets the op: numbers of keys and queries around a block, none of them, heads that share, every order in memory, and masks that are repeated.
+#[test]
+fn attention_of_any_length_on_a_gpu() {
+    let operands = |dtype: &str| {
+        format!(
+            "%q: {dtype}[s0, 4, s1, 24] cpu, %l: {dtype}[s2, s0, 2, 24] cpu, %v: {dtype}[s0, 2, 40, s2] cpu"
+        )
+    };
+    let views = |dtype: &str| {
+        format!(
+            "  %k: {dtype}[s0, 2, s2, 24] = permute %l, dims=[1, 2, 0, 3]
+  %w: {dtype}[s0, 2, s2, 40] = permute %v, dims=[0, 1, 3, 2]
+"
+        )
+    };
+    for (dtype, tolerance) in [("f32", 1e-4), ("bf16", 6e-2), ("f16", 1e-2)] {
+        for (mask, causal) in [
+            (None, false),
+            (None, true),
+            (Some("bool[s0, 1, s1, s2]"), false),
+            (Some("f32[1, 4, 1, s2]"), false),
+        ] {
+            let (more, given) = match mask {
+                Some(mask) => {
+                    let mask = mask.replace("f32", dtype);
+                    (format!(", %m: {mask} cpu"), ", %m")
+                }
+                None => (String::new(), ""),
+            };
+            let text = format!(
+                "sym s0: 0..\nsym s1: 0..\nsym s2: 0..\ngraph @f({}{more}) {{\n{}  %y: {dtype}[s0, 4, s1, 40], %s: f32[s0, 4, s1] = sdpa %q, %k, %w{given}, causal={causal}, scale=0.2\n  return %y, %s\n}}",
+                operands(dtype),
+                views(dtype)
+            );
+            for target in [gpu(), older_gpu()] {
+                let graph = parse("test", &text).unwrap();
+                let mut nodes = graph.nodes.values();
+                assert!(nodes.any(|node| has_kernel(&graph, node, &target)));
+                for sizes in [
+                    [2, 70, 130],
+                    [1, 64, 64],
+                    [1, 1, 65],
+                    [3, 63, 1],
+                    [2, 5, 0],
+                    [2, 0, 7],
+                    [0, 3, 3],
+                ] {
+                    agree_at(&text, &target, tolerance, &sizes);
+                }
+            }
+        }
+    }
 }
 
 /// Lines, images and volumes, with padding, strides, dilations and groups, from both orders of memory, and work on their results.

@@ -255,9 +255,14 @@ pub trait LoadedKernel: fmt::Debug + Send + Sync {
     /// device is done with the kernel.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Whether a recorded launch is a piece of work a phase, which can be given other words. Otherwise it is one piece that stays as it was recorded.
+    /// Whether pieces of work of a recorded launch can be given other words. Otherwise they stay as they were recorded.
     fn follows(&self) -> bool {
         true
+    }
+
+    /// Pieces of work of a recorded launch: one a phase that has instances, or one of all phases.
+    fn pieces(&self, grids: &[Grid]) -> usize {
+        grids.iter().filter(|grid| grid.total() > 0).count()
     }
 }
 

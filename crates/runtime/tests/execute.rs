@@ -1,6 +1,6 @@
 //! Plans on devices: machine code, interpreter and null, with everything that can be wrong about a call.
 
-use oxyfuel_base::{Arena, Code, DType, Expr, Result, Scalar, Symbol};
+use oxyfuel_base::{Arena, Code, DType, Expr, Result, Scalar, Symbol, err};
 use oxyfuel_plan::{
     ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, CpuFeatures, InputSpec, Kernel, KernelId,
     KernelPhase, MachineCode, OutputSpec, Plan, Provenance, Step, SymbolBinding, SymbolSource,
@@ -14,6 +14,7 @@ use oxyfuel_runtime::null::{NullCall, NullDevice};
 use oxyfuel_runtime::pool::{Pool, PoolOptions};
 use oxyfuel_runtime::profile::{Category, compiling, profile};
 use oxyfuel_runtime::runner::{KernelRunner, PreparedKernel, RunnerArg};
+use oxyfuel_runtime::storage::Storage;
 use oxyfuel_runtime::tensor::Tensor;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -611,6 +612,57 @@ fn the_null_device_records_everything() {
             .count(),
         2
     );
+}
+
+/// As a driver refuses what would break a recording, so that what goes wrong on a GPU goes wrong here.
+#[test]
+fn the_null_device_records_work_and_refuses_what_would_break_it() {
+    let null = NullDevice::new(0);
+    let device = null.clone() as Arc<dyn Device>;
+    let [a, b] = [(); 2].map(|()| device.allocate(64).unwrap());
+    let copy = |from: &Storage, to: &Storage, stream| {
+        // SAFETY: both are memory of the device of that length.
+        unsafe { device.move_bytes(from.address(), to.address(), 64, stream) }
+    };
+    let copied = NullCall::Move(a.address(), b.address(), 64);
+    let before = null.calls().len();
+    let mut work = device
+        .record_work(false, &mut |stream| {
+            assert!(device.is_recording(stream));
+            let refused = [
+                device.allocate(64).map(drop),
+                device.synchronize(),
+                device.copy_in(&[0; 64], &a, 0),
+                device.copy_out(&a, 0, &mut [0; 64]),
+                copy(&a, &b, Stream::default()),
+            ];
+            for refused in refused {
+                assert_eq!(refused.unwrap_err().code, Code::CaptureBroken);
+            }
+            // Other threads go on.
+            std::thread::scope(|scope| scope.spawn(|| device.synchronize()).join())
+                .unwrap()
+                .unwrap();
+            copy(&a, &b, stream)
+        })
+        .unwrap();
+    let asked = null.calls().split_off(before);
+    assert_eq!(asked, [NullCall::Synchronize, NullCall::Record(0, 1)]);
+    for _ in 0..2 {
+        // SAFETY: both storages live.
+        unsafe { work.launch(Stream::default()) }.unwrap();
+        assert_eq!(
+            null.calls().last(),
+            Some(&NullCall::Replay(vec![copied.clone()]))
+        );
+    }
+    // What fails leaves nothing behind.
+    let error = device.record_work(true, &mut |_| {
+        device.allocate(64)?;
+        Err(err!(InvalidArgument, "no more"))
+    });
+    assert_eq!(error.unwrap_err().code, Code::InvalidArgument);
+    device.synchronize().unwrap();
 }
 
 #[test]

@@ -204,6 +204,64 @@ pub fn written(choices: &mut Choices<'_>) -> Result<Graph> {
     b.finish()
 }
 
+/// A random program of attention of which only a call knows how many queries and keys it has, or how many batches. Operands lie in any order.
+pub fn symbolic(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("any_length");
+    let dtype = DTYPES[choices.below(DTYPES.len())];
+    let [s, t] = [b.symbol("s0", 0, 4096), b.symbol("s1", 0, 4096)];
+    // The first symbol may be 520: queries or keys, and no batch, each of which fills whole blocks.
+    let [batch, rows, keys] = match choices.below(3) {
+        0 => [Expr::from(2), s, t],
+        1 => [Expr::from(2), t, s],
+        _ => [t, Expr::from(17), s],
+    };
+    let [groups, heads] = [[1, 1], [1, 2], [2, 2]][choices.below(3)];
+    let [width, values] = [0; 2].map(|_| WIDTHS[choices.below(6)]);
+    let scale = 0.3 / width as f64;
+    let shape = |heads: i64, length: &Expr, width: i64| {
+        [batch.clone(), heads.into(), length.clone(), width.into()]
+    };
+    let sides = [
+        ("q", shape(heads, &rows, width)),
+        ("k", shape(groups, &keys, width)),
+        ("v", shape(groups, &keys, values)),
+    ];
+    let orders = [[0usize, 1, 2, 3], [0, 2, 1, 3], [0, 1, 3, 2], [2, 0, 1, 3]];
+    let mut given = Vec::new();
+    for (name, shape) in sides {
+        let order = orders[choices.below(4)];
+        let lies = order.map(|dim| shape[dim].clone());
+        given.push((b.input(name, dtype, lies.to_vec(), Device::Cpu)?, order));
+    }
+    let mask = match choices.below(4) {
+        1 => Some(DType::Bool),
+        2 => Some(dtype),
+        _ => None,
+    };
+    let mask = match mask {
+        Some(dtype) => {
+            let shape = [batch, heads.into(), rows, keys];
+            let shape = shape.map(|size| if choices.flip() { Expr::ONE } else { size });
+            Some(b.input("mask", dtype, shape.to_vec(), Device::Cpu)?)
+        }
+        None => None,
+    };
+    let causal = mask.is_none() && choices.flip();
+    let mut seen = Vec::new();
+    for (value, order) in given {
+        let mut back = [0i64; 4];
+        for (at, dim) in order.into_iter().enumerate() {
+            back[dim] = at as i64;
+        }
+        seen.push(b.permute(value, &back)?);
+    }
+    let operands = [seen[0], seen[1], seen[2]];
+    let [out, lse] = b.sdpa(operands, mask, causal, scale)?;
+    b.output(out);
+    b.output(lse);
+    b.finish()
+}
+
 /// Heads that stand so many times one after the other.
 fn repeated(b: &mut Builder, x: ValueId, heads: i64) -> Result<ValueId> {
     let shape = b.ty(x).shape.clone();

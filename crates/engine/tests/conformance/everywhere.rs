@@ -1,14 +1,14 @@
 //! Running one graph on every target.
 
 use crate::judge::Judge;
-use crate::memory;
+use crate::{memory, recorded};
 use oxyfuel_base::Code;
 use oxyfuel_engine::{Executable, Options, Target, compile, cpu_device};
 use oxyfuel_graph::{Graph, HostTensor, bind, run};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::cuda::CudaInfo;
-use oxyfuel_runtime::device::Device;
+use oxyfuel_runtime::execute::ReplayOptions;
 use oxyfuel_runtime::null::{NullDevice, h200, small_card};
 use std::sync::Arc;
 
@@ -39,7 +39,9 @@ type Failure = (Option<Code>, String);
 pub type Loaded = Result<Made, Failure>;
 
 pub enum Made {
-    Ready(Box<Executable>, Arc<dyn Device>),
+    Ready(Box<Executable>),
+    /// Its calls are recorded on a card that is not there.
+    Recorded(Box<Executable>, Arc<NullDevice>),
     /// The interpreter would run the very plan that it runs for an earlier target, which is given by its place.
     Again(usize),
 }
@@ -127,13 +129,14 @@ impl Machines {
                     return Err((None, why));
                 }
             }
-            let device: Arc<dyn Device> = match card {
-                Some(card) => NullDevice::of(card.clone(), 0),
-                None => self.cpu.clone(),
+            let Some(card) = card else {
+                let executable = Executable::load(compiled.plan, compiled.record, self.cpu.clone());
+                return Ok(Made::Ready(Box::new(executable.map_err(coded)?)));
             };
-            let executable =
-                Executable::load(compiled.plan, compiled.record, device.clone()).map_err(coded)?;
-            Ok(Made::Ready(Box::new(executable), device))
+            let card = NullDevice::of(card.clone(), 0);
+            let executable = Executable::load(compiled.plan, compiled.record, card.clone())
+                .and_then(|executable| executable.replaying(Some(ReplayOptions::default())));
+            Ok(Made::Recorded(Box::new(executable.map_err(coded)?), card))
         };
         self.targets.iter().enumerate().map(load).collect()
     }
@@ -148,13 +151,13 @@ impl Machines {
     ) -> Result<Vec<Outcome>, String> {
         let expected = run(graph, inputs).map_err(|e| e.to_string())?;
         let mut ran: Vec<Result<(), Failure>> = Vec::new();
-        for (Machine { target, .. }, loaded) in self.targets.iter().zip(loaded) {
+        for loaded in loaded {
             ran.push(match loaded {
                 Ok(Made::Again(earlier)) => ran[*earlier].clone(),
-                Ok(Made::Ready(executable, device)) => {
-                    let on = (&**executable, &**device);
-                    self.run_on(target, on, graph, inputs, &expected, judge)
+                Ok(Made::Ready(executable)) => {
+                    self.run_here(executable, graph, inputs, &expected, judge)
                 }
+                Ok(Made::Recorded(executable, card)) => launch(executable, card, graph, inputs),
                 Err(failure) => Err(failure.clone()),
             });
         }
@@ -167,10 +170,9 @@ impl Machines {
         Ok(outcomes.collect())
     }
 
-    fn run_on(
+    fn run_here(
         &self,
-        target: &Target,
-        (executable, device): (&Executable, &dyn Device),
+        executable: &Executable,
         graph: &Graph,
         inputs: &[HostTensor],
         expected: &[HostTensor],
@@ -178,13 +180,6 @@ impl Machines {
     ) -> Result<(), Failure> {
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
         let bindings = bind(graph, &shapes).map_err(coded)?;
-        if !target.can_interpret() {
-            let tensors = memory::place_on(graph, &bindings, inputs, device).map_err(coded)?;
-            executable
-                .run(&tensors.iter().collect::<Vec<_>>())
-                .map_err(coded)?;
-            return Ok(());
-        }
         let memory = self.cpu.memory();
         let tensors = memory::place(graph, &bindings, inputs, memory).map_err(coded)?;
         let outputs = executable
@@ -194,4 +189,18 @@ impl Machines {
         judge(graph, inputs, expected, &outputs).map_err(|why| (None, why))?;
         Ok(())
     }
+}
+
+/// Launches on a card that is not there, with the inputs in two places.
+fn launch(
+    executable: &Executable,
+    card: &NullDevice,
+    graph: &Graph,
+    inputs: &[HostTensor],
+) -> Result<(), Failure> {
+    let shapes: Vec<&[i64]> = inputs.iter().map(|input| &input.shape[..]).collect();
+    let bindings = bind(graph, &shapes).map_err(coded)?;
+    let place = || memory::reserve(graph, &bindings, inputs, card).map_err(coded);
+    let (here, there) = (place()?, place()?);
+    recorded::follows(executable, card, [&here, &there]).map_err(|why| (None, why))
 }

@@ -1,5 +1,5 @@
 //! One suite, every target: each case gives the graph interpreter's result on the tile interpreter and on every level of this machine's processor, in the tile interpreter with the programs of
-//! levels that it lacks, and becomes PTX that is launched on null devices: for each GPU target on an H200, and on a card of 16 multiprocessors and 4 GB.
+//! levels that it lacks, and becomes PTX that is launched on null devices, step by step and recorded: for each GPU target on an H200, and on a card of 16 multiprocessors and 4 GB.
 //!
 //! Cases are the files of `tests/filetests/graph` that run, those of `tests/filetests/run` (larger shapes, with seeded inputs), and random graphs.
 //! `OXYFUEL_FUZZ=n` runs `n` random graphs instead of a few.
@@ -10,8 +10,13 @@ mod convolutions;
 mod everywhere;
 mod inputs;
 mod judge;
+#[expect(
+    dead_code,
+    reason = "elements in the memory of a GPU are for machines with one"
+)]
 mod memory;
 mod products;
+mod recorded;
 
 use everywhere::{Machines, Outcome};
 use inputs::{inputs_of, split};
@@ -176,6 +181,11 @@ fn random_concatenations_of_symbolic_sizes_are_compiled_once() {
 #[test]
 fn random_products_of_symbolic_sizes_are_compiled_once() {
     random_graphs(true, |choices, _| products::symbolic(choices));
+}
+
+#[test]
+fn random_attention_of_symbolic_sizes_is_compiled_once() {
+    random_graphs(true, |choices, _| attention::symbolic(choices));
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub fn place(
 }
 
 /// The inputs of a graph on a device, with any contents.
-fn reserve(
+pub fn reserve(
     graph: &Graph,
     bindings: &Bindings,
     inputs: &[HostTensor],

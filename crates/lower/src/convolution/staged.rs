@@ -12,7 +12,7 @@ use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op, ValueId};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
-use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Mode, TileLayout};
+use oxyfuel_kernel::ir::{BinaryOp, CompareOp, Index, Mode, TileLayout};
 use oxyfuel_plan::TargetDesc;
 
 use crate::build::accumulator;
@@ -303,7 +303,7 @@ impl Writer<'_> {
                     mem,
                     base: first + at * along,
                     shape: [rows, step],
-                    strides: [apart, along],
+                    strides: [apart, along].map(Index::Const),
                     left: [rows_left, Some(rest)],
                 },
             );

@@ -19,7 +19,7 @@ thread_local! {
     static TAPE: RefCell<Option<Tape>> = const { RefCell::new(None) };
 }
 
-/// One launch: a piece of work a phase that has instances.
+/// One launch.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub words: Vec<u64>,
@@ -132,11 +132,12 @@ pub(crate) fn stream(device: DeviceId, asked: Stream) -> Stream {
         .unwrap_or(asked)
 }
 
-/// A kernel is launched, whose code stays in place as long as what `code` makes is held.
+/// A kernel is launched in so many pieces of work, whose code stays in place as long as what `code` makes is held.
 #[inline]
 pub(crate) fn launched(
     device: DeviceId,
     launch: &Launch<'_>,
+    pieces: usize,
     code: impl FnOnce() -> Box<dyn Any + Send + Sync>,
 ) {
     with(device, |tape| {
@@ -147,7 +148,7 @@ pub(crate) fn launched(
             pointers: kinds
                 .filter_map(|(word, kind)| is_pointer(kind).then_some(word))
                 .collect(),
-            pieces: launch.grids.iter().filter(|grid| grid.total() > 0).count(),
+            pieces,
             maps: !launch.maps.is_empty(),
         });
         tape.code.push(code());

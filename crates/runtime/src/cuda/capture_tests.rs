@@ -139,6 +139,36 @@ fn arguments_are_followed_and_never_copied() {
     nothing_left(&fake);
 }
 
+/// Phases that share an entry are one launch of the driver's: what comes behind them is counted from there.
+#[test]
+fn a_launch_of_all_phases_is_one_piece_of_a_recording() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let mut gathered = plan(64);
+    for kernel in gathered.kernels.values_mut() {
+        kernel.phases.push(kernel.phases[0].clone());
+    }
+    let program = Program::new(Arc::new(gathered.clone()), gpu.clone()).unwrap();
+    let mut run = |inputs: &[&Tensor]| program.call(inputs);
+    let mut step = captured(CaptureOptions::default());
+    let xs = [(); 2].map(|()| tensor(&gpu, 64));
+    step.prepare(None, &[&xs[0]], &mut run).unwrap();
+    launched(&fake);
+    for x in [&xs[0], &xs[1], &xs[0]] {
+        let results = step.call(None, &[x], &mut run).unwrap();
+        assert_eq!(launched(&fake), words(&results, x));
+    }
+    let mut recorded = Program::new(Arc::new(gathered), gpu.clone()).unwrap();
+    recorded.replay(Some(ReplayOptions::default())).unwrap();
+    for x in [&xs[0], &xs[0], &xs[1]] {
+        let results = recorded.call(&[x]).unwrap();
+        assert_eq!(launched(&fake), words(&results, x));
+    }
+    assert_eq!(recorded.replay_stats().unwrap().replayed, 2);
+    drop((step, xs, recorded, program, gpu));
+    nothing_left(&fake);
+}
+
 #[test]
 fn results_that_are_held_are_not_written_over() {
     let fake = Fake::new(|_| ());

@@ -13,7 +13,7 @@ use super::context::Context;
 use super::library::{CUBLAS_LT, opened};
 use super::module::CudaKernel;
 use crate::capture::tape;
-use crate::device::{Launch, LoadedKernel};
+use crate::device::{Grid, Launch, LoadedKernel};
 use oxyfuel_base::{DType, Result, ensure, err};
 use oxyfuel_plan::{Gemm, GemmOperand, PtxModule};
 use std::ffi::{c_int, c_void};
@@ -427,6 +427,10 @@ impl GemmKernel {
 impl LoadedKernel for GemmKernel {
     fn follows(&self) -> bool {
         false
+    }
+
+    fn pieces(&self, _grids: &[Grid]) -> usize {
+        1
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {

@@ -7,7 +7,7 @@ use super::abi::{
 use super::context::Context;
 use super::driver::Driver;
 use crate::capture::tape;
-use crate::device::{Launch, LoadedKernel, MapShape};
+use crate::device::{Grid, Launch, LoadedKernel, MapShape};
 use oxyfuel_base::{Code, DType, Error, Result, ensure, err};
 use oxyfuel_plan::PtxModule;
 use std::ffi::{CString, c_int, c_uint, c_void};
@@ -370,6 +370,11 @@ impl Params {
 }
 
 impl LoadedKernel for CudaKernel {
+    fn pieces(&self, grids: &[Grid]) -> usize {
+        let phases = self.module.functions.iter().zip(grids);
+        phases.filter(|(_, grid)| grid.total() > 0).count()
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let entered = self.module.context.enter()?;
         let driver = entered.driver();
@@ -427,7 +432,8 @@ impl LoadedKernel for CudaKernel {
             }
             .map_err(|error| self.refused(*function, error))?;
         }
-        tape::launched(device, launch, || Box::new(self.module.clone()));
+        let pieces = self.pieces(launch.grids);
+        tape::launched(device, launch, pieces, || Box::new(self.module.clone()));
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use super::tests::{device, launched, nothing_left};
 use crate::capture::CaptureStats;
 use crate::device::Device;
 use crate::execute::{Program, ReplayOptions};
-use crate::null::NullDevice;
 use oxyfuel_base::{Code, Expr, Result, Symbol};
 use oxyfuel_plan::{BufferHome, Plan, SymbolBinding, SymbolSource};
 use std::sync::Arc;
@@ -164,12 +163,6 @@ fn a_required_recording_that_cannot_be_is_an_error_with_the_reason() {
         );
     };
     // Where it is known before a call.
-    let null = NullDevice::new(0) as Arc<dyn Device>;
-    refused(
-        recorded(&null, plan(64), required()),
-        "null:0 records no work",
-    );
-    assert!(recorded(&null, plan(64), ReplayOptions::default()).is_ok());
     let mut apart = plan(64);
     apart.buffers.values_mut().last().unwrap().home = BufferHome::Host;
     refused(recorded(&gpu, apart, required()), "memory comes and goes");

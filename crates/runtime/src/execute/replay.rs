@@ -305,11 +305,7 @@ impl Program {
     /// Kernel launches of a step.
     fn pieces(&self, step: &ReadyStep) -> usize {
         match step {
-            ReadyStep::Launch { kernel, grids, .. } if self.kernels[*kernel].follows() => {
-                // One a phase, but for phases without instances.
-                grids.iter().filter(|grid| grid.total() > 0).count()
-            }
-            ReadyStep::Launch { .. } => 1,
+            ReadyStep::Launch { kernel, grids, .. } => self.kernels[*kernel].pieces(grids),
             ReadyStep::Copy { .. } | ReadyStep::External => 0,
         }
     }

@@ -2,16 +2,22 @@
 //!
 //! With it the whole way to a GPU runs on a machine without one: plans are loaded, buffers placed, launches made; what
 //! was asked is on record and what is read back is zero. It describes a card ([`h200`], [`small_card`]), whose multiprocessors code is
-//! made for and whose memory can run out.
+//! made for and whose memory can run out. It records work as the driver of a GPU does ([`recording`]), so that calls that are launched as one can be looked at.
 
+mod recording;
+
+use crate::capture::tape;
 use crate::cuda::CudaInfo;
 use crate::device::{
-    Device, DeviceId, DeviceKind, Launch, LoadedKernel, Mark, MarkKind, MemorySummary, Stream,
+    Device, DeviceId, DeviceKind, Grid, Launch, LoadedKernel, Mark, MarkKind, MemorySummary,
+    Replayed, Stream,
 };
+use crate::execute::Recordings;
 use crate::memory::MemoryStats;
 use crate::storage::Storage;
 use oxyfuel_base::Result;
-use oxyfuel_plan::Kernel;
+use oxyfuel_plan::{Artefact, Kernel};
+use recording::{Asked, Piece};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -25,17 +31,21 @@ pub enum NullCall {
     Write(usize),
     /// Bytes to the host.
     Read(usize),
-    /// Bytes inside the device.
-    Move(usize),
+    /// Bytes inside the device: from, to, how many.
+    Move(u64, u64, usize),
     /// A kernel was loaded.
     Load(String),
-    /// A kernel was launched: name, words, extents of each phase.
+    /// A kernel was launched: name, words, extents of each phase, or of the first where code has one entry for all.
     Launch(String, Vec<u64>, Vec<[u64; 3]>),
+    /// Work was recorded, and not done: so many launches of kernels and so many copies.
+    Record(usize, usize),
+    /// A recorded launch got other words, from the next time on: its number, and the words.
+    SetWords(usize, Vec<u64>),
+    /// Recorded work was launched as one: a launch a phase and the copies, as they are now.
+    Replay(Vec<NullCall>),
     /// Waited for.
     Synchronize,
 }
-
-type Record = Arc<Mutex<Vec<NullCall>>>;
 
 /// An H200: 132 multiprocessors and 141 GB.
 pub fn h200() -> CudaInfo {
@@ -84,7 +94,8 @@ pub struct NullDevice {
     info: CudaInfo,
     used: Arc<Used>,
     next_address: AtomicU64,
-    record: Record,
+    asked: Arc<Asked>,
+    recordings: Arc<Recordings>,
     this: Weak<NullDevice>,
 }
 
@@ -101,7 +112,8 @@ impl NullDevice {
             info,
             used: Arc::default(),
             next_address: AtomicU64::new(1 << 32),
-            record: Record::default(),
+            asked: Arc::default(),
+            recordings: Arc::default(),
             this: this.clone(),
         })
     }
@@ -113,18 +125,22 @@ impl NullDevice {
 
     /// Everything asked so far, in order.
     pub fn calls(&self) -> Vec<NullCall> {
-        self.record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.asked.calls()
     }
-}
 
-fn note(record: &Record, call: NullCall) {
-    record
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(call);
+    /// New memory.
+    fn take(&self, bytes: usize) -> Result<Storage> {
+        self.asked.may_allocate(self.id())?;
+        self.asked.note(NullCall::Allocate(bytes));
+        let held = self.used.take(bytes, self.info.memory as usize);
+        let held = held.map_or_else(|| Err(self.memory_summary()?.too_little_for(bytes)), Ok)?;
+        // Addresses only have to be distinct and aligned; a page between them catches no one but reads well.
+        let room = bytes.next_multiple_of(4096) as u64 + 4096;
+        let address = self.next_address.fetch_add(room, Ordering::Relaxed);
+        let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
+        // SAFETY: nothing ever touches memory of this device, so any address is valid.
+        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(held)) })
+    }
 }
 
 /// Bytes that are in use, and the most that were.
@@ -174,44 +190,68 @@ impl Device for NullDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Storage> {
-        note(&self.record, NullCall::Allocate(bytes));
-        let held = self.used.take(bytes, self.info.memory as usize);
-        let held = held.map_or_else(|| Err(self.memory_summary()?.too_little_for(bytes)), Ok)?;
-        // Addresses only have to be distinct and aligned; a page between them catches no one but reads well.
-        let room = bytes.next_multiple_of(4096) as u64 + 4096;
-        let address = self.next_address.fetch_add(room, Ordering::Relaxed);
-        let device = self.this.upgrade().map(|this| this as Arc<dyn Device>);
-        // SAFETY: nothing ever touches memory of this device, so any address is valid.
-        Ok(unsafe { Storage::on_device(self.id(), device, address, bytes, Box::new(held)) })
+        tape::allocate(self.id(), bytes, || self.take(bytes))
     }
 
     unsafe fn write(&self, _to: u64, from: &[u8]) -> Result<()> {
-        note(&self.record, NullCall::Write(from.len()));
+        tape::refuse(self.id(), "a copy from the host")?;
+        self.asked.may_wait(self.id(), "a copy from the host")?;
+        self.asked.note(NullCall::Write(from.len()));
         Ok(())
     }
 
     unsafe fn read(&self, _from: u64, to: &mut [u8]) -> Result<()> {
-        note(&self.record, NullCall::Read(to.len()));
+        tape::refuse(self.id(), "a copy to the host")?;
+        self.asked.may_wait(self.id(), "a copy to the host")?;
+        self.asked.note(NullCall::Read(to.len()));
         to.fill(0);
         Ok(())
     }
 
-    unsafe fn move_bytes(&self, _from: u64, _to: u64, bytes: usize, _stream: Stream) -> Result<()> {
-        note(&self.record, NullCall::Move(bytes));
-        Ok(())
+    unsafe fn move_bytes(&self, from: u64, to: u64, bytes: usize, stream: Stream) -> Result<()> {
+        let stream = tape::stream(self.id(), stream);
+        tape::copied(self.id(), from, to);
+        let copy = Piece::Copy(from, to, bytes);
+        self.asked.on(self.id(), stream, vec![copy], || {
+            NullCall::Move(from, to, bytes)
+        })
     }
 
     fn load(&self, kernel: &Kernel) -> Result<Box<dyn LoadedKernel>> {
-        note(&self.record, NullCall::Load(kernel.name.clone()));
+        self.asked.note(NullCall::Load(kernel.name.clone()));
         Ok(Box::new(NullKernel {
             name: kernel.name.clone(),
-            record: self.record.clone(),
+            entries: match &kernel.artefact {
+                Artefact::Ptx(ptx) => ptx.entries.len(),
+                Artefact::Interpreted | Artefact::MachineCode(_) => usize::MAX,
+            },
+            device: self.id(),
+            asked: self.asked.clone(),
         }))
     }
 
+    fn recordings(&self) -> Option<&Arc<Recordings>> {
+        Some(&self.recordings)
+    }
+
+    fn record_work(
+        &self,
+        allocates: bool,
+        work: &mut dyn FnMut(Stream) -> Result<()>,
+    ) -> Result<Box<dyn Replayed>> {
+        let recorded = recording::record(&self.asked, allocates, work)?;
+        Ok(Box::new(recorded))
+    }
+
     fn synchronize(&self) -> Result<()> {
-        note(&self.record, NullCall::Synchronize);
+        tape::refuse(self.id(), "a wait for the device")?;
+        self.asked.may_wait(self.id(), "a wait for the device")?;
+        self.asked.note(NullCall::Synchronize);
         Ok(())
+    }
+
+    fn is_recording(&self, stream: Stream) -> bool {
+        self.asked.is_recording(stream)
     }
 
     fn trim(&self) -> usize {
@@ -230,6 +270,7 @@ impl Device for NullDevice {
     }
 
     fn mark(&self, _stream: Stream) -> Result<Mark> {
+        tape::refuse(self.id(), "a mark in time")?;
         Ok(Mark(MarkKind::Clock(Instant::now())))
     }
 
@@ -241,16 +282,36 @@ impl Device for NullDevice {
 #[derive(Debug)]
 struct NullKernel {
     name: String,
-    record: Record,
+    /// Of the code; one of them may be of all phases.
+    entries: usize,
+    device: DeviceId,
+    asked: Arc<Asked>,
 }
 
 impl LoadedKernel for NullKernel {
+    fn pieces(&self, grids: &[Grid]) -> usize {
+        let phases = grids.iter().take(self.entries);
+        phases.filter(|grid| grid.total() > 0).count()
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let grids = launch.grids.iter().map(|grid| grid.extents).collect();
-        note(
-            &self.record,
-            NullCall::Launch(self.name.clone(), launch.words.to_vec(), grids),
-        );
+        let stream = tape::stream(self.device, launch.stream);
+        let phases = launch.grids.iter().take(self.entries);
+        let pieces = phases
+            .filter(|grid| grid.total() > 0)
+            .map(|grid| Piece::Launch {
+                name: self.name.clone(),
+                words: launch.words.to_vec(),
+                extents: grid.extents,
+                maps: !launch.maps.is_empty(),
+            });
+        self.asked.on(self.device, stream, pieces.collect(), || {
+            let launched = launch.grids.iter().take(self.entries);
+            let grids = launched.map(|grid| grid.extents).collect();
+            NullCall::Launch(self.name.clone(), launch.words.to_vec(), grids)
+        })?;
+        let pieces = self.pieces(launch.grids);
+        tape::launched(self.device, launch, pieces, || Box::new(()));
         Ok(())
     }
 }
