@@ -80,6 +80,7 @@ class Workload:
         words = {**{k: str(v) for k, v in instance["params"].items()}, **instance["types"]}
         fill = lambda text: re.sub(r"\{(\w+)\}", lambda m: words[m[1]], text)
         self.name, self.title, self.device, self.bar = instance["name"], instance["title"], instance["device"], instance.get("bar")
+        self.rust_door_only = instance.get("rust_door_only", False)
         self.torch, self.bound, self.unordered = definition["torch"], definition["bound"], definition.get("unordered", [])
         self.inputs = [(spec, fill(spec["dtype"]), [instance["params"][n] for n in spec["shape"]]) for spec in definition["inputs"]]
         top = ", ".join(f"%{spec['name']}: {dtype}[{', '.join(map(str, shape))}] cpu align 64" for spec, dtype, shape in self.inputs)
