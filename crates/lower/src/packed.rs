@@ -193,11 +193,13 @@ pub fn packed(
         sum
     };
     // The last work on a block: of a part of the depth, the sums are kept.
-    let done = |k: &KernelBuilder, at: [&Tile; 2], batch: Option<&Tile>, sums: Vec<Tile>| {
-        match (&parts, batch, &sums[..]) {
-            (Some(parts), Some(part), [sum]) => parts.keep(k, part, at, sum),
-            _ => finish(k, &params, nest, product, [rows, cols], at, batch, sums),
-        }
+    let done = |k: &KernelBuilder, at: [&Tile; 2], batch: Option<&Tile>, sums: Vec<Tile>| match (
+        &parts,
+        batch,
+        &sums[..],
+    ) {
+        (Some(parts), Some(part), [sum]) => parts.keep(k, part, at, sum),
+        _ => finish(k, &params, nest, product, [rows, cols], at, batch, sums),
     };
     let end = |k: KernelBuilder| {
         if let Some(parts) = &parts {
