@@ -185,7 +185,8 @@ fn random_products_of_symbolic_sizes_are_compiled_once() {
 
 #[test]
 fn random_attention_of_symbolic_sizes_is_compiled_once() {
-    random_graphs(true, |choices, _| attention::symbolic(choices));
+    // Each is compiled once and runs at four sizes.
+    random_cases(24, true, |choices, _| attention::symbolic(choices));
 }
 
 #[test]
@@ -198,12 +199,21 @@ fn any_graph(choices: &mut Choices<'_>, limits: &Limits) -> Result<Graph> {
 }
 
 fn random_graphs(symbols: bool, program: fn(&mut Choices<'_>, &Limits) -> Result<Graph>) {
+    random_cases(64, symbols, program);
+}
+
+/// So many, where `OXYFUEL_FUZZ` does not say how many.
+fn random_cases(
+    count: u32,
+    symbols: bool,
+    program: fn(&mut Choices<'_>, &Limits) -> Result<Graph>,
+) {
     let cases = std::env::var("OXYFUEL_FUZZ")
         .ok()
         .and_then(|n| n.parse().ok());
     let machines = Machines::new();
     let config = Config {
-        cases: cases.unwrap_or(64),
+        cases: cases.unwrap_or(count),
         max_shrink_iters: 4000,
         // Milliseconds: a large graph takes long to run again and again.
         max_shrink_time: 30_000,
