@@ -85,9 +85,7 @@ pub fn by_digits(
     target: &TargetDesc,
 ) -> Result<Option<(Program, Params)>> {
     let NestOp::Order {
-        operand,
-        descending,
-        wanted,
+        operand, wanted, ..
     } = nest.values[node].op
     else {
         return Ok(None);
@@ -101,18 +99,10 @@ pub fn by_digits(
     let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);
     team.lay_out(&k);
-    let sort = Sort {
-        params: &params,
-        nest,
-        along,
-        node,
-        operand,
-        descending,
-        lanes: THREADS,
-        cleared: 1,
+    let Some(sort) = Sort::of(nest, &params, (node, along), THREADS) else {
+        return Ok(None);
     };
-    let rows = (0..nest.rank()).filter(|&d| d != along);
-    let rows: Expr = rows.map(|d| nest.dims[d].clone()).product();
+    let rows = sort.rows();
     let mut block = vec![1; nest.rank()];
     block[along] = TILE;
     let tiling = Tiling::of(block);

@@ -98,12 +98,7 @@ pub fn select(
     (node, along): (Node, usize),
     target: &TargetDesc,
 ) -> Result<Option<(Program, Params)>> {
-    let NestOp::Order {
-        operand,
-        descending,
-        ..
-    } = nest.values[node].op
-    else {
+    let NestOp::Order { operand, .. } = nest.values[node].op else {
         return Ok(None);
     };
     let Some(places) = Places::of(nest, (node, along)) else {
@@ -116,15 +111,8 @@ pub fn select(
     let k = KernelBuilder::mapped(&nest.name, team.geometry);
     let params = params_of(&k);
     team.lay_out(&k);
-    let sort = Sort {
-        params: &params,
-        nest,
-        along,
-        node,
-        operand,
-        descending,
-        lanes: threads,
-        cleared: 1,
+    let Some(sort) = Sort::of(nest, &params, (node, along), threads) else {
+        return Ok(None);
     };
     let row = Row {
         length: places.length,
@@ -134,12 +122,8 @@ pub fn select(
         chosen: places.chosen,
         sort: &sort,
     };
-    let rows: Expr = (0..nest.rank())
-        .filter(|&d| d != along)
-        .map(|d| nest.dims[d].clone())
-        .product();
     let far = (!places.fit(key, target)).then(|| {
-        let len = rows * Expr::constant(network);
+        let len = sort.rows() * Expr::constant(network);
         let workspace = |name: &str, dtype| {
             k.buffer(name, dtype, BufferMode::Workspace, len.clone())
                 .aligned(64)

@@ -41,34 +41,15 @@ pub fn emit_sort(
     (node, along): (Node, usize),
     target: &TargetDesc,
 ) {
-    let NestOp::Order {
-        operand,
-        descending,
-        ..
-    } = nest.values[node].op
-    else {
+    let lanes = i64::from(target.lanes(4));
+    let Some(sort) = Sort::of(nest, params, (node, along), lanes) else {
         return;
     };
-    let sort = Sort {
-        params,
-        nest,
-        along,
-        node,
-        operand,
-        descending,
-        lanes: i64::from(target.lanes(4)),
-        // On a GPU one lane does all that a row's counts depend on: lanes do not see each other's writes without a barrier.
-        cleared: if target.is_simt() { 1 } else { 64 },
-    };
-    let rows: Expr = (0..nest.rank())
-        .filter(|&d| d != along)
-        .map(|d| nest.dims[d].clone())
-        .product();
     let mut block = vec![1; nest.rank()];
     block[along] = sort.lanes;
     let tiling = Tiling::of(block);
     let blocks = Blocks::new(nest, &tiling, nest.reduced);
-    let long = (nest.guess(along) > SHORT).then(|| Scratch::new(k, &sort, &rows));
+    let long = (nest.guess(along) > SHORT).then(|| Scratch::new(k, &sort, target));
     k.phase_ordered(blocks.grid.clone(), Order::Plain, |k| {
         let frame = Frame::new(k, params, nest, &tiling, &blocks);
         match &long {
@@ -87,8 +68,6 @@ pub struct Sort<'a> {
     pub operand: Node,
     pub descending: bool,
     pub lanes: i64,
-    /// Counts that are cleared at a time.
-    pub cleared: i64,
 }
 
 /// Memory of long rows: keys and positions twice, since a digit's pass reads one copy and writes the other, and the counts of every digit.
@@ -96,10 +75,13 @@ struct Scratch {
     keys: [Mem; 2],
     positions: [Mem; 2],
     counts: Mem,
+    /// Counts that are cleared at a time.
+    cleared: i64,
 }
 
 impl Scratch {
-    fn new(k: &KernelBuilder, sort: &Sort<'_>, rows: &Expr) -> Self {
+    fn new(k: &KernelBuilder, sort: &Sort<'_>, target: &TargetDesc) -> Self {
+        let rows = &sort.rows();
         let elements = rows * &sort.nest.dims[sort.along];
         let workspace = |name: &str, dtype: DType, len: Expr| {
             k.buffer(name, dtype, BufferMode::Workspace, len)
@@ -116,6 +98,8 @@ impl Scratch {
                 sort.position_dtype(),
                 rows * &Expr::constant(DIGIT * sort.digits()),
             ),
+            // On a GPU one lane does all that a row's counts depend on: lanes do not see each other's writes without a barrier.
+            cleared: if target.is_simt() { 1 } else { 64 },
         }
     }
 }
@@ -129,7 +113,39 @@ pub fn key_of(dtype: DType) -> DType {
     }
 }
 
-impl Sort<'_> {
+impl<'a> Sort<'a> {
+    /// The sort of a node; nothing where it is none.
+    pub fn of(
+        nest: &'a Nest,
+        params: &'a Params,
+        (node, along): (Node, usize),
+        lanes: i64,
+    ) -> Option<Self> {
+        let NestOp::Order {
+            operand,
+            descending,
+            ..
+        } = nest.values[node].op
+        else {
+            return None;
+        };
+        Some(Self {
+            params,
+            nest,
+            along,
+            node,
+            operand,
+            descending,
+            lanes,
+        })
+    }
+
+    /// How many rows are sorted.
+    pub fn rows(&self) -> Expr {
+        let dims = (0..self.nest.rank()).filter(|&d| d != self.along);
+        dims.map(|d| self.nest.dims[d].clone()).product()
+    }
+
     pub fn dtype(&self) -> DType {
         self.nest.values[self.operand].dtype
     }
@@ -265,9 +281,9 @@ impl Sort<'_> {
                 .at(value.cast(DType::I64) + &counts + digit * DIGIT)
         };
         let counter = self.position_dtype();
-        let nothing = k.full(counter, [self.cleared], 0);
-        k.for_range(0, DIGIT * digits, self.cleared, [], |k, at, []| {
-            let some = scratch.counts.at(at + &counts).shape([self.cleared]);
+        let nothing = k.full(counter, [scratch.cleared], 0);
+        k.for_range(0, DIGIT * digits, scratch.cleared, [], |k, at, []| {
+            let some = scratch.counts.at(at + &counts).shape([scratch.cleared]);
             k.store(some, &nothing);
             []
         });

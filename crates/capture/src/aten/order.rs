@@ -57,7 +57,7 @@ enum Wanted<'a> {
 }
 
 /// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it (decision 101). A length that only the call knows counts as the largest; kernels of ours sort rows of any
-/// length on a GPU (decision 110), which are not measured against the host's library.
+/// length on a GPU, faster than the host's library up to a million elements and slower beyond what the second-level cache holds (decision 110): raising this wants rows counted, too.
 const FEW_OF_ON_CPU: i64 = 32;
 const WHOLE_ON_GPU: i64 = 8192;
 /// The most places that a GPU chooses of a longer row, and of how many elements each must be one (decision 52).
