@@ -128,12 +128,17 @@ def test_each_bar_of_a_kernel_can_be_missed() -> None:
     }
     bar = {"better": 1.0, "copy": 0.9, "kernels": 10, "one_graph_us": 120}
     assert judged(bar, row) == ([], []) and judged(None, row) == ([], []) and better(row) == 1.0
-    assert judged({"better": 1.01}, row)[0] == ["100.0 % of inductor's speed, for at least 101 %"]
-    assert judged({"copy": 0.96}, row)[0] == ["95.0 % of copy's speed, for at least 96 %"]
+    assert judged({"better": 1.01}, row)[0] == ["100.00 % of inductor's speed, for at least 101 %"]
+    assert judged({"copy": 0.96}, row)[0] == ["95.00 % of copy's speed, for at least 96 %"]
     assert judged({"eager": 1.6}, row)[0] and not judged({"eager": 1.45}, row)[0]
     assert judged(bar, row | {"kernels": 11.0, "wall_us": {"replay": 120.5}})[0] == ["11 kernels, for at most 10", "120.5 us as one graph, for at most 120"]
     # A median that is good by luck is none.
     assert judged({"copy": 0.9}, row | {"ratios": {"copy": [0.95, 0.8, 1.0]}})[0]
+    # Between two engines at the memory's speed: no difference where the interval holds the bar, but not a wide one, and not beside a copy.
+    tie = [0.9999, 0.9993, 1.0003]
+    assert not judged({"better": 1.0}, row | {"ratios": {"eager": [2.0] * 3, "inductor": tie}})[0] and judged({"copy": 1.0}, row | {"ratios": {"copy": tie}})[0]
+    for slower in ([0.9999, 0.9993, 0.99995], [0.994, 0.99, 1.01], [0.999, 0.94, 1.01]):
+        assert judged({"better": 1.0}, row | {"ratios": {"eager": [2.0] * 3, "inductor": slower}})[0]
     quick = row | {"us": {"eager": 30.0, "ours": 20.0}, "ratios": {"eager": [1.5, 1.4, 1.6]}}
     assert judged(bar, quick) == ([], ["better", "copy"]) and better(quick) is None
 
