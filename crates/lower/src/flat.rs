@@ -98,7 +98,7 @@ fn suits(product: &Product, target: &TargetDesc) -> Result<()> {
             && float(product.a.dtype)
             && float(product.b.dtype)
             && product.b.strides[1] == 1
-            && (2..=FEW).contains(&m)
+            && (1..=FEW).contains(&m)
             && k >= DEEP
             && work >= WORTH,
         NoLowering,

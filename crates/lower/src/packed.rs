@@ -384,8 +384,11 @@ pub fn zeros(k: &KernelBuilder, dtype: DType, rows: i64, cols: i64) -> Tile {
     k.tile(made.first().copied().unwrap_or(zero.val()))
 }
 
-/// Tiles of this shape, and of the shapes that broadcast to it, run along vector lanes.
+/// Tiles of this shape, and of the shapes that broadcast to it, run along vector lanes; so does a single row or column without its dim of 1.
 pub fn lay_out(k: &KernelBuilder, spread: &Spread, shape: &[i64]) {
+    if let &([1, long] | [long, 1]) = shape {
+        k.layout_shape([long], spread.layout(&[long], &[long]));
+    }
     for small in [[shape[0], shape[1]], [1, shape[1]], [shape[0], 1]] {
         k.layout_shape(small, spread.layout(&small, shape));
     }
@@ -676,6 +679,17 @@ pub fn finish_at(
     let mut position = place.position.map(Some).to_vec();
     let mut start = place.start.map(Some).to_vec();
     let mut rest = place.left.to_vec();
+    // A nest has no dim of a single row or column.
+    let absent = (nest.rank() < block.len() + usize::from(batch.is_some()))
+        .then(|| block.iter().position(|&extent| extent == 1))
+        .flatten();
+    if let Some(dim) = absent {
+        block.remove(dim);
+        position.remove(dim);
+        start.remove(dim);
+        rest.remove(dim);
+    }
+    let shape = block.clone();
     if let Some(batch) = batch {
         block.insert(0, 1);
         position.insert(0, Some(batch.clone()));
@@ -687,6 +701,10 @@ pub fn finish_at(
     let values = nest.values.iter().enumerate();
     let given = values.filter(|(_, value)| value.op == NestOp::Given);
     for ((node, _), sum) in given.zip(sums) {
+        let sum = match absent {
+            Some(_) => sum.reshape(&shape),
+            None => sum,
+        };
         frame.give(node, sum);
     }
     for node in 0..nest.values.len() {

@@ -145,7 +145,7 @@ fn suits(product: &Product, target: &TargetDesc) -> Result<()> {
     let (small, large) = if m <= n { (a, b) } else { (b, a) };
     let along =
         large.along == 1 && (small.along == 1 || large.count / small.count.max(1) >= WORTH_TURNING);
-    let sized = m.min(n) >= 2 && m.min(n) <= FEW && k >= DEEP && work >= WORTH;
+    let sized = m.max(n) >= 2 && m.min(n) <= FEW && k >= DEEP && work >= WORTH;
     ensure!(
         !target.is_simt()
             && target.vector_bytes > 0
