@@ -182,15 +182,25 @@ def test_each_bar_of_a_model_can_be_missed() -> None:
 def test_each_bar_of_the_host_can_be_missed() -> None:
     import gpu_host
 
-    def door(plan: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
-        asked = {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0}
-        return [{"kernels": 20, "side": gpu_host.SIDE, "right": right, **{name: {"asked": us} for name, us in asked.items()}}]
+    def door(plan: float, apart: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
+        def row(side: int, asked: dict[str, float]) -> dict[str, Any]:
+            return {"kernels": 20, "side": side, "right": right, **{name: {"asked": us} for name, us in asked.items()}}
 
-    rows = [{"kernels": 1, "ours": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "replay": 14.0, "driver": 80.0}]
-    assert all(gpu_host.judged(rows, door(80, 34)).values())
-    assert set(gpu_host.judged(rows, [])) == {"plan", "replay"}
-    rows[1] |= {"ours": 61.0, "replay": 14.1}
-    assert not any(gpu_host.judged(rows, door(80.1, 34.1, right=False)).values())
+        # Each is above the backend of its own row.
+        small = row(gpu_host.SIDE, {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0})
+        return [small, row(gpu_host.LARGE, {"ours default": apart, "ours reduce-overhead": 1e3, "nothing": 22.0})]
+
+    def missed(rows: list[dict[str, float]], torch_door: list[dict[str, Any]]) -> set[str]:
+        return {name for name, met in gpu_host.judged(rows, torch_door).items() if not met}
+
+    rows = [{"kernels": 1, "ours": 3.0, "apart": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "apart": 60.0, "replay": 14.0, "driver": 80.0}]
+    good = door(80, 82, 34)
+    assert len(gpu_host.judged(rows, good)) == 7 and not missed(rows, good)
+    assert set(gpu_host.judged(rows, [])) == {"plan", "plan apart", "replay"}
+    for change, bar in (({"ours": 61.0}, "plan"), ({"apart": 60.5}, "plan apart"), ({"replay": 14.1}, "replay")):
+        assert missed([rows[0], rows[1] | change], good) == {bar}
+    for torch_door, bar in ((door(80.1, 82, 34), "torch plan"), (door(80, 82.1, 34), "torch plan apart"), (door(80, 82, 34.1), "torch replay"), (door(80, 82, 34, right=False), "torch results")):
+        assert missed(rows, torch_door) == {bar}
 
 
 def test_the_models_of_the_peers_table_have_their_bars() -> None:
