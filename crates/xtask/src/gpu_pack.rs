@@ -20,8 +20,9 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   oxyfuel-gpu/gpu-bench [FILTER …] [--quick] [--json FILE]  speed beside torch: needs torch too
   python3 oxyfuel-gpu/torch/gpu_small.py [FILTER …] [--quick] [--json FILE]
                                                             kernels and small graphs in the torch door beside Inductor
-  python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
-                                                            whole models in the torch door beside eager and Inductor
+  python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--with FILE ...] [--json FILE]
+                                                            whole models in the torch door beside eager and Inductor; --with takes
+                                                            rows of an earlier file, the mean is of inference and training
   python3 oxyfuel-gpu/torch/gpu_custom.py [FILTER] [--json FILE]
                                                             kernels of a user's inside and outside of compiled graphs
   python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--processes N] [--json FILE]
