@@ -296,6 +296,96 @@ def test_models_without_a_bar_for_it_are_not_trained(models: Any) -> None:
     assert refused.value.code == 2
 
 
+# ---- first calls -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`gpu_start.py` with processes that take what `seconds` and `own` say: called with arguments, it gives its exit code, what it printed, its rows and the processes."""
+    import json
+
+    import gpu_start
+    import torch_door
+
+    seconds = {"oxyfuel": 7.0, "aot_eager_decomp_partition": 6.0, "nothing": 6.8, "nothing-our-key": 6.8, "inductor": 20.0}
+    own = {"oxyfuel": 0.5, "inductor": 10.0}
+
+    def in_child(name: str, engine: str, cache: str, training: bool = False) -> dict[str, Any]:
+        processes.append((name, engine, training))
+        return {"seconds": seconds[engine], "steady": 0.1, "own": own.get(engine, 0.0), "loaded": 0.0, "cache": {"autograd_cache_hit": 1}}
+
+    processes: list[tuple[str, str, bool]] = []
+    monkeypatch.setattr(torch_door, "in_child", in_child)
+    monkeypatch.setattr(gpu_start, "head", lambda: {"gpu": "a GPU"})
+
+    def call(*words: str) -> tuple[int, str, list[dict[str, Any]], list[tuple[str, str, bool]]]:
+        path = tmp_path / "starts.json"
+        processes.clear()
+        code = gpu_start.measured(gpu_start.parsed([*words, "--processes", "1", "--json", str(path)]))
+        return code, capsys.readouterr().out, json.loads(path.read_text())["rows"] if path.exists() else [], list(processes)
+
+    call.seconds, call.own = seconds, own  # type: ignore[attr-defined]
+    return call
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_each_bar_of_a_first_call_can_be_missed(starts: Any, training: bool) -> None:
+    words = ("gpt2", "--training") if training else ("gpt2",)
+    code, out, rows, _ = starts(*words)
+    assert code == 0 and "2 passed, 0 failed" in out and ("first training call of gpu-gpt2" if training else "first call of gpu-gpt2") in out
+    assert [(row["part"], row["training"], set(row["met"])) for row in rows] == [("first", training, {"above", "own_of_inductor"}), ("warm", training, {"above"})]
+    for change, missed in (({"aot_eager_decomp_partition": 5.4}, [("above", 0)]), ({"nothing": 6.6}, [("above", 1)])):
+        starts.seconds |= change
+        code, out, rows, _ = starts(*words)
+        assert code == 1 and "1 passed, 1 failed" in out and [(bar, at) for at, row in enumerate(rows) for bar, met in row["met"].items() if not met] == missed
+        starts.seconds |= {"aot_eager_decomp_partition": 6.0, "nothing": 6.8}
+    starts.own["oxyfuel"] = 1.1
+    code, out, rows, _ = starts(*words)
+    assert code == 1 and not rows[0]["met"]["own_of_inductor"]
+
+
+def test_training_steps_are_measured_where_they_have_a_bar(starts: Any) -> None:
+    _, _, rows, processes = starts("--training", "--at-once", "1")
+    assert [(row["part"], row["name"]) for row in rows] == [(part, name) for part in ("first", "warm") for name in ("gpu-gpt2", "gpu-llama-1b-1x16")]
+    assert all(training for _, _, training in processes)
+    assert [engine for name, engine, _ in processes if name == "gpu-gpt2"] == ["oxyfuel", "aot_eager_decomp_partition", "inductor", *["oxyfuel", "nothing"] * 2]
+    assert not any(training for _, _, training in starts("gpt2")[3])
+    assert starts("resnet18", "--training")[:2] == (2, "no model that is trained has `resnet18` in its name\n")
+
+
+def test_a_process_is_told_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch_door
+
+    commands = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        commands.append(command[2:])
+        return type("Done", (), {"returncode": 0, "stdout": "{}"})
+
+    monkeypatch.setattr(torch_door.subprocess, "run", run)
+    torch_door.in_child("m", "nothing", "there")
+    torch_door.in_child("m", "nothing", "there", True)
+    assert commands == [["m", "nothing"], ["m", "nothing", "--training"]]
+
+
+@pytest.mark.parametrize("engine", ["nothing", "aot_eager_decomp_partition"])
+def test_a_training_step_goes_through_a_backend_that_does_nothing(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    import torch
+    import torch_models
+    import torch_start
+
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    module[0].weight.requires_grad_(False)
+    x = torch.randn(2, 4)
+    monkeypatch.setattr(torch_models, "build", lambda name, device: (module.eval(), (x,)))
+    seen = torch_start.first_call("m", engine, training=True)
+    assert seen["seconds"] > 0 and seen["steady"] > 0 and module.training and module[1].p == 0.0
+    shapes = [None if p.grad is None else tuple(p.grad.shape) for p in module.parameters()]
+    assert shapes == [None, (8,), (3, 8), (3,)]
+    torch_start.first_call("m", engine)
+    assert torch.is_grad_enabled()
+
+
 # ---- the host --------------------------------------------------------------------------------------------------------
 
 

@@ -25,8 +25,9 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
                                                             rows of an earlier file, the mean is of inference and training
   python3 oxyfuel-gpu/torch/gpu_custom.py [FILTER] [--json FILE]
                                                             kernels of a user's inside and outside of compiled graphs
-  python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--processes N] [--json FILE]
-                                                            first calls, cold and with a warm cache, beside torch's own
+  python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--training] [--processes N] [--at-once N] [--json FILE]
+                                                            first calls, cold and with a warm cache, beside torch's own;
+                                                            with --training first training steps
   python3 oxyfuel-gpu/torch/gpu_host.py [--no-torch] [--json FILE]
                                                             what the host pays for a call, beside the driver's own launches and Inductor
   oxyfuel-gpu/gpu-ops   [FILTER] [--shards N] [--shard I]   a slice of PyTorch's operator database in the torch door
