@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Whole models on a GPU through the torch door: usage: gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
+"""Whole models on a GPU through the torch door: usage: gpu_models.py [FILTER] [--quick] [--training] [--with FILE ...] [--json FILE]
 
 The models of `models.json` that are meant for a GPU, in eager, in Inductor and in ours, each of the compilers in `default` and in `reduce-overhead`, in turns in one process. A round gives every engine a
 few calls between events of the device (device time) and between two looks at the clock with the device idle before and after (wall time). A ratio is the median over rounds of the peer's time over ours in
 the same mode and the same round, with the 2.5 % and 97.5 % points of that median by resampling. First calls are cold and timed one after another; `capture` is that of a backend that does nothing.
-Results are compared with eager's. A model whose definition says what its work is bound by must be explained so. By the clock, a model must reach in both modes the part of Inductor's speed that its definition gives as `speed` (in training `training_speed`) and the multiple of eager's that it gives as `eager`; and
-where all models that have a `speed` are measured, the geometric mean of their ratios must reach 1.05 in each mode. --training measures steps (forward, backward, gradients to none) instead of inference. --quick takes few rounds. Closes with 'N passed, N failed': a row passes when its
-results are right and its bars are met.
+Results are compared with eager's. A model whose definition says what its work is bound by must be explained so. By the clock, a model must reach in both modes the part of Inductor's speed that its definition gives as `speed` (in training `training_speed`) and the multiple of eager's that it gives as `eager`.
+--training measures steps (forward, backward, gradients to none) of the models that have a `training_speed`, instead of inference. Every `speed` and every `training_speed` stands for a row; where all of them are there, the geometric mean of their ratios, inference and training together, must reach 1.05 in
+each mode. --with takes the rows of an earlier file of --json, of the same GPU, commit and torch: they are counted, are part of the mean, and are written with the new ones; it may be given several times. Where rows are missing they are named, and the mean is not judged. --quick takes few rounds. Closes with
+'N passed, N failed': a row passes when its results are right and its bars are met.
 """
 
+import argparse
 import gc
 import json
 import os
@@ -16,6 +18,7 @@ import statistics
 import sys
 import time
 
+import torch_models
 from gpu_rows import HERE, head, interval, unpacked
 
 MODES = ("default", "reduce-overhead")
@@ -24,13 +27,8 @@ ROUNDS, CALLS, WARM = 20, 5, 3
 BOUND = {2: 3e-2, 4: 2e-3}
 # The least geometric mean of Inductor's time over ours, in each mode.
 MEAN = 1.05
-
-
-def result(torch, out):
-    """The tensor that the models return first."""
-    if isinstance(out, torch.Tensor):
-        return out
-    return out[0] if isinstance(out, (tuple, list)) else next(iter(out.values()))
+# What rows must share with those of an earlier file.
+SAME = ("gpu", "commit", "torch")
 
 
 class Peer:
@@ -50,13 +48,10 @@ class Peer:
         torch = self.torch
         if self.mark:
             torch.compiler.cudagraph_mark_step_begin()
-        if not self.training:
-            with torch.no_grad():
-                return result(torch, self.run(*self.inputs))
-        self.module.zero_grad(set_to_none=True)
-        out = result(torch, self.run(*self.inputs))
-        out.float().square().mean().backward()
-        return out
+        if self.training:
+            return torch_models.step(torch, self.module, self.run, self.inputs)
+        with torch.no_grad():
+            return torch_models.result(torch, self.run(*self.inputs))
 
     def seen(self):
         """What is compared: the result, and in training the gradients that are largest."""
@@ -91,17 +86,10 @@ def nothing(graph, inputs):
 
 def measure(torch, name, quick, training):
     import oxyfuel
-    import torch_models
 
     module, inputs = torch_models.build(name, "cuda")
     if training:
-        module.train()
-        for part in module.modules():
-            if isinstance(part, torch.nn.Dropout):
-                part.p = 0.0
-        for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if hasattr(getattr(module, "config", None), key):
-                setattr(module.config, key, 0.0)
+        torch_models.for_training(torch, module)
     peers = {"eager": Peer(torch, module, inputs, None, training)}
     want = peers["eager"].seen()
     first = {"capture": Peer(torch, module, inputs, {"backend": nothing}, training).first_s}
@@ -154,19 +142,61 @@ def slow(definition, ratios, training):
     return said
 
 
-def means(rows, definitions, training):
-    """The geometric mean of Inductor's time over ours in each mode, where every model with a bar was measured; else nothing."""
-    ratios = {row["name"]: row["ratios"] for row in rows}
-    key = "training_speed" if training else "speed"
-    names = [name for name, definition in definitions.items() if key in definition]
-    if not set(names) <= set(ratios):
+# ---- all rows together -----------------------------------------------------------------------------------------------
+
+
+def title(name, training):
+    return f"{name} training" if training else name
+
+
+def wanted(definitions):
+    """The rows that the mean is of: every bar beside Inductor, of inference and of training."""
+    found = [title(name, False) for name, definition in definitions.items() if "speed" in definition]
+    return found + [title(name, True) for name, definition in definitions.items() if "training_speed" in definition]
+
+
+def missing(rows, definitions):
+    there = {title(row["name"], row["training"]) for row in rows}
+    return [name for name in wanted(definitions) if name not in there]
+
+
+def means(rows, definitions):
+    """The geometric mean of Inductor's time over ours in each mode, where every row of it is there; else nothing."""
+    if missing(rows, definitions):
         return {}
-    return {mode: statistics.geometric_mean(ratios[name][f"inductor {mode} / oxyfuel {mode}, wall"][0] for name in names) for mode in MODES}
+    ratios = {title(row["name"], row["training"]): row["ratios"] for row in rows}
+    return {mode: statistics.geometric_mean(ratios[name][f"inductor {mode} / oxyfuel {mode}, wall"][0] for name in wanted(definitions)) for mode in MODES}
+
+
+def earlier(files, facts, measured):
+    """The rows of earlier files. They must be of what `facts` says, and none may be there twice or be measured now."""
+    rows, there = [], dict.fromkeys(measured, "what is measured now")
+    # Versions of torch compare as versions do, and raise beside what is none.
+    now = {key: str(facts[key]) for key in SAME}
+    for path in files:
+        with open(path) as file:
+            record = json.load(file)
+        for key in SAME:
+            if str(record.get(key)) != now[key] or now[key] in ("None", "unknown"):
+                raise SystemExit(f"{path} is of {key} {record.get(key)}, and this run of {now[key]}: its rows are not taken")
+        for row in record["rows"]:
+            name = title(row["name"], row["training"])
+            if name in there:
+                raise SystemExit(f"{path} has {name}, which is in {there[name]} too: only one of them can be taken")
+            there[name] = path
+        rows += record["rows"]
+    return rows
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def good(row):
+    return row["right"] and not row["missed"]
 
 
 def show(row):
-    what = " training" if row["training"] else ""
-    print(f"{row['name']}{what}: {'right' if row['right'] else 'WRONG'}{''.join('; MISSED ' + said for said in row['missed'])}")
+    print(verdict(row))
     for key, (device, wall) in row["us"].items():
         first = f", first call {row['first_s'][key]:.2f} s, error {row['errors'][key]:.1e}" if key in row["errors"] else ""
         print(f"  {key}: {device:.1f} us of the device, {wall:.1f} us{first}")
@@ -179,47 +209,67 @@ def show(row):
         print(f"  {line}", flush=True)
 
 
+def verdict(row):
+    return f"{title(row['name'], row['training'])}: {'right' if row['right'] else 'WRONG'}{''.join('; MISSED ' + said for said in row['missed'])}"
+
+
+def parsed(words):
+    parser = argparse.ArgumentParser(usage=__doc__.replace("%", "%%"))
+    parser.add_argument("filter", nargs="?", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--training", action="store_true")
+    parser.add_argument("--with", dest="earlier", action="append", default=[])
+    parser.add_argument("--json")
+    return parser.parse_args(words)
+
+
 def main():
-    args, target = sys.argv[1:], None
-    if "--json" in args:
-        at = args.index("--json")
-        target = args[at + 1]
-        del args[at : at + 2]
-    words, flags = [a for a in args if not a.startswith("--")], {a for a in args if a.startswith("--")}
-    if flags - {"--quick", "--training"} or len(words) > 1:
-        print(__doc__)
-        return 2
+    args = parsed(sys.argv[1:])
     folder = unpacked()
     sys.path[:0] = [folder.name, HERE]
     # First calls are cold.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder.name, "inductor")
     os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     import torch
-    import torch_models
     from torch._dynamo import config
 
     config.cache_size_limit = 64
-    names = [name for name in torch_models.GPU_MODELS if not words or words[0] in name]
-    rows, passed, failed = [], 0, 0
+    return measured(torch, args)
+
+
+def measured(torch, args):
+    definitions = torch_models.GPU_MODELS
+    names = [name for name in torch_models.gpu_names(args.training) if args.filter in name]
+    if not names:
+        print(f"no model{' that is trained' if args.training else ''} has `{args.filter}` in its name")
+        return 2
     facts = head(torch)
+    rows = earlier(args.earlier, facts, [title(name, args.training) for name in names])
+    for row in rows:
+        print(f"measured before: {verdict(row)}")
+    failed = 0
     for name in names:
         try:
-            rows.append(measure(torch, name, "--quick" in flags, "--training" in flags))
-            show(rows[-1])
-            good = rows[-1]["right"] and not rows[-1]["missed"]
-            passed, failed = passed + good, failed + (not good)
+            row = measure(torch, name, args.quick, args.training)
         except Exception as failure:
-            print(f"{name}: FAIL {type(failure).__name__}: {str(failure)[:800]}", flush=True)
+            print(f"{title(name, args.training)}: FAIL {type(failure).__name__}: {str(failure)[:800]}", flush=True)
             failed += 1
+        else:
+            rows.append(row)
+            show(row)
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
-        if target:
-            with open(target, "w") as file:
-                json.dump({**facts, "means": means(rows, torch_models.GPU_MODELS, "--training" in flags), "rows": rows}, file, indent=1)
-    for mode, mean in means(rows, torch_models.GPU_MODELS, "--training" in flags).items():
-        print(f"inductor / oxyfuel {mode}, wall: geometric mean {mean:.3f} ({'met' if mean >= MEAN else 'MISSED'}: at least {MEAN})")
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump({**facts, "means": means(rows, definitions), "missing": missing(rows, definitions), "rows": rows}, file, indent=1)
+    passed = sum(map(good, rows))
+    failed += len(rows) - passed
+    for mode, mean in means(rows, definitions).items():
+        print(f"inductor / oxyfuel {mode}, wall: geometric mean {mean:.3f} of {len(wanted(definitions))} rows ({'met' if mean >= MEAN else 'MISSED'}: at least {MEAN})")
         passed, failed = passed + (mean >= MEAN), failed + (mean < MEAN)
+    if left := missing(rows, definitions):
+        print(f"the mean is not judged, rows are missing: {', '.join(left)}")
     print(facts)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0

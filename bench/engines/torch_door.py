@@ -241,9 +241,10 @@ def measure_overhead(rounds):
 # ---- first calls, each in a process of its own ---------------------------------------------------------------------
 
 
-def in_child(name, engine, cache):
+def in_child(name, engine, cache, training=False):
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "OXYFUEL_CACHE_DIR": str(pathlib.Path(cache) / "oxyfuel")}
-    done = subprocess.run([sys.executable, str(HERE / "torch_start.py"), name, engine], env=environment, capture_output=True, text=True)
+    command = [sys.executable, str(HERE / "torch_start.py"), name, engine, *(["--training"] if training else [])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{engine} on {name}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -257,11 +258,11 @@ BESIDE = {"first": (), "warm": ("nothing-our-key",)}
 SHARE = 40
 
 
-def measure_start(part, inductor, names, processes, bases=BASES, share=SHARE):
-    """Medians of fresh processes, engines taking turns. First: every process has an empty cache. Warm: one that the engine filled before."""
+def measure_start(part, inductor, names, processes, bases=BASES, share=SHARE, training=False):
+    """Medians of fresh processes, engines taking turns. First: every process has an empty cache. Warm: one that the engine filled before. In training a call is a step, and what no bar asks for is left out."""
     warm = part == "warm"
     base, bar = bases[part]
-    engines = ["oxyfuel", base, *BESIDE[part], *(["inductor"] if inductor else [])]
+    engines = ["oxyfuel", base, *(() if training else BESIDE[part]), *(["inductor"] if inductor else [])]
     lines = []
     for name in names:
         runs = {e: [] for e in engines}
@@ -269,15 +270,15 @@ def measure_start(part, inductor, names, processes, bases=BASES, share=SHARE):
             kept = {e: stack.enter_context(tempfile.TemporaryDirectory()) for e in engines}
             if warm:
                 for e in engines:
-                    in_child(name, e, kept[e])
+                    in_child(name, e, kept[e], training)
             for turn in range(processes):
                 for e in [*engines[turn % len(engines) :], *engines[: turn % len(engines)]]:
                     with tempfile.TemporaryDirectory() as fresh:
-                        runs[e].append(in_child(name, e, kept[e] if warm else fresh))
+                        runs[e].append(in_child(name, e, kept[e] if warm else fresh, training))
                     if warm:
                         check_hits(name, e, runs[e][-1]["cache"])
         lines.append(start_line(name, runs, base, bar, share))
-        said_start(part, base, bar, share, lines[-1])
+        said_start(f"{part} training" if training else part, base, bar, share, lines[-1])
     return lines
 
 

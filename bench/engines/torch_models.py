@@ -9,6 +9,11 @@ MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "cpu"}
 GPU_MODELS = {row["name"]: row for row in DEFINITIONS if row["device"] == "gpu"}
 
 
+def gpu_names(training):
+    """Those for a GPU; in training those that have a bar for it."""
+    return [name for name, row in GPU_MODELS.items() if not training or "training_speed" in row]
+
+
 def device(name):
     """Where the model of that name is measured, as torch calls it."""
     return "cuda" if name in GPU_MODELS else "cpu"
@@ -50,3 +55,32 @@ def build(name, device="cpu"):
     module = module.to(device=device, dtype=dtype).eval()
     inputs = [tensor(torch, spec) for spec in row["inputs"]]
     return module, tuple(x if x is None else x.to(device, dtype if x.is_floating_point() else None) for x in inputs)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def for_training(torch, module):
+    """Puts a module in training, but drops nothing at random: every engine has the same step."""
+    module.train()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"):
+        if hasattr(getattr(module, "config", None), key):
+            setattr(module.config, key, 0.0)
+
+
+def result(torch, out):
+    """The tensor that the models return first."""
+    if isinstance(out, torch.Tensor):
+        return out
+    return out[0] if isinstance(out, (tuple, list)) else next(iter(out.values()))
+
+
+def step(torch, module, run, inputs):
+    """A training step: forward by `run`, which is the module or what was compiled of it, a loss in eager, backward, gradients from none."""
+    module.zero_grad(set_to_none=True)
+    out = result(torch, run(*inputs))
+    out.float().square().mean().backward()
+    return out

@@ -45,17 +45,25 @@ class _Code(OutputCode):
 
 
 class Nothing(_Code):
-    """New tensors of the right forms, nothing in them."""
+    """New tensors of the right forms, nothing in them. Inputs that a graph returns (a forward keeps parameters for its backward) are returned, and where a backward has no gradient there is none."""
 
     def __init__(self, graph, _):
         super().__init__()
         (outputs,) = graph.graph.output_node().args
-        values = [output.meta["val"] for output in outputs if output is not None]
-        self.forms = [(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values if isinstance(v, torch.Tensor)]
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.returned = [(place, inputs.index(output)) for place, output in enumerate(outputs) if output in inputs]
+        self.forms = [None if output is None or output in inputs else _form(output.meta["val"]) for output in outputs]
 
     def __call__(self, inputs):
+        made = [form and torch.empty_strided(form[0], form[1], dtype=form[2], device=form[3]) for form in self.forms]
+        for place, number in self.returned:
+            made[place] = inputs[number]
         inputs.clear()
-        return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype, device in self.forms]
+        return made
+
+
+def _form(value):
+    return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
 
 
 class OneCall(_Code):

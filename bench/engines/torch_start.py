@@ -1,4 +1,4 @@
-"""One first call, timed in this very process: `python torch_start.py MODEL ENGINE`.
+"""One first call, timed in this very process: `python torch_start.py MODEL ENGINE [--training]`. With --training a call is a training step.
 
 Prints JSON: `seconds` from the words `torch.compile` to the first result (the import of the engine included), `steady` of a later call, `own` inside the engine's
 own compiler, `loaded` of what it took from a cache, and what AOTAutograd's cache counted.
@@ -83,15 +83,20 @@ def watched(engine):
         yield lambda: (0.0, 0.0)
 
 
-def first_call(name, engine):
+def first_call(name, engine, training=False):
     module, inputs = torch_models.build(name, torch_models.device(name))
+    if training:
+        torch_models.for_training(torch, module)
     wait = torch.cuda.synchronize if torch_models.device(name) == "cuda" else lambda: None
 
     def call(run):
-        run(*inputs)
+        if training:
+            torch_models.step(torch, module, run, inputs)
+        else:
+            run(*inputs)
         wait()
 
-    with torch.no_grad(), watched(engine) as inside:
+    with torch.set_grad_enabled(training), watched(engine) as inside:
         # What torch's operators do once in a process is no engine's.
         call(module)
         start = time.perf_counter()
@@ -106,4 +111,4 @@ def first_call(name, engine):
 
 
 if __name__ == "__main__":
-    print(json.dumps(first_call(*sys.argv[1:3])))
+    print(json.dumps(first_call(*sys.argv[1:3], training="--training" in sys.argv[3:])))

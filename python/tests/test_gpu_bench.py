@@ -160,37 +160,257 @@ def test_the_rows_of_the_peers_table_have_their_bars() -> None:
             assert w.bar["copy"] >= 0.9, w.name
 
 
+def ratios(inductor: float, eager: float) -> dict[str, list[float]]:
+    """Those of a model, the same in each mode."""
+    found = {}
+    for mode in ("default", "reduce-overhead"):
+        found |= {f"inductor {mode} / oxyfuel {mode}, wall": [inductor] * 3, f"eager / oxyfuel {mode}, wall": [eager] * 3}
+    return found
+
+
+def model_row(name: str, training: bool = False, inductor: float = 1.1, missed: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"name": name, "training": training, "right": True, "missed": list(missed), "ratios": ratios(inductor, 2), "us": {}, "errors": {}, "first_s": {"capture": 1.0}, "verdict": None, "recordings": []}
+
+
 def test_each_bar_of_a_model_can_be_missed() -> None:
     import gpu_models
-
-    def ratios(inductor: float, eager: float) -> dict[str, list[float]]:
-        found = {}
-        for mode in gpu_models.MODES:
-            found |= {f"inductor {mode} / oxyfuel {mode}, wall": [inductor] * 3, f"eager / oxyfuel {mode}, wall": [eager] * 3}
-        return found
 
     definition = {"speed": 0.98, "eager": 1.0}
     assert gpu_models.slow(definition, ratios(0.98, 1.0), False) == []
     assert len(gpu_models.slow(definition, ratios(0.97, 1.0), False)) == 2 == len(gpu_models.slow(definition, ratios(1.0, 0.9), False))
     assert gpu_models.slow(definition, ratios(0.5, 0.5), True) == [] and gpu_models.slow({"training_speed": 0.98}, ratios(0.5, 2), True)
-    definitions = {"a": {"speed": 0.98}, "b": {"speed": 0.98}, "c": {}}
-    rows = [{"name": "a", "ratios": ratios(1.0, 2)}, {"name": "b", "ratios": ratios(1.21, 2)}, {"name": "c", "ratios": ratios(9.0, 2)}]
-    assert all(abs(mean - 1.1) < 1e-6 for mean in gpu_models.means(rows, definitions, False).values())
-    assert gpu_models.means(rows[1:], definitions, False) == {}
+
+
+def test_the_mean_is_of_inference_and_training_together() -> None:
+    import gpu_models
+
+    definitions: dict[str, dict[str, float]] = {"a": {"speed": 0.98, "training_speed": 0.98}, "b": {"speed": 0.98}, "c": {}}
+    rows = [model_row("a", inductor=1.0), model_row("b", inductor=1.21), model_row("c", inductor=9.0), model_row("c", True, 9.0), model_row("a", True, 1.1)]
+    means = gpu_models.means(rows, definitions)
+    assert set(means) == set(gpu_models.MODES) and all(abs(mean - 1.1) < 1e-6 for mean in means.values())
+    assert gpu_models.missing(rows, definitions) == []
+    assert gpu_models.means(rows[1:], definitions) == {} and gpu_models.missing(rows[1:], definitions) == ["a"]
+    assert gpu_models.means(rows[:4], definitions) == {} and gpu_models.missing(rows[:4], definitions) == ["a training"]
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`gpu_models.py` on a GPU that measures what `speeds` says: called with arguments, it gives its exit code, what it printed and its record."""
+    import json
+
+    import gpu_models
+    import torch
+
+    facts = {"gpu": "a GPU", "commit": "0123456789ab", "torch": torch.__version__}
+    speeds: dict[str, float] = {}
+
+    def measure(_: Any, name: str, quick: bool, training: bool) -> dict[str, Any]:
+        row = gpu_models.title(name, training)
+        if speeds.get(row) == 0:
+            raise RuntimeError("no memory")
+        missed = gpu_models.slow(gpu_models.torch_models.GPU_MODELS[name], ratios(speeds.get(row, 1.1), 2), training)
+        return model_row(name, training, speeds.get(row, 1.1), tuple(missed))
+
+    monkeypatch.setattr(gpu_models, "head", lambda _: dict(facts))
+    monkeypatch.setattr(gpu_models, "measure", measure)
+
+    def call(*words: str, to: str = "record.json") -> tuple[int, str, dict[str, Any]]:
+        path = tmp_path / to
+        code = gpu_models.measured(torch, gpu_models.parsed([*words, "--json", str(path)]))
+        return code, capsys.readouterr().out, json.loads(path.read_text()) if path.exists() else {}
+
+    call.facts, call.speeds, call.folder = facts, speeds, tmp_path  # type: ignore[attr-defined]
+    return call
+
+
+def test_rows_of_two_runs_are_one_record_with_a_mean(models: Any) -> None:
+    code, out, record = models(to="inference.json")
+    assert code == 0 and "6 passed, 0 failed" in out and record["means"] == {}
+    assert "the mean is not judged, rows are missing: gpu-gpt2 training, gpu-llama-1b-1x16 training" in out and record["missing"] == ["gpu-gpt2 training", "gpu-llama-1b-1x16 training"]
+    before = ("--with", str(models.folder / "inference.json"))
+    code, out, record = models("--training", *before)
+    assert code == 0 and "10 passed, 0 failed" in out and "geometric mean 1.100 of 7 rows (met" in out and "not judged" not in out
+    assert len(record["rows"]) == 8 and set(record["means"]) == {"default", "reduce-overhead"} and record["missing"] == []
+    # Several files, and in a file that holds what an earlier one held.
+    code, out, _ = models("gpt2", "--training", *before, to="most.json")
+    assert code == 0 and "missing: gpu-llama-1b-1x16 training" in out
+    code, out, record = models("llama", "--training", "--with", str(models.folder / "most.json"), to="most.json")
+    assert code == 0 and len(record["rows"]) == 8 and record["means"]
+    models("gpt2", "--training", to="gpt2.json")
+    assert "10 passed, 0 failed" in models("llama", "--training", *before, "--with", str(models.folder / "gpt2.json"))[1]
+
+
+def test_the_mean_of_all_rows_can_be_missed_and_rows_that_fail_are_no_part_of_it(models: Any) -> None:
+    models(to="inference.json")
+    before = ("--with", str(models.folder / "inference.json"))
+    models.speeds |= {"gpu-gpt2 training": 0.98, "gpu-llama-1b-1x16 training": 0.98}
+    assert "10 passed, 0 failed" in models("--training", *before)[1]
+    # Each row is at its bar, and the mean of those of before is, too.
+    models.speeds |= dict.fromkeys(("gpu-resnet18", "gpu-gpt2", "gpu-bert"), 1.05)
+    models(to="inference.json")
+    code, out, _ = models("--training", *before)
+    assert code == 1 and "8 passed, 2 failed" in out and "MISSED: at least 1.05" in out
+    models.speeds["gpu-gpt2 training"] = 0.97
+    assert "7 passed, 3 failed" in models("--training", *before)[1]
+    models.speeds["gpu-gpt2 training"] = 0
+    code, out, record = models("--training", *before)
+    assert code == 1 and "gpu-gpt2 training: FAIL RuntimeError: no memory" in out and "7 passed, 1 failed" in out and "missing: gpu-gpt2 training" in out and record["missing"]
+    # A row that missed its bar before has missed it still.
+    models.speeds |= {"gpu-bert": 0.5, "gpu-gpt2 training": 1.1}
+    models(to="inference.json")
+    code, out, _ = models("--training", *before)
+    assert code == 1 and "measured before: gpu-bert: right; MISSED default: 0.500" in out
+
+
+@pytest.mark.parametrize("key", ["gpu", "commit", "torch"])
+def test_rows_of_another_gpu_or_commit_are_refused(models: Any, key: str) -> None:
+    models(to="inference.json")
+    before = ("--with", str(models.folder / "inference.json"))
+    known, models.facts[key] = models.facts[key], "2.11.1" if key == "torch" else "another"
+    with pytest.raises(SystemExit, match=f"inference.json is of {key} .*, and this run of .*: its rows are not taken"):
+        models("--training", *before, to="no.json")
+    assert not (models.folder / "no.json").exists()
+    models.facts[key] = known
+    assert models("--training", *before)[0] == 0
+    # What is not known of both is not the same.
+    models.facts[key] = "unknown"
+    models(to="inference.json")
+    with pytest.raises(SystemExit, match="its rows are not taken"):
+        models("--training", *before)
+
+
+def test_a_row_is_taken_once(models: Any) -> None:
+    models(to="inference.json")
+    before = ("--with", str(models.folder / "inference.json"))
+    with pytest.raises(SystemExit, match="has gpu-bert, which is in what is measured now too"):
+        models("bert", *before)
+    with pytest.raises(SystemExit, match="has gpu-resnet18, which is in .*inference.json too"):
+        models("--training", *before, *before)
+
+
+def test_models_without_a_bar_for_it_are_not_trained(models: Any) -> None:
+    assert [row["name"] for row in models("--training")[2]["rows"]] == ["gpu-gpt2", "gpu-llama-1b-1x16"]
+    assert models("resnet18", "--training", to="none.json") == (2, "no model that is trained has `resnet18` in its name\n", {})
+    with pytest.raises(SystemExit) as refused:
+        models("--fast")
+    assert refused.value.code == 2
+
+
+# ---- first calls -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`gpu_start.py` with processes that take what `seconds` and `own` say: called with arguments, it gives its exit code, what it printed, its rows and the processes."""
+    import json
+
+    import gpu_start
+    import torch_door
+
+    seconds = {"oxyfuel": 7.0, "aot_eager_decomp_partition": 6.0, "nothing": 6.8, "nothing-our-key": 6.8, "inductor": 20.0}
+    own = {"oxyfuel": 0.5, "inductor": 10.0}
+
+    def in_child(name: str, engine: str, cache: str, training: bool = False) -> dict[str, Any]:
+        processes.append((name, engine, training))
+        return {"seconds": seconds[engine], "steady": 0.1, "own": own.get(engine, 0.0), "loaded": 0.0, "cache": {"autograd_cache_hit": 1}}
+
+    processes: list[tuple[str, str, bool]] = []
+    monkeypatch.setattr(torch_door, "in_child", in_child)
+    monkeypatch.setattr(gpu_start, "head", lambda: {"gpu": "a GPU"})
+
+    def call(*words: str) -> tuple[int, str, list[dict[str, Any]], list[tuple[str, str, bool]]]:
+        path = tmp_path / "starts.json"
+        processes.clear()
+        code = gpu_start.measured(gpu_start.parsed([*words, "--processes", "1", "--json", str(path)]))
+        return code, capsys.readouterr().out, json.loads(path.read_text())["rows"] if path.exists() else [], list(processes)
+
+    call.seconds, call.own = seconds, own  # type: ignore[attr-defined]
+    return call
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_each_bar_of_a_first_call_can_be_missed(starts: Any, training: bool) -> None:
+    words = ("gpt2", "--training") if training else ("gpt2",)
+    code, out, rows, _ = starts(*words)
+    assert code == 0 and "2 passed, 0 failed" in out and ("first training call of gpu-gpt2" if training else "first call of gpu-gpt2") in out
+    assert [(row["part"], row["training"], set(row["met"])) for row in rows] == [("first", training, {"above", "own_of_inductor"}), ("warm", training, {"above"})]
+    for change, missed in (({"aot_eager_decomp_partition": 5.4}, [("above", 0)]), ({"nothing": 6.6}, [("above", 1)])):
+        starts.seconds |= change
+        code, out, rows, _ = starts(*words)
+        assert code == 1 and "1 passed, 1 failed" in out and [(bar, at) for at, row in enumerate(rows) for bar, met in row["met"].items() if not met] == missed
+        starts.seconds |= {"aot_eager_decomp_partition": 6.0, "nothing": 6.8}
+    starts.own["oxyfuel"] = 1.1
+    code, out, rows, _ = starts(*words)
+    assert code == 1 and not rows[0]["met"]["own_of_inductor"]
+
+
+def test_training_steps_are_measured_where_they_have_a_bar(starts: Any) -> None:
+    _, _, rows, processes = starts("--training", "--at-once", "1")
+    assert [(row["part"], row["name"]) for row in rows] == [(part, name) for part in ("first", "warm") for name in ("gpu-gpt2", "gpu-llama-1b-1x16")]
+    assert all(training for _, _, training in processes)
+    assert [engine for name, engine, _ in processes if name == "gpu-gpt2"] == ["oxyfuel", "aot_eager_decomp_partition", "inductor", *["oxyfuel", "nothing"] * 2]
+    assert not any(training for _, _, training in starts("gpt2")[3])
+    assert starts("resnet18", "--training")[:2] == (2, "no model that is trained has `resnet18` in its name\n")
+
+
+def test_a_process_is_told_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch_door
+
+    commands = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        commands.append(command[2:])
+        return type("Done", (), {"returncode": 0, "stdout": "{}"})
+
+    monkeypatch.setattr(torch_door.subprocess, "run", run)
+    torch_door.in_child("m", "nothing", "there")
+    torch_door.in_child("m", "nothing", "there", True)
+    assert commands == [["m", "nothing"], ["m", "nothing", "--training"]]
+
+
+@pytest.mark.parametrize("engine", ["nothing", "aot_eager_decomp_partition"])
+def test_a_training_step_goes_through_a_backend_that_does_nothing(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    import torch
+    import torch_models
+    import torch_start
+
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    module[0].weight.requires_grad_(False)
+    x = torch.randn(2, 4)
+    monkeypatch.setattr(torch_models, "build", lambda name, device: (module.eval(), (x,)))
+    seen = torch_start.first_call("m", engine, training=True)
+    assert seen["seconds"] > 0 and seen["steady"] > 0 and module.training and module[1].p == 0.0
+    shapes = [None if p.grad is None else tuple(p.grad.shape) for p in module.parameters()]
+    assert shapes == [None, (8,), (3, 8), (3,)]
+    torch_start.first_call("m", engine)
+    assert torch.is_grad_enabled()
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------
 
 
 def test_each_bar_of_the_host_can_be_missed() -> None:
     import gpu_host
 
-    def door(plan: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
-        asked = {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0}
-        return [{"kernels": 20, "side": gpu_host.SIDE, "right": right, **{name: {"asked": us} for name, us in asked.items()}}]
+    def door(plan: float, apart: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
+        def row(side: int, asked: dict[str, float]) -> dict[str, Any]:
+            return {"kernels": 20, "side": side, "right": right, **{name: {"asked": us} for name, us in asked.items()}}
 
-    rows = [{"kernels": 1, "ours": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "replay": 14.0, "driver": 80.0}]
-    assert all(gpu_host.judged(rows, door(80, 34)).values())
-    assert set(gpu_host.judged(rows, [])) == {"plan", "replay"}
-    rows[1] |= {"ours": 61.0, "replay": 14.1}
-    assert not any(gpu_host.judged(rows, door(80.1, 34.1, right=False)).values())
+        # Each is above the backend of its own row.
+        small = row(gpu_host.SIDE, {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0})
+        return [small, row(gpu_host.LARGE, {"ours default": apart, "ours reduce-overhead": 1e3, "nothing": 22.0})]
+
+    def missed(rows: list[dict[str, float]], torch_door: list[dict[str, Any]]) -> set[str]:
+        return {name for name, met in gpu_host.judged(rows, torch_door).items() if not met}
+
+    rows = [{"kernels": 1, "ours": 3.0, "apart": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "apart": 60.0, "replay": 14.0, "driver": 80.0}]
+    good = door(80, 82, 34)
+    assert len(gpu_host.judged(rows, good)) == 7 and not missed(rows, good)
+    assert set(gpu_host.judged(rows, [])) == {"plan", "plan apart", "replay"}
+    for change, bar in (({"ours": 61.0}, "plan"), ({"apart": 60.5}, "plan apart"), ({"replay": 14.1}, "replay")):
+        assert missed([rows[0], rows[1] | change], good) == {bar}
+    for torch_door, bar in ((door(80.1, 82, 34), "torch plan"), (door(80, 82.1, 34), "torch plan apart"), (door(80, 82, 34.1), "torch replay"), (door(80, 82, 34, right=False), "torch results")):
+        assert missed(rows, torch_door) == {bar}
 
 
 def test_the_models_of_the_peers_table_have_their_bars() -> None:

@@ -20,12 +20,14 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   oxyfuel-gpu/gpu-bench [FILTER …] [--quick] [--json FILE]  speed beside torch: needs torch too
   python3 oxyfuel-gpu/torch/gpu_small.py [FILTER …] [--quick] [--json FILE]
                                                             kernels and small graphs in the torch door beside Inductor
-  python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--json FILE]
-                                                            whole models in the torch door beside eager and Inductor
+  python3 oxyfuel-gpu/torch/gpu_models.py [FILTER] [--quick] [--training] [--with FILE ...] [--json FILE]
+                                                            whole models in the torch door beside eager and Inductor; --with takes
+                                                            rows of an earlier file, the mean is of inference and training
   python3 oxyfuel-gpu/torch/gpu_custom.py [FILTER] [--json FILE]
                                                             kernels of a user's inside and outside of compiled graphs
-  python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--processes N] [--json FILE]
-                                                            first calls, cold and with a warm cache, beside torch's own
+  python3 oxyfuel-gpu/torch/gpu_start.py [FILTER] [--training] [--processes N] [--at-once N] [--json FILE]
+                                                            first calls, cold and with a warm cache, beside torch's own;
+                                                            with --training first training steps
   python3 oxyfuel-gpu/torch/gpu_host.py [--no-torch] [--json FILE]
                                                             what the host pays for a call, beside the driver's own launches and Inductor
   oxyfuel-gpu/gpu-ops   [FILTER] [--shards N] [--shard I]   a slice of PyTorch's operator database in the torch door
