@@ -9,6 +9,9 @@ use oxyfuel::{
 use oxyfuel_runtime::cuda::CudaDevice;
 use std::time::Duration;
 
+#[path = "cuda/maths.rs"]
+mod maths;
+
 fn gpu() -> Option<Device> {
     let device = Device::cuda(0);
     match device.check() {
