@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -531,6 +533,16 @@ def test_without_torch_its_door_has_failed_and_without_a_gpu_nothing_is_needed(g
     monkeypatch.delenv("WANT_NEED")
     assert gpu_test.module.main(["--null", "a"]) in (0, 1)
     assert "FAIL" not in capsys.readouterr().out.replace("FAIL crash", "")
+
+
+def test_programs_find_the_library_of_products_that_came_with_torch(gpu_test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site" / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libcublasLt.so.13").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
+    searched = gpu_test.module.environment(argparse.Namespace(null=False))["LD_LIBRARY_PATH"].split(os.pathsep)
+    assert searched[0] == "/before" and str(folder) in searched
 
 
 # Stands for the process of a shard: jobs of each kind, one that ends its process, and what is behind it.

@@ -3,8 +3,8 @@
 
 use oxyfuel_base::{Arena, Code, DType, Expr};
 use oxyfuel_plan::{
-    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, InputSpec, Kernel, KernelId, KernelPhase,
-    OutputSpec, Plan, Provenance, PtxModule, Step, TensorMapSpec,
+    ArgRef, Artefact, Buffer, BufferHome, BufferId, Cost, Gemm, GemmOperand, InputSpec, Kernel,
+    KernelId, KernelPhase, OutputSpec, Plan, Provenance, PtxModule, Step, TensorMapSpec,
 };
 use oxyfuel_runtime::cuda::{CubinStore, CudaDevice, EventUse};
 use oxyfuel_runtime::device::{ArgKind, Device, Grid, Launch, LoadedKernel, Stream};
@@ -82,6 +82,44 @@ wait:
     mul.wide.u32 %d3, %r0, 4;
     add.s64 %d4, %d2, %d3;
     st.global.f32 [%d4], %f0;
+    ret;
+}
+";
+
+/// Two blocks of a cluster each write what number they have in it.
+const PAIR: &str = "
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry pair(.param .u64 out)
+.reqntid 1024,1,1
+.explicitcluster
+.reqnctapercluster 2,1,1
+{
+    .reg .b64 %d<4>;
+    .reg .b32 %r<4>;
+    ld.param.u64 %d0, [out];
+    mov.u32 %r0, %cluster_ctarank;
+    mov.u32 %r1, %ctaid.x;
+    mul.wide.u32 %d1, %r1, 4;
+    add.s64 %d2, %d0, %d1;
+    st.global.u32 [%d2], %r0;
+    ret;
+}
+";
+
+/// Leaves its mark at the beginning of its third argument, which no product writes.
+const OWN: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry own(.param .u64 a, .param .u64 b, .param .u64 c)
+{
+    .reg .b64 %d<2>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %d0, [c];
+    mov.u32 %r0, 0x6b72616d;
+    st.global.u32 [%d0], %r0;
     ret;
 }
 ";
@@ -318,6 +356,142 @@ fn refused_code_says_why() {
     assert!(
         info[0].registers > 0 && info[0].local_bytes == 0 && info[0].blocks_per_multiprocessor > 0
     );
+}
+
+#[test]
+fn the_device_holds_as_many_clusters_as_have_room() {
+    let Some(gpu) = gpu(None) else { return };
+    let kernel = gpu.load_ptx(&module(ADD, "add", 32, vec![])).unwrap();
+    assert_eq!(kernel.info().unwrap()[0].clusters, None);
+    if gpu.info().capability < (9, 0) {
+        return;
+    }
+    let ptx = PtxModule {
+        cluster: [2, 1, 1],
+        ..module(PAIR, "pair", 1024, vec![])
+    };
+    let kernel = gpu.load_ptx(&ptx).unwrap();
+    let info = kernel.info().unwrap()[0];
+    let clusters = info.clusters.unwrap();
+    let blocks = info.blocks_per_multiprocessor * gpu.info().multiprocessors;
+    // Where multiprocessors are grouped unevenly some blocks find no partner.
+    assert!(clusters > 0 && 2 * clusters <= blocks, "{info:?}");
+    assert!(4 * clusters > blocks, "{info:?} of {blocks} blocks");
+    // Two instances are two clusters of two blocks each.
+    let out = gpu.allocate(512).unwrap();
+    let grid = Grid {
+        extents: [2, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words: &[out.address()],
+        kinds: &[ArgKind::Buffer { bytes: 512 }],
+        grids: &[grid],
+        maps: &[],
+        stream: Stream::default(),
+    };
+    // SAFETY: the buffer outlives the synchronisation.
+    unsafe { kernel.launch(&launch) }.unwrap();
+    gpu.synchronize().unwrap();
+    let mut bytes = [0; 16];
+    gpu.copy_out(&out, 0, &mut bytes).unwrap();
+    let ranks: Vec<u8> = bytes.iter().step_by(4).copied().collect();
+    assert_eq!(ranks, [0, 1, 0, 1]);
+}
+
+/// Sizes of the products below: all differ, so that no exchange of operands goes unseen.
+const SIZES: [usize; 3] = [48, 64, 32];
+
+/// A product `[m, k] x [k, n]` of small whole numbers on the GPU, which every dtype holds exactly, by a kernel whose own code computes none. `None`: that code ran.
+fn product(gpu: &Arc<CudaDevice>, dtype: DType, acc: DType, c: [i64; 2]) -> Option<Vec<u8>> {
+    let [m, n, k] = SIZES;
+    let bytes = |value: i32| match dtype {
+        DType::F64 => f64::from(value).to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        // The upper half of an f32.
+        _ => (value as f32).to_le_bytes()[2..].to_vec(),
+    };
+    let a = |i: usize, l: usize| ((i * 5 + l * 3) % 7) as i32 - 3;
+    let b = |l: usize, j: usize| ((l * 2 + j * 3) % 5) as i32 - 2;
+    let all = |rows: usize, cols: usize, at: &dyn Fn(usize, usize) -> i32| -> Vec<u8> {
+        (0..rows * cols)
+            .flat_map(|place| bytes(at(place / cols, place % cols)))
+            .collect()
+    };
+    let sum = |i: usize, j: usize| (0..k).map(|l| a(i, l) * b(l, j)).sum();
+    let expected = all(m, n, &sum);
+    let given = [all(m, k, &a), all(k, n, &b), vec![0; expected.len()]];
+    let memory = given.each_ref().map(|bytes| {
+        let storage = gpu.allocate(bytes.len()).unwrap();
+        gpu.copy_in(bytes, &storage, 0).unwrap();
+        storage
+    });
+    let operand = |param, strides| GemmOperand {
+        param,
+        dtype,
+        offset: 0,
+        batch_stride: 0,
+        strides,
+        align: 16,
+    };
+    let [m, n, k] = SIZES.map(|size| size as i64);
+    let shapes: [&[i64]; 3] = [&[m, k], &[k, n], &[m, n]];
+    let plan = plan(module(OWN, "own", 32, vec![]), 1, &shapes, false);
+    let mut kernel = plan.kernels.values().next().unwrap().clone();
+    kernel.gemm = Some(Gemm {
+        batch: 1,
+        m,
+        n,
+        k,
+        a: operand(0, [k, 1]),
+        b: operand(1, [n, 1]),
+        c: operand(2, c),
+        acc,
+        tf32: false,
+    });
+    let loaded = gpu.load(&kernel).unwrap();
+    let grid = Grid {
+        extents: [1, 1, 1],
+        min_chunk: 1,
+    };
+    let launch = Launch {
+        words: &memory.each_ref().map(Storage::address),
+        kinds: &given
+            .each_ref()
+            .map(|bytes| ArgKind::Buffer { bytes: bytes.len() }),
+        grids: &[grid],
+        maps: &[],
+        stream: Stream::default(),
+    };
+    // SAFETY: the buffers hold the operands and outlive the synchronisation.
+    unsafe { loaded.launch(&launch) }.unwrap();
+    gpu.synchronize().unwrap();
+    let mut found = vec![0; expected.len()];
+    gpu.copy_out(&memory[2], 0, &mut found).unwrap();
+    if found.starts_with(b"mark") {
+        return None;
+    }
+    assert!(found == expected, "{dtype}: the product is another one");
+    Some(found)
+}
+
+/// A kernel that is a product falls back to its own code without a word, so who computed it is told by what that code leaves.
+#[test]
+fn products_are_the_library_s_where_there_is_one_and_it_takes_them() {
+    let Some(gpu) = gpu(None) else { return };
+    let rows = [SIZES[1] as i64, 1];
+    for (dtype, acc) in [
+        (DType::F32, DType::F32),
+        (DType::BF16, DType::F32),
+        (DType::F64, DType::F64),
+    ] {
+        let by_library = product(&gpu, dtype, acc, rows).is_some();
+        assert_eq!(by_library, gpu.has_product_library(), "{dtype}");
+    }
+    // It writes no results by columns, and has no such sums: the kernel's own code runs.
+    let columns = [1, SIZES[0] as i64];
+    assert_eq!(product(&gpu, DType::F32, DType::F32, columns), None);
+    assert_eq!(product(&gpu, DType::BF16, DType::BF16, rows), None);
 }
 
 #[derive(Debug, Default)]

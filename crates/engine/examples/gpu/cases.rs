@@ -382,12 +382,7 @@ fn run_case(place: &Place, case: &Case) -> Outcome {
         let outputs = match run_once(place, &graph, &executable, &inputs) {
             Ok(Ok(outputs)) => outputs,
             Ok(Err(why)) => return Outcome::Wrong(format!("{why} ({kernels})")),
-            Err(error) => {
-                return match place.device.synchronize() {
-                    Ok(()) => Outcome::Wrong(format!("{error} ({kernels})")),
-                    Err(_) => Outcome::Lost(format!("{error} ({kernels})")),
-                };
-            }
+            Err(error) => return failed(place, &error, &kernels),
         };
         if place.null {
             continue;
@@ -395,8 +390,43 @@ fn run_case(place: &Place, case: &Case) -> Outcome {
         if let Err(why) = judge(&graph, &inputs, &expected, &outputs) {
             return Outcome::Wrong(format!("{why} ({kernels})"));
         }
+        // The first results are still held: the second call has other memory.
+        let again = match run_once(place, &graph, &executable, &inputs) {
+            Ok(Ok(again)) => again,
+            Ok(Err(why)) => return Outcome::Wrong(format!("called again: {why} ({kernels})")),
+            Err(error) => return failed(place, &error, &kernels),
+        };
+        if let Err(why) = same_bits(&outputs, &again) {
+            return Outcome::Wrong(format!("called again: {why} ({kernels})"));
+        }
     }
     Outcome::Agrees
+}
+
+/// A call that could not be made, and whether the device outlived it.
+fn failed(place: &Place, error: &oxyfuel_base::Error, kernels: &str) -> Outcome {
+    let why = format!("{error} ({kernels})");
+    match place.device.synchronize() {
+        Ok(()) => Outcome::Wrong(why),
+        Err(_) => Outcome::Lost(why),
+    }
+}
+
+/// Two calls with the same inputs give the same bits: nothing is added atomically, partial sums are added in their order. An `index_put` that meets a place twice with different numbers would be the one
+/// exception where `deterministic` is not asked for; no case has it, since the interpreter's order would not be the GPU's either.
+fn same_bits(first: &[Tensor], again: &[Tensor]) -> std::result::Result<(), String> {
+    for (number, (first, again)) in first.iter().zip(again).enumerate() {
+        let bytes = |tensor: &Tensor| tensor.to_bytes().map_err(|e| e.to_string());
+        let (before, after) = (bytes(first)?, bytes(again)?);
+        let size = first.dtype().size();
+        let mut elements = before.chunks(size).zip(after.chunks(size)).enumerate();
+        if let Some((at, (was, is))) = elements.find(|(_, (was, is))| was != is) {
+            return Err(format!(
+                "not deterministic: element {at} of output {number} has the bytes {was:02x?} and then {is:02x?}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Skipped where the table has it.

@@ -6,7 +6,7 @@
 use super::abi::{
     CAPTURE_RELAXED, CuContext, CuDevice, CuEvent, CuFunction, CuGraph, CuGraphExec, CuLink,
     CuModule, CuNode, CuPointer, CuPool, CuResult, CuStream, KernelNode, LaunchConfig, PoolProps,
-    UpdateResult, answer, device_attribute, pool_attribute,
+    UpdateResult, answer, device_attribute, function_attribute, pool_attribute,
 };
 use super::driver::Driver;
 use std::cell::RefCell;
@@ -38,8 +38,10 @@ pub(super) struct State {
     pub launched: Vec<Work>,
     /// The attributes of each launch, by their numbers.
     pub attributes: Vec<Vec<c_int>>,
-    /// The blocks of each launch.
+    /// The blocks of each launch, and of each that was only asked about.
     pub grids: Vec<[c_uint; 3]>,
+    /// The attributes that functions were given, and their values.
+    pub set: Vec<(c_int, c_int)>,
     pub linked: usize,
     next: usize,
     /// Size and bytes of each block, by its address.
@@ -65,6 +67,7 @@ impl State {
         launched: Vec::new(),
         attributes: Vec::new(),
         grids: Vec::new(),
+        set: Vec::new(),
         linked: 0,
         next: 0x1000,
         blocks: BTreeMap::new(),
@@ -354,6 +357,26 @@ fakes! {
     };
     cuModuleUnload(module: CuModule) |s| s.end(module.0, "module");
     cuModuleGetFunction(function: *mut CuFunction, module: CuModule, _name: *const c_char) |_s| put(function, CuFunction(module.0));
+    cuFuncGetAttribute(value: *mut c_int, number: c_int, _function: CuFunction) |_s| put(value, if number == function_attribute::REGISTERS { 40 } else { 0 });
+    cuFuncSetAttribute(_function: CuFunction, number: c_int, value: c_int) |s| {
+        s.set.push((number, value));
+        answer::SUCCESS
+    };
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, _function: CuFunction, threads: c_int, _shared: usize) |_s| put(blocks, 2048 / threads);
+    cuOccupancyMaxActiveClusters(clusters: *mut c_int, _function: CuFunction, config: *const LaunchConfig) |s| {
+        // SAFETY: whoever asks says for which launch, and has as many attributes as counted.
+        let (config, attributes) = unsafe {
+            let config = &*config;
+            (config, std::slice::from_raw_parts(config.attributes, config.attribute_count as usize))
+        };
+        let blocks: u64 = attributes.iter().filter(|attribute| attribute.id == 4).map(|attribute| {
+            let [first, second] = [attribute.value[0], attribute.value[1]];
+            (first & 0xffff_ffff) * (first >> 32) * second
+        }).sum();
+        s.grids.push(config.grid);
+        let held = 128 * (2048 / u64::from(config.block[0]));
+        put(clusters, held.checked_div(blocks).unwrap_or(0) as c_int)
+    };
     cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, _extra: *mut *mut c_void) |s| {
         // SAFETY: whoever launches says where, and has as many attributes as counted.
         let (grid, stream, attributes) = unsafe {

@@ -76,6 +76,27 @@ fn only_code_that_waits_is_launched_early() {
 }
 
 #[test]
+fn what_a_device_holds_at_once_is_counted_in_clusters_where_there_are_any() {
+    let fake = Fake::new(|_| {});
+    let device = device(&fake);
+    let found = [[1, 1, 1], [4, 1, 1], [2, 3, 2]].map(|cluster| {
+        let ptx = PtxModule {
+            cluster,
+            threads: 256,
+            ..module("a")
+        };
+        device.load_ptx(&ptx).unwrap().info().unwrap()[0]
+    });
+    // 128 multiprocessors of eight such blocks each.
+    assert_eq!(found.map(|info| info.blocks_per_multiprocessor), [8; 3]);
+    assert_eq!(found.map(|info| info.clusters), [None, Some(256), Some(85)]);
+    // It is asked about one cluster, and only one of more than eight blocks needs leave.
+    let state = fake.state();
+    assert_eq!(state.grids, [[4, 1, 1], [2, 3, 2]]);
+    assert_eq!(state.set, [(14, 1)]);
+}
+
+#[test]
 fn an_old_driver_is_named() {
     let fake = Fake::new(|state| state.version = 11_080);
     let error = fake.open().unwrap_err();
