@@ -919,6 +919,32 @@ def test_a_kernel_that_faulted_is_among_those_that_the_next_call_names() -> None
             assert "(cumsum" in recording, said[-3000:]
 
 
+def test_a_gpu_that_is_not_there_has_its_code() -> None:
+    from oxyfuel import _native
+    from oxyfuel.describe import describe
+    from oxyfuel.options import Options
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    said = describe(make_fx(lambda x: (x * 2 + 1,))(rand(4)), "inference")
+    settings = Options().native([], 1, "cuda:99")
+    asked = [
+        lambda: _native.fingerprint(settings),
+        lambda: _native.compile(said.text, settings, said.objects),
+        lambda: oxyfuel.memory_summary("cuda:99"),
+    ]
+    for ask in asked:
+        try:
+            ask()
+        except oxyfuel.OxyfuelError as error:
+            count = torch.cuda.device_count()
+            assert error.code == "E0702" and f"there is no device cuda:99; this machine has {count}" in error.message, error
+        else:
+            raise AssertionError("a GPU that is not there was found")
+    # The process has the others still.
+    x = rand(4)
+    close(compiled(lambda x: x * 2 + 1)(x), x * 2 + 1)
+
+
 def test_torch_s_profiler_counts_device_time_for_our_steps() -> None:
     from torch.profiler import ProfilerActivity
 
