@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import _torch, errors, recorded
+from . import _torch, errors, faults, recorded
 from .errors import OxyfuelError
 from .recorded import Facts, Recorder, Recording
 
@@ -81,13 +81,17 @@ class CudaGraph:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         device = self._device(tensors)
         engine = recorded.Engine(device)
-        if engine.capturing():
-            # A part of what somebody else records.
-            return self.function(*args, **kwargs)
-        forms = (structure, *map(_form, leaves))
-        kind = self._kind((engine.stream(), torch.is_grad_enabled(), forms if self.key is None else self.key(*args, **kwargs)), leaves, structure, forms)
-        del args, kwargs, leaves
-        results = kind.warm_up(tensors, device) if kind.recorder is None else kind.recorder(tensors)
+        try:
+            if engine.capturing():
+                # A part of what somebody else records.
+                return self.function(*args, **kwargs)
+            forms = (structure, *map(_form, leaves))
+            kind = self._kind((engine.stream(), torch.is_grad_enabled(), forms if self.key is None else self.key(*args, **kwargs)), leaves, structure, forms)
+            del args, kwargs, leaves
+            results = kind.warm_up(tensors, device) if kind.recorder is None else kind.recorder(tensors)
+        except RuntimeError as error:
+            faults.say_more(error, self.name, self)
+            raise
         return _torch.unflatten(results, kind.returned)
 
     def _kind(self, key: Hashable, leaves: list[Any], structure: Any, forms: tuple[Any, ...]) -> _Kind:

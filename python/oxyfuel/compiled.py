@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _native, _torch, frozen, memory, profiles
+from . import _native, _torch, faults, frozen, profiles
 from .attention import fuse_attention
 from .copies import leave_copies_out
 from .describe import Description, describe, device_of
@@ -57,8 +57,8 @@ class OutputCode(_torch.BoxedCode):
                 with torch.profiler.record_function(f"oxyfuel::{self.role}"):
                     return run(inputs)
             return run(inputs)
-        except torch.OutOfMemoryError as error:
-            memory.say_what_is_needed(error, self.role, self.run)
+        except RuntimeError as error:
+            faults.say_more(error, self.role, self.run)
             raise
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _native, _torch, profiles
+from . import _native, _torch, faults, profiles
 
 _nothing = _native.Nothing()
 
@@ -30,6 +30,10 @@ def without_detours(forward: Callable[..., Any]) -> Callable[..., Any]:
         if is_first or profiles.current is not None or profiler_enabled():
             is_first = False
             return forward(*args)
-        return generated(run, _nothing, bool, [*args])
+        try:
+            return generated(run, _nothing, bool, [*args])
+        except RuntimeError as error:
+            faults.say_more(error, code.role, code.run)
+            raise
 
     return _torch.same_attributes(call, forward)

@@ -200,6 +200,17 @@ def recordings() -> list[Recording]:
         return [recorder.said() for recorder in list(_recorders)]
 
 
+def used_last(count: int) -> list[Recorder]:
+    """The graphs whose recordings were launched last on each device, the last one first."""
+    with _lock:
+        owners = {id(instance): recorder for recorder in list(_recorders) for shape in recorder._shapes.values() for instance in shape.instances}
+        found: list[Recorder] = []
+        for kept in list(_kept.values()):
+            here = dict.fromkeys(owners[id(instance)] for instance in reversed(kept.order) if id(instance) in owners)
+            found += list(here)[:count]
+        return found
+
+
 class _Shape:
     """Calls on one stream with the same numbers among their inputs."""
 

@@ -115,6 +115,10 @@ impl Settings {
 
     /// What they say about running a plan that is loaded.
     fn set_up(&self, executable: Executable) -> Result<Executable> {
+        if !self.launch_blocking {
+            // Torch's operators and everybody else's: only who waits after each step knows whose a fault is.
+            executable.device().share();
+        }
         executable
             .limited(self.memory_limit)?
             .waiting(self.launch_blocking)
@@ -232,6 +236,15 @@ pub fn memory_summary(device: &str) -> Result<String> {
         (None, Place::Cpu | Place::Nothing) => cpu_device(&Options::default()).memory_summary()?,
     };
     Ok(summary.to_string())
+}
+
+/// What to say of a GPU that is lost to the process, where one is: `answer` is the driver's number in the error that torch was given, or 0.
+pub fn fault(answer: i32) -> Option<Error> {
+    let known = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let compilers = known.iter().flat_map(HashMap::values);
+    let devices: Vec<_> = compilers.map(|(_, c)| c.device().clone()).collect();
+    drop(known);
+    devices.iter().find_map(|device| device.fault(answer))
 }
 
 /// What a graph leaves behind when it goes: its arena is memory that nobody may ask for again. The last field of what owns one.

@@ -12,11 +12,13 @@ pub fn caught<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) 
 /// The exception for an error.
 pub fn raise(error: Error) -> PyErr {
     Python::attach(|py| {
-        let make = || -> PyResult<PyErr> {
-            let class = py.import("oxyfuel.errors")?.getattr("OxyfuelError")?;
-            let exception = class.call1((error.code.code(), &error.message, &error.help))?;
-            Ok(PyErr::from_value(exception))
-        };
-        make().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
+        let made = exception(py, &error).map(PyErr::from_value);
+        made.unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
     })
+}
+
+/// The same, not raised.
+pub fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+    let class = py.import("oxyfuel.errors")?.getattr("OxyfuelError")?;
+    class.call1((error.code.code(), &error.message, &error.help))
 }

@@ -122,6 +122,13 @@ mod _native {
         errors::caught(py, || crate::compile::memory_summary(device))
     }
 
+    /// The error to raise in the place of one that was given to others who use the GPU, where a kernel's fault has lost it; none where no GPU that we use is lost. `answer` is the driver's number in that error, or 0.
+    #[pyfunction]
+    fn fault(py: Python<'_>, answer: i32) -> PyResult<Option<Bound<'_, PyAny>>> {
+        let found = py.detach(|| crate::compile::fault(answer));
+        found.map(|error| errors::exception(py, &error)).transpose()
+    }
+
     /// Offers streams to what this thread records, the first of them its own: steps that need nothing of each other are done at once. An empty list takes them back.
     #[pyfunction]
     fn offer_lanes(streams: Vec<Bound<'_, PyAny>>) -> PyResult<()> {

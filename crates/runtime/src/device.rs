@@ -130,6 +130,15 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Others ask work of it too, of which nothing is known here: a fault may be theirs.
+    fn share(&self) {}
+
+    /// The error to tell, with the kernels that may have done it, where one has faulted and the device is lost to the process; `None` where it is well or no kernel of ours was under way. For whoever was
+    /// given an error by others who use the device: `answer` is the driver's number that stands in that error. Where it is none of a fault, the driver is asked.
+    fn fault(&self, _answer: i32) -> Option<Error> {
+        None
+    }
+
     /// Marks this moment in the order of the device's work on `stream`.
     fn mark(&self, stream: Stream) -> Result<Mark>;
 

@@ -317,6 +317,18 @@ impl Driver {
         })
     }
 
+    /// The error of a fault that this answer of the driver is, which somebody else was given; `None` where it is no fault, or nothing of ours was under way.
+    pub(super) fn fault(&self, answer: CuResult) -> Option<Error> {
+        let known = meaning(answer) == Code::KernelFault && self.has_suspects();
+        known.then(|| self.faulted(Error::new(Code::KernelFault, self.describe(answer))))
+    }
+
+    /// Whether anything of ours is under way.
+    pub(super) fn has_suspects(&self) -> bool {
+        let known = self.known_launches();
+        known.values().any(|launches| launches.suspects().is_some())
+    }
+
     /// `CUDA_ERROR_…: what it means`, in the driver's words.
     fn describe(&self, result: CuResult) -> String {
         let text =

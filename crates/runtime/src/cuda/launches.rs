@@ -9,7 +9,7 @@ use crate::device::Stream;
 use oxyfuel_plan::Kernel;
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many launches are kept.
@@ -33,6 +33,8 @@ pub(super) struct Launches {
     settled: AtomicUsize,
     /// The last one on a stream other than the default one was before this number.
     apart: AtomicUsize,
+    /// Others ask work of the device too, which is not counted.
+    shared: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +54,13 @@ impl Launches {
             count: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
             apart: AtomicUsize::new(0),
+            shared: AtomicBool::new(false),
         }
+    }
+
+    /// From now on others ask work of the device too: no fault is known to be that of a launch which is counted here.
+    pub fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
     }
 
     /// From now on the handle is called so.
@@ -146,6 +154,7 @@ impl Launches {
             kernels,
             // Launches that the ring has forgotten are suspects too.
             earlier: first - settled,
+            shared: self.shared.load(Ordering::Relaxed),
         };
         (!suspects.kernels.is_empty()).then_some(suspects)
     }
@@ -158,12 +167,14 @@ pub(super) struct Suspects {
     /// In the order of their first launch, and how often each was launched.
     kernels: Vec<(Arc<str>, usize)>,
     earlier: usize,
+    /// It may have been work of others.
+    shared: bool,
 }
 
 impl Suspects {
     /// Whether it is known which one it was.
     pub fn is_one(&self) -> bool {
-        self.kernels.len() == 1 && self.earlier == 0
+        self.kernels.len() == 1 && self.earlier == 0 && !self.shared
     }
 }
 
@@ -173,9 +184,14 @@ impl std::fmt::Display for Suspects {
         if self.is_one() {
             return write!(f, "in kernel {} on cuda:{device}", self.kernels[0].0);
         }
+        let others = if self.shared {
+            ", or in work of others there"
+        } else {
+            ""
+        };
         write!(
             f,
-            "in one of the kernels launched on cuda:{device} since it was last waited for: "
+            "in one of the kernels launched on cuda:{device} since it was last waited for{others}: "
         )?;
         // The last ones are the likely ones.
         let left_out = self.kernels.len().saturating_sub(NAMED);

@@ -51,7 +51,7 @@ use abi::{CuStream, device_attribute};
 use context::Context;
 use gemm::GemmKernel;
 use memory::{DeviceMemory, Pinned};
-use oxyfuel_base::{Code, Result, ensure, err};
+use oxyfuel_base::{Code, Error, Result, ensure, err};
 use oxyfuel_plan::{Artefact, Kernel, PtxModule};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -506,6 +506,20 @@ impl Device for CudaDevice {
         let asked = unsafe { entered.driver().stream_capturing(raw(stream), &mut status) };
         // Refused where another stream's recording forbids to look at this one: waiting is forbidden then, too.
         asked.map_or_else(|error| error.code == Code::CaptureBroken, |()| status != 0)
+    }
+
+    fn share(&self) {
+        self.context.launches.share();
+    }
+
+    fn fault(&self, answer: i32) -> Option<Error> {
+        let driver = &self.context.driver;
+        if let Some(error) = driver.fault(answer) {
+            return Some(error);
+        }
+        // Every call answers with the fault then. This one changes nothing, waits for nobody and may be asked while work is recorded.
+        let error = self.memory_info().err()?;
+        (error.code == Code::KernelFault && driver.has_suspects()).then_some(error)
     }
 
     fn trim(&self) -> usize {

@@ -245,6 +245,50 @@ fn a_fault_names_the_kernels_that_may_have_caused_it() {
 }
 
 #[test]
+fn a_fault_that_others_were_told_of_has_the_names_of_our_kernels() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake);
+    // Nothing of ours was launched: it is not for us to say anything.
+    assert!(gpu.fault(700).is_none());
+    let [first, second] = [named("first", &["add"]), named("second", &["sum"])]
+        .map(|kernel| gpu.load(&kernel).unwrap());
+    start(&*first).unwrap();
+    // The device is well, or what went wrong is no fault of a kernel: an assertion (710) is the caller's.
+    for answer in [0, 1, 2, 710, 901] {
+        assert!(gpu.fault(answer).is_none(), "{answer}");
+    }
+    // With the number that others were told, and without one, where the driver is asked.
+    let said = |answer: i32, fault: i32| {
+        fake.state().fault = fault;
+        let error = gpu.fault(answer).unwrap();
+        fake.state().fault = 0;
+        assert_eq!(error.code, Code::KernelFault);
+        error
+    };
+    for (answer, fault) in [(700, 0), (719, 719), (0, 716), (1, 700)] {
+        let message = said(answer, fault).message;
+        let one = "in kernel first (add at model.rs:3) on cuda:0";
+        assert!(message.ends_with(one), "{message}");
+    }
+    // Where others use the device too, one kernel is not known to be the guilty one.
+    gpu.share();
+    let error = said(700, 0);
+    assert!(
+        error.message.ends_with(
+            "in one of the kernels launched on cuda:0 since it was last waited for, or in work of others there: first (add at model.rs:3)"
+        ),
+        "{error}"
+    );
+    assert!(error.help.unwrap().contains("OXYFUEL_LAUNCH_BLOCKING=1"));
+    start(&*second).unwrap();
+    let message = said(0, 715).message;
+    assert!(
+        message.ends_with("there: first (add at model.rs:3); second (sum at model.rs:3)"),
+        "{message}"
+    );
+}
+
+#[test]
 fn many_launches_are_told_by_the_last_ones() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake);
