@@ -737,6 +737,7 @@ def test_a_recording_that_another_stream_breaks_is_refused_and_both_streams_work
         raise AssertionError("a recording was taken that another stream did not leave")
     # The streams, torch's memory and its random numbers work on, and what waits for the other stream is recorded.
     x = rand(64)
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         z = x * 3
     torch.cuda.current_stream().wait_stream(side)

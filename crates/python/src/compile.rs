@@ -115,10 +115,6 @@ impl Settings {
 
     /// What they say about running a plan that is loaded.
     fn set_up(&self, executable: Executable) -> Result<Executable> {
-        if !self.launch_blocking {
-            // Torch's operators and everybody else's: only who waits after each step knows whose a fault is.
-            executable.device().share();
-        }
         executable
             .limited(self.memory_limit)?
             .waiting(self.launch_blocking)
@@ -163,6 +159,10 @@ pub fn compiler(settings: &Settings) -> Result<Arc<Compiler>> {
         Place::Cuda(index) => Compiler::on_gpu(options, index)?,
         Place::Nothing => Compiler::on_nothing(options)?,
     });
+    if !settings.launch_blocking {
+        // Torch's operators and everybody else's: only who waits after each step knows whose a fault is.
+        compiler.device().share();
+    }
     known.insert(key, (place, compiler.clone()));
     Ok(compiler)
 }
