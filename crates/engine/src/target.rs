@@ -11,7 +11,6 @@ use oxyfuel_plan::{Artefact, MachineCode, MatrixUnit, OperandHome, TargetDesc};
 use oxyfuel_runtime::code::CodeOptions;
 use oxyfuel_runtime::cpu::CpuDevice;
 use oxyfuel_runtime::cpu::features::{CpuFeatures, Machine};
-use oxyfuel_runtime::cpu::rates::matrix_over_vectors;
 use oxyfuel_runtime::cuda::{CudaDevice, CudaInfo, device_count};
 use oxyfuel_runtime::device::Device;
 use oxyfuel_runtime::memory::HostAllocator;
@@ -39,9 +38,6 @@ enum Emitter {
     X86(Level),
     Ptx(&'static str),
 }
-
-/// So many times as many multiply-adds on the matrix unit pay for six products in place of one, and for their copies.
-const WORTH_SPLITTING: f64 = 10.0;
 
 /// A row: name, emitter, meaning.
 type Row = (&'static str, Emitter, &'static str);
@@ -145,9 +141,7 @@ impl Target {
     pub fn host(options: &Options) -> Result<Self> {
         if options.target.is_empty() {
             let best = best(Machine::get().features);
-            let mut target = describe(best, Some(cores(options)));
-            target.desc.splits_f32 &= matrix_over_vectors() >= WORTH_SPLITTING;
-            return Ok(target);
+            return Ok(describe(best, Some(cores(options))));
         }
         let row = row(&options.target)?;
         match row.1 {
@@ -375,13 +369,7 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         Emitter::Ptx(_) => USUAL_GPU,
     };
     let cores = cores.unwrap_or(usual);
-    let bf16 = |units: &[MatrixUnit]| {
-        let tiles = |unit: &MatrixUnit| unit.operands == OperandHome::Memory;
-        units
-            .iter()
-            .any(|unit| tiles(unit) && unit.a == DType::BF16)
-    };
-    let vector = |vector_bytes, registers, matrix_units: Vec<MatrixUnit>| TargetDesc {
+    let vector = |vector_bytes, registers, matrix_units| TargetDesc {
         name: name.to_owned(),
         isa: name.to_owned(),
         vector_bytes,
@@ -398,7 +386,6 @@ fn describe((name, emitter, about): Row, cores: Option<Cores>) -> Target {
         storage_floats: Vec::new(),
         narrowed: Vec::new(),
         tensor_copies: false,
-        splits_f32: bf16(&matrix_units),
         matrix_units,
         product_library: false,
     };

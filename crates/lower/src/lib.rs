@@ -79,7 +79,6 @@ mod thin;
 mod thin_warps;
 mod tile;
 mod together;
-mod triple;
 mod walk;
 mod warps;
 mod wide;
@@ -314,7 +313,6 @@ fn contraction(
     } else {
         outputs::outputs(nest, params, product, target)
             .or_else(|_| packed::packed(nest, params, product, target))
-            .or_else(|_| triple::triple(nest, params, product, target))
             .or_else(|_| thin::thin(nest, params, product, target))
             .or_else(|_| flat::flat(nest, params, product, target))
             .or_else(|_| blocked::blocked(nest, params, product, target))?

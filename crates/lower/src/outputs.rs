@@ -24,7 +24,7 @@ use crate::size::Params;
 use crate::tile::ceil_div;
 
 /// The product of the same operands whose result is turned.
-pub fn turned(product: &Product) -> Product {
+fn turned(product: &Product) -> Product {
     let turn = |operand: &Operand| {
         let [first, second] = operand.strides;
         Operand {

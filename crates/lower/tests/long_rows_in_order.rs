@@ -30,7 +30,6 @@ fn gpu() -> TargetDesc {
         narrowed: vec![],
         tensor_copies: false,
         matrix_units: vec![],
-        splits_f32: false,
         product_library: false,
     }
 }

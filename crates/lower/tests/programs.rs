@@ -31,7 +31,6 @@ fn cpu() -> TargetDesc {
         narrowed: vec![],
         tensor_copies: false,
         matrix_units: vec![],
-        splits_f32: false,
         product_library: false,
     }
 }
@@ -624,65 +623,6 @@ fn products() {
 }
 
 /// Few rows times a weight that is stored by its outputs: several shares of the depth and one, columns and rows that do not fill their blocks, rows that lie further apart.
-/// The lowered first group of a graph, as it is tried first.
-fn first_of(text: &str, target: &TargetDesc) -> Lowered {
-    let graph = parse("test", text).unwrap();
-    let plan = schedule(&graph, target).unwrap();
-    let group = &plan.groups[0];
-    let strategy = group.alternatives[0];
-    lower_group(
-        &graph,
-        &plan,
-        group,
-        strategy,
-        target,
-        Rounding::Everywhere,
-        "k",
-    )
-    .unwrap()
-}
-
-#[test]
-fn products_of_f32_on_a_matrix_unit_for_bf16() {
-    let splits = TargetDesc {
-        splits_f32: true,
-        ..amx()
-    };
-    // Odd sizes, memory in every order, a batch, work on the result; several chunks and several instances.
-    let cases = [
-        "graph @f(%a: f32[128, 128] cpu, %b: f32[128, 128] cpu) {
-  %y: f32[128, 128] = mm %a, %b
-  return %y
-}",
-        "graph @f(%a: f32[70, 301] cpu, %b: f32[301, 75] cpu, %r: f32[70, 75] cpu) {
-  %y: f32[70, 75] = mm %a, %b
-  %z: f32[70, 75] = add %y, %r
-  %w: f32[70, 75] = relu %z
-  return %w
-}",
-        "graph @f(%a: f32[67, 257] cpu, %w: f32[99, 257] cpu, %c: f32[99] cpu) {
-  %b: f32[257, 99] = permute %w, dims=[1, 0]
-  %y: f32[67, 99] = addmm %c, %a, %b, beta=1, alpha=1
-  return %y
-}",
-        "graph @f(%x: f32[300, 65] cpu, %b: f32[300, 70] cpu) {
-  %a: f32[65, 300] = permute %x, dims=[1, 0]
-  %y: f32[65, 70] = mm %a, %b
-  return %y
-}",
-        "graph @f(%a: f32[3, 64, 96] cpu, %b: f32[3, 96, 64] cpu) {
-  %y: f32[3, 64, 64] = bmm %a, %b
-  return %y
-}",
-    ];
-    for text in cases {
-        let lowered = first_of(text, &splits);
-        let text_of = lowered.mapped.to_string();
-        assert!(text_of.contains("bf16"), "{text_of}");
-        agree(text, &splits, 1e-5);
-    }
-}
-
 #[test]
 fn products_of_few_rows_on_a_gpu() {
     for (m, k, n) in [

@@ -42,8 +42,6 @@ pub struct TargetDesc {
     /// Has an engine that copies boxes by tensor maps and completes on barriers.
     pub tensor_copies: bool,
     pub matrix_units: Vec<MatrixUnit>,
-    /// Products of f32 are made on its matrix unit for bf16, each number in three parts: the unit multiplies many times as many numbers as the vectors do.
-    pub splits_f32: bool,
     /// A library of the machine's vendor computes products there; see [`TargetDesc::leaves_product`].
     pub product_library: bool,
 }

@@ -153,7 +153,6 @@ impl Target {
             narrowed: self.fp8.map_or_else(Vec::new, |_| FP8.to_vec()),
             tensor_copies: self.tensor_copies,
             matrix_units: self.matrix_units(),
-            splits_f32: false,
             product_library: false,
         }
     }

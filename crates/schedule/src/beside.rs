@@ -229,7 +229,6 @@ mod tests {
             narrowed: vec![],
             tensor_copies: false,
             matrix_units: vec![],
-            splits_f32: false,
             product_library: false,
         }
     }

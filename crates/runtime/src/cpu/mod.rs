@@ -6,7 +6,6 @@
 //! tiles sets them up and releases them itself, between its entry and its return.
 
 pub mod features;
-pub mod rates;
 mod scratch;
 
 use crate::code::{CodeHandle, CodeMemory, CodeOptions};
