@@ -24,7 +24,7 @@ GPU = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bin", "gpu
 COUNTS = (1, 2, 5, 10, 20, 40)
 CALLS = 200
 # Turns of the engines of the torch door, and calls of each in one.
-TURNS, CALLS_A_TURN, WARM = 20, 10, 8
+TURNS, CALLS_A_TURN, WARM = 40, 5, 8
 # Microseconds: 20 kernels, and a replay above one launch.
 PLAN, REPLAY = 60, 10
 SIDE, LARGE = 64, 256
@@ -150,17 +150,26 @@ def in_torch(torch, count, side):
     asked, done = ({name: [] for name in peers} for _ in range(2))
     for _ in range(TURNS):
         for name, run in peers.items():
-            for turn in range(1 + CALLS_A_TURN):
+            times = []
+            for _ in range(1 + CALLS_A_TURN):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
                 run()
                 asked_for = time.perf_counter()
                 torch.cuda.synchronize()
-                if turn:
-                    asked[name].append((asked_for - start) * 1e6)
-                    done[name].append((time.perf_counter() - start) * 1e6)
-    medians = {name: {"asked": statistics.median(asked[name]), "done": statistics.median(done[name])} for name in peers}
-    return {"kernels": count, "side": side, "right": right, **medians}
+                times.append((asked_for - start, time.perf_counter() - start))
+            for times_of, kind in ((asked, 0), (done, 1)):
+                times_of[name].append(1e6 * statistics.median(time[kind] for time in times[1:]))
+    return {"kernels": count, "side": side, "right": right, **summed_up(asked, done)}
+
+
+def summed_up(asked, done):
+    """By engine: medians of the turns' times, and of what a turn took above that of the backend that only makes the results, right after or before it: a machine that is slower for a while is slower for both."""
+
+    def above(name):
+        return statistics.median(mine - theirs for mine, theirs in zip(asked[name], asked["nothing"], strict=True))
+
+    return {name: {"asked": statistics.median(asked[name]), "done": statistics.median(done[name]), "above": above(name)} for name in asked}
 
 
 def torch_rows(torch):
@@ -189,7 +198,7 @@ def judged(rows, torch_door):
 def above_nothing(torch_door, side, mode):
     """What 20 kernels cost above the backend that only makes the results."""
     (row,) = (row for row in torch_door if (row["kernels"], row["side"]) == (20, side))
-    return row[f"ours {mode}"]["asked"] - row["nothing"]["asked"]
+    return row[f"ours {mode}"]["above"]
 
 
 def main():

@@ -349,7 +349,13 @@ def test_a_summary_of_a_gpu_s_memory_has_ours_and_torch_s() -> None:
     fast = compiled(lambda x: x.exp() + 1)
     y = fast(x)
     text = oxyfuel.memory_summary()
-    assert text == oxyfuel.memory_summary("cuda") == oxyfuel.memory_summary(0) == oxyfuel.memory_summary(torch.device("cuda", 0))
+
+    def ours(text: str) -> list[str]:
+        # Other programs of the machine change what is free.
+        return [line for line in text.splitlines() if not line.strip().startswith("free")]
+
+    named = [oxyfuel.memory_summary(name) for name in ("cuda", 0, torch.device("cuda", 0))]
+    assert all(ours(same) == ours(text) for same in named), (text, named)
     assert "cuda:0" in text and torch.cuda.get_device_name() in text
     lines = {line.split()[0]: line for line in text.splitlines()}
     assert f"{torch.cuda.memory_allocated() / (1 << 20):.1f} MiB" in lines["torch's,"], text

@@ -396,7 +396,9 @@ def test_each_bar_of_the_host_can_be_missed() -> None:
 
     def door(plan: float, apart: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
         def row(side: int, asked: dict[str, float]) -> dict[str, Any]:
-            return {"kernels": 20, "side": side, "right": right, **{name: {"asked": us} for name, us in asked.items()}}
+            # In every second turn all of them take longer, which changes no bar.
+            turns = {name: [us, us + 9.0, us] for name, us in asked.items()}
+            return {"kernels": 20, "side": side, "right": right, **gpu_host.summed_up(turns, turns)}
 
         # Each is above the backend of its own row.
         small = row(gpu_host.SIDE, {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0})
