@@ -203,6 +203,14 @@ def convolution_patches(x, w, b):
     return F.relu(F.conv2d(x, w, b, stride=w.shape[-1]))
 
 
+def convolution_transposed_patches(x, w, b):
+    return F.relu(F.conv_transpose2d(x, w, b, stride=w.shape[-1]))
+
+
+def convolution_transposed_doubled(x, w, b):
+    return F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=w.shape[-1] // 2 - 1))
+
+
 def convolution_depthwise(x, w, b):
     return F.relu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=x.shape[1]))
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use oxyfuel_base::{Expr, Result, err};
 use oxyfuel_engine::{Compiler, Executable};
-use oxyfuel_graph::{Builder, Graph, Layout, NodeId, Op, Value, ValueId};
+use oxyfuel_graph::{Builder, Graph, HostTensor, Layout, NodeId, Op, Value, ValueId};
 use oxyfuel_runtime::tensor::Tensor;
 
 /// The ops of a graph, in order, ready to run.
@@ -174,7 +174,16 @@ fn single(graph: &Graph, id: NodeId, values: &[Option<Tensor>]) -> Result<(Graph
         .iter()
         .filter_map(|v| mapped.iter().find(|(old, _)| old == v).map(|(_, new)| *new))
         .collect();
-    for result in builder.node(node.op.clone(), &operands)? {
+    let results = match &node.op {
+        // It belongs to its graph.
+        Op::Constant { id, device } => {
+            let constant = &graph.constants[*id];
+            let tensor = HostTensor::clone(&constant.tensor);
+            vec![builder.constant(&constant.name, tensor, *device)?]
+        }
+        op => builder.node(op.clone(), &operands)?,
+    };
+    for result in results {
         builder.output(result);
     }
     Ok((builder.finish()?, reads))

@@ -23,6 +23,7 @@ mod profile;
 mod run;
 mod serve;
 mod show;
+mod stacked;
 mod steps;
 
 use std::process::ExitCode;

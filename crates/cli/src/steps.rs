@@ -3,6 +3,7 @@
 //! | bar | at most |
 //! |---|---|
 //! | a row of the definitions, cold | 5 ms |
+//! | GPT-2 with 12 layers, cold | 300 ms |
 //! | 1,000 mixed nodes, cold | 150 ms |
 //! | 10,000 mixed nodes | 12 times as long |
 //! | two threads that compile at once | 1.5 times as long as one |
@@ -22,12 +23,14 @@ use crate::bench::{MachineReport, json, machine, table};
 use crate::define::{Workload, workload};
 use crate::measure::median;
 use crate::mixed::mixed;
+use crate::stacked::gpt2;
 use crate::{Common, env};
 
 /// What the mixed graphs are drawn from; a record names graphs by it.
 const SEED: u64 = 1;
 
 const ROW_MS: f64 = 5.0;
+const MODEL_MS: f64 = 300.0;
 const MIXED_MS: f64 = 150.0;
 const GROWTH: f64 = 12.0;
 const PAIR: f64 = 1.5;
@@ -47,6 +50,9 @@ fn row_ms(workload: &Workload) -> f64 {
 
 /// How a graph is called that is generated, before its number of nodes.
 const MIXED: &str = "mixed/";
+/// How a model is called, before its number of layers.
+const GPT2: &str = "gpt2/";
+const LAYERS: usize = 12;
 
 /// Compiles of one graph; all times in milliseconds.
 #[derive(Clone, Debug, Serialize)]
@@ -114,6 +120,10 @@ pub fn steps(common: &Common, chosen: &[Workload], as_json: bool, quick: bool) -
         line.bar = Bar::at_most(row_ms(w), line.cold, effort.decides);
         lines.push(line);
     }
+    let name = format!("{GPT2}{LAYERS}");
+    let mut model = one(&name, &gpt2(LAYERS)?, &target, &options, &effort)?;
+    model.bar = Bar::at_most(MODEL_MS, model.cold, effort.decides);
+    lines.push(model);
     let (short, long) = if quick { (100, 1000) } else { (1000, 10_000) };
     let generated = |nodes: usize, times: usize| {
         let name = format!("{MIXED}{nodes}");
@@ -170,15 +180,16 @@ fn setting(common: &Common) -> Result<(Target, Options)> {
 /// `bench --compile --cold NAME`: the milliseconds of one compile in a process that did nothing before.
 pub fn cold(common: &Common, name: &str) -> Result<()> {
     let (target, options) = setting(common)?;
-    let graph = match name.strip_prefix(MIXED) {
-        Some(nodes) => {
-            let nodes = nodes.parse();
-            mixed(
-                nodes.map_err(|_| err!(InvalidLiteral, "`{name}` has no number of nodes"))?,
-                SEED,
-            )?
-        }
-        None => workload(name)?.graph,
+    let number = |text: &str| {
+        let number = text.parse();
+        number.map_err(|_| err!(InvalidLiteral, "`{name}` has no number behind its stroke"))
+    };
+    let graph = if let Some(nodes) = name.strip_prefix(MIXED) {
+        mixed(number(nodes)?, SEED)?
+    } else if let Some(layers) = name.strip_prefix(GPT2) {
+        gpt2(number(layers)?)?
+    } else {
+        workload(name)?.graph
     };
     let compiled = compile(&graph, &target, &options, false)?;
     println!("{}", compiled.record.total().as_secs_f64() * 1e3);

@@ -7,7 +7,9 @@
 //!
 //! A window is a choice of positions along each dim: kernel position `k` at output position `o` reads `o stride + k dilation - padding`; transposed, the position
 //! `p` with `o = p stride + k dilation - padding`, if there is one. What lies outside of the input is zero. The gradients are the same windows: that of the input
-//! a transposed convolution of the result's, that of the weight the product of the result's gradient with the windows.
+//! a transposed convolution of the result's, that of the weight the product of the result's gradient with the windows. A transposed convolution is an ordinary one wherever that computes it ([`transposed`]).
+
+mod transposed;
 
 use crate::builder::Builder;
 use crate::ir::{TensorType, ValueId};
@@ -366,6 +368,9 @@ impl Builder {
         groups: i64,
         outputs: i64,
     ) -> Result<ValueId> {
+        if let Some(y) = self.by_phases(x, weight, axes, groups, outputs)? {
+            return Ok(y);
+        }
         let windows = self.windows(x, axes, groups, Direction::Transposed)?;
         let shape = self.ty(weight).shape.clone();
         let first = known("a number of channels", &shape[0])?;

@@ -161,6 +161,97 @@ proptest! {
     }
 }
 
+/// What a transposed convolution is: every element of the input times the kernel, put where it goes.
+fn spread_out(x: &HostTensor, w: &HostTensor, how: &Convolution, out: &[i64]) -> Vec<f64> {
+    let (channels, outputs) = (w.shape[0] / how.groups, w.shape[1]);
+    let mut y = vec![0.0; out.iter().product::<i64>() as usize];
+    for from in positions(&x.shape) {
+        for part in positions(&w.shape[1..]) {
+            let mut place = from[0] * out[1] + from[1] / channels * outputs + part[0];
+            let inside = (2..out.len()).all(|d| {
+                let o = from[d] * per_dim(&how.stride, d - 2)
+                    + part[d - 1] * per_dim(&how.dilation, d - 2)
+                    - per_dim(&how.padding, d - 2);
+                place = place * out[d] + o;
+                (0..out[d]).contains(&o)
+            });
+            if inside {
+                let weight = [&[from[1]], part.as_slice()].concat();
+                y[place as usize] += at(x, &from) * at(w, &weight);
+            }
+        }
+    }
+    y
+}
+
+/// Size, kernel, stride, padding, dilation and what is more of each dim; batch, groups, channels and outputs of a group.
+type Spread = (Vec<(i64, i64, i64, i64, i64, i64)>, i64, i64, i64, i64);
+
+fn spreads() -> impl Strategy<Value = Spread> {
+    let dim = (1i64..5, 1i64..6, 1i64..5, 0i64..4, 1i64..3, 0i64..4);
+    let dims = prop::collection::vec(dim, 1..3);
+    (dims, 1i64..3, 1i64..3, 1i64..3, 1i64..3)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn transposed_is_every_element_times_the_kernel((dims, n, groups, c, o) in spreads()) {
+        let (mut x, mut w, mut more) = (vec![n, c * groups], vec![c * groups, o], vec![]);
+        let mut how = Convolution { stride: vec![], padding: vec![], dilation: vec![], groups };
+        let mut out = vec![n, o * groups];
+        for (size, kernel, stride, padding, dilation, extra) in dims {
+            let extra = extra % stride.max(dilation);
+            x.push(size);
+            w.push(kernel);
+            more.push(extra);
+            how.stride.push(stride);
+            how.padding.push(padding);
+            how.dilation.push(dilation);
+            out.push((size - 1) * stride + dilation * (kernel - 1) + 1 - 2 * padding + extra);
+        }
+        prop_assume!(out.iter().all(|&n| n > 0));
+        let (x, w) = (numbers(&x, 1), numbers(&w, 2));
+        let y = evaluate(&[x.clone(), w.clone()], |b, v| Ok(vec![b.conv_transpose(v[0], v[1], None, &how, &more)?])).unwrap();
+        prop_assert_eq!(&y[0].shape, &out);
+        prop_assert_eq!(y[0].to_f64(), spread_out(&x, &w, &how, &out));
+    }
+}
+
+#[test]
+fn transposed_is_one_convolution_or_product() {
+    // Images, kernel, stride, padding, dilation, what computes it.
+    let cases = [
+        ([1, 4, 8, 8], [4, 2, 4, 4], 2, 1, 1, "convolution"),
+        ([1, 4, 8, 8], [4, 2, 2, 2], 2, 0, 1, "convolution"),
+        ([1, 4, 8, 8], [4, 2, 1, 1], 2, 0, 1, "convolution"),
+        ([1, 4, 8, 8], [4, 2, 3, 3], 1, 1, 2, "convolution"),
+        ([5, 4, 1, 1], [4, 2, 4, 4], 1, 0, 1, "mm"),
+        ([1, 4, 8, 8], [4, 2, 3, 3], 2, 1, 2, "bmm"),
+    ];
+    for (x, w, stride, padding, dilation, op) in cases {
+        let mut b = Builder::new("f");
+        let [x, w] = [("x", x), ("w", w)].map(|(name, shape)| {
+            b.input(name, DType::F32, exprs(&shape), Device::Cpu)
+                .unwrap()
+        });
+        let how = Convolution {
+            stride: vec![stride],
+            padding: vec![padding],
+            dilation: vec![dilation],
+            groups: 1,
+        };
+        let y = b.conv_transpose(x, w, None, &how, &[0]).unwrap();
+        b.output(y);
+        let text = b.finish().unwrap().to_string();
+        let computed =
+            ["convolution", "mm", "bmm"].map(|op| text.matches(&format!("= {op} ")).count());
+        let wanted = ["convolution", "mm", "bmm"].map(|known| usize::from(known == op));
+        assert_eq!(computed, wanted, "{text}");
+    }
+}
+
 #[test]
 fn without_a_batch() {
     let (x, w) = (numbers(&[2, 5, 6], 1), numbers(&[3, 2, 3, 3], 2));

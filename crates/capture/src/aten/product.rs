@@ -118,7 +118,8 @@ fn convolution(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         Products::Host => return refuse("convolutions run in the host's library"),
         Products::Faster => choice::convolution(c, x)?,
     }
-    if c.flag(6, "transposed", false)? {
+    let transposed = c.flag(6, "transposed", false)?;
+    if transposed && !matches!(c.products, Products::Own) {
         return refuse("transposed convolutions run in the host's library");
     }
     let numbers = |position: usize, name: &str| -> Result<Vec<i64>> {
@@ -135,5 +136,11 @@ fn convolution(c: &mut Call<'_>) -> Result<Vec<ValueId>> {
         groups: c.int(8, "groups", 1)?,
     };
     let bias = c.optional_tensor(2, "bias")?;
-    Ok(vec![c.b.convolution(x, weight, bias, &how)?])
+    Ok(vec![match transposed {
+        true => {
+            let more = numbers(7, "output_padding")?;
+            c.b.conv_transpose(x, weight, bias, &how, &more)?
+        }
+        false => c.b.convolution(x, weight, bias, &how)?,
+    }])
 }

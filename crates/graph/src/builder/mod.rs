@@ -195,6 +195,26 @@ impl Builder {
         self.emit(Op::Constant { id, device }, &[])
     }
 
+    /// A table that operators are made of: equal ones are one.
+    #[track_caller]
+    pub(crate) fn table(
+        &mut self,
+        name: &str,
+        tensor: HostTensor,
+        device: Device,
+    ) -> Result<ValueId> {
+        let equal = |known: &Constant| *known.tensor == tensor;
+        let known = self
+            .graph
+            .constants
+            .ids()
+            .find(|&id| equal(&self.graph.constants[id]));
+        match known {
+            Some(id) => self.emit(Op::Constant { id, device }, &[]),
+            None => self.constant(name, tensor, device),
+        }
+    }
+
     /// Gives a value a name in the text, made a unique identifier.
     pub fn set_name(&mut self, value: ValueId, name: &str) {
         self.count_names();

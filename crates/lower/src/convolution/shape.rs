@@ -38,7 +38,6 @@ pub fn applies(graph: &Graph, node: &Node, target: &TargetDesc) -> bool {
     let columns = weight[weight.len() - 1];
     let lines: i64 = weight[2..weight.len() - 1].iter().product();
     target.vector_bytes > 0
-        && graph.symbols.is_empty()
         && matches!(dtype, DType::F32 | DType::BF16 | DType::F16 | DType::F64)
         && !has_unit
         && out[out.len() - 1] >= 2
