@@ -618,3 +618,72 @@ def test_the_torch_tests_are_listed_without_torch(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     done = subprocess.run([sys.executable, "-S", str(tmp_path / "torch-tests.py"), "--list"], capture_output=True, text=True, check=True)
     assert "test_training_steps_are_recorded" in done.stdout.splitlines()
+
+
+# ---- all records -----------------------------------------------------------------------------------------------------
+
+# Stands for any program of the archive: it says what it was asked for, writes its record, and fails where its name says so.
+RECORDED = """
+import pathlib, sys
+words = sys.argv[1:]
+if "--with" in words:
+    assert pathlib.Path(words[words.index("--with") + 1]).read_text() == "record"
+if "--json" in words:
+    pathlib.Path(words[words.index("--json") + 1]).write_text("record")
+print("asked for", *words)
+failed = "gpu_host" in sys.argv[0]
+print("0 passed, 1 failed" if failed else "1 passed, 0 failed")
+sys.exit(failed)
+"""
+
+
+@pytest.fixture
+def gpu_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`gpu-records` in an archive of such programs, on a machine with a GPU."""
+    module = script("gpu-records", monkeypatch)
+    (tmp_path / "torch").mkdir()
+    for programs in module.PARTS.values():
+        for _, words, _ in programs:
+            (tmp_path / words[0]).write_text(RECORDED)
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "slug", lambda: "h200")
+    return module
+
+
+def test_all_records_lie_in_one_folder(gpu_records: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "made" / "here"
+    assert gpu_records.main(["--to", str(folder)]) == 1
+    out = capsys.readouterr().out
+    # The one that fails ends no other, and what it wrote is kept.
+    programs = sum(map(len, gpu_records.PARTS.values()))
+    assert f"{programs - 1} passed, 1 failed" in out and "host: 0 passed, 1 failed" in out
+    records = {path.name for path in folder.glob("*.json")}
+    wanted = {f"h200-{name}.json" for programs in gpu_records.PARTS.values() for name, _, recorded in programs if recorded}
+    assert records == wanted and "h200-training.json" in wanted
+    assert "--shard 3" in (folder / "test-3.log").read_text()
+
+
+def test_parts_are_taken_by_name(gpu_records: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_records.main(["--to", str(tmp_path / "to"), "--parts", "custom,small"]) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["custom", "small", "2 passed, 0 failed"]
+    # Training is judged with the models of the folder.
+    assert gpu_records.main(["--to", str(tmp_path / "to"), "--parts", "training"]) == 1
+    assert "FileNotFound" in (tmp_path / "to" / "training.log").read_text()
+    assert gpu_records.main(["--to", str(tmp_path / "to"), "--parts", "models,training"]) == 0
+    with pytest.raises(SystemExit) as refused:
+        gpu_records.main(["--parts", "modells"])
+    assert refused.value.code == 2 and "there is no part modells; there are tests" in capsys.readouterr().err
+
+
+def test_without_a_gpu_there_are_no_records(gpu_records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu_records, "slug", lambda: "")
+    assert gpu_records.main(["--to", str(tmp_path / "none")]) == 1 and "no GPU" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+    assert gpu_records.main(["--list"]) == 0 and "proofs: gpu-bench --proofs" in capsys.readouterr().out
+
+
+def test_programs_of_the_records_are_in_the_archive(gpu_records: Any) -> None:
+    table = (ENGINES.parents[1] / "crates" / "xtask" / "src" / "gpu_pack.rs").read_text()
+    for programs in gpu_records.PARTS.values():
+        for _, words, _ in programs:
+            assert f'"{words[0]}"' in table, words[0]

@@ -31,6 +31,7 @@ Builds release binaries and the wheel and gathers them with their scripts and ca
   python3 oxyfuel-gpu/torch/gpu_host.py [--no-torch] [--json FILE]
                                                             what the host pays for a call, beside the driver's own launches and Inductor
   oxyfuel-gpu/gpu-ops   [FILTER] [--shards N] [--shard I]   a slice of PyTorch's operator database in the torch door
+  oxyfuel-gpu/gpu-records [--to FOLDER] [--parts LIST]      all of these one after the other, their records in one folder
 
 All close with 'N passed, N failed'. Records say the GPU and the commit that the archive was made of.
 ";
@@ -76,6 +77,7 @@ const COPIED: &[(&str, &str, bool)] = &[
         false,
     ),
     ("tests/gpu/gpu-ops", "gpu-ops", true),
+    ("tests/gpu/gpu-records", "gpu-records", true),
     ("python/tests/judge", "torch/judge", false),
     ("tests/gpu/torch-tests.py", "torch/torch-tests.py", false),
     ("python/tests/test_cuda.py", "torch/test_cuda.py", false),
