@@ -203,7 +203,7 @@ def recordings() -> list[Recording]:
 def used_last(count: int) -> list[Recorder]:
     """The graphs whose recordings were launched last on each device, the last one first."""
     with _lock:
-        owners = {id(instance): recorder for recorder in list(_recorders) for shape in recorder._shapes.values() for instance in shape.instances}
+        owners = {id(instance): recorder for recorder in list(_recorders) for shape in recorder.shapes.values() for instance in shape.instances}
         found: list[Recorder] = []
         for kept in list(_kept.values()):
             here = dict.fromkeys(owners[id(instance)] for instance in reversed(kept.order) if id(instance) in owners)
@@ -231,16 +231,16 @@ class Recorder:
         self.missed: str | None = None
         self.calls = self.replayed = self.recorded = 0
         self._engine: Any = engine
-        self._shapes: collections.OrderedDict[tuple[int, ...], _Shape] = collections.OrderedDict()
+        self.shapes: collections.OrderedDict[tuple[int, ...], _Shape] = collections.OrderedDict()
         self._stay = frozenset({*facts.static, *facts.written})
         self._numbers: list[int] | None = None
         self._tensors: list[int] = []
         self._wasted = 0
         _recorders.add(self)
-        weakref.finalize(self, _forget, facts.device, self._shapes).atexit = False
+        weakref.finalize(self, _forget, facts.device, self.shapes).atexit = False
 
     def said(self) -> Recording:
-        instances = [instance for shape in self._shapes.values() for instance in shape.instances]
+        instances = [instance for shape in self.shapes.values() for instance in shape.instances]
         copied = max((len(instance.moves) for instance in instances), default=0)
         size = sum(instance.bytes for instance in instances)
         return Recording(
@@ -280,7 +280,7 @@ class Recorder:
         if self._numbers is None and not self._sort(inputs):
             return None
         key = (self._engine.stream(), *(inputs[i] for i in self._numbers or ()))
-        shape = self._shapes.get(key)
+        shape = self.shapes.get(key)
         if shape is None:
             return self._new_shape(key, inputs)
         held = None
@@ -310,13 +310,13 @@ class Recorder:
         return self._record(shape, inputs, sorted(shape.moved))
 
     def _new_shape(self, key: tuple[int, ...], inputs: list[Any]) -> _Instance | None:
-        if self.facts.required and self.recorded and any(known[1:] != key[1:] for known in self._shapes):
-            before = next(known[1:] for known in self._shapes)
+        if self.facts.required and self.recorded and any(known[1:] != key[1:] for known in self.shapes):
+            before = next(known[1:] for known in self.shapes)
             raise not_recorded(self.facts.role, f"its sizes changed from {list(before)} to {list(key[1:])}", "compile with `dynamic=False`: every shape has a graph of its own then")
-        shape = self._shapes[key] = _Shape()
+        shape = self.shapes[key] = _Shape()
         shape.last = self._places(inputs)
-        while len(self._shapes) > REMEMBERED:
-            _forget(self.facts.device, dict([self._shapes.popitem(last=False)]))
+        while len(self.shapes) > REMEMBERED:
+            _forget(self.facts.device, dict([self.shapes.popitem(last=False)]))
         return self._miss("it is the first call of its sizes")
 
     def _another(self, shape: _Shape, held: _Instance, inputs: list[Any]) -> _Instance | None:
@@ -356,7 +356,7 @@ class Recorder:
 
     def _refuse(self, why: str) -> bool:
         self.refused = why
-        _forget(self.facts.device, self._shapes)
+        _forget(self.facts.device, self.shapes)
         log.info("%s: calls are not recorded: %s", self.facts.role, why)
         return False
 

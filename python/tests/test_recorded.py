@@ -211,7 +211,7 @@ def test_the_least_recently_used_shape_goes_first_when_the_bytes_are_used_up(mon
     x = torch.ones(3)
 
     def shapes(run: Recorder) -> list[int]:
-        return [key[1] for key, shape in run._shapes.items() if shape.instances]
+        return [key[1] for key, shape in run.shapes.items() if shape.instances]
 
     for number in (1, 2, 1, 2):
         one([x, number])
@@ -249,7 +249,7 @@ def test_recordings_that_nobody_uses_again_end() -> None:
     for number in range(20):
         for _ in range(2):
             run([x, number])
-    assert "never used again" in str(run.refused) and not run._shapes
+    assert "never used again" in str(run.refused) and not run.shapes
 
 
 def test_each_stream_has_recordings_of_its_own() -> None:

@@ -503,7 +503,7 @@ impl Tensor {
         let mut start = 0;
         while start < extent || parts.is_empty() {
             parts.push(self.slice(dim, start, start.saturating_add(step), 1));
-            start += step;
+            start = start.saturating_add(step);
         }
         parts
     }

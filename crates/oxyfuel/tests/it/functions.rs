@@ -108,6 +108,22 @@ fn views_share_memory() {
     let parts = x.chunk(4, 1);
     assert_eq!(parts.len(), 3);
     assert_eq!(parts[2].shape(), [4, 2]);
+    // The end of the last part is beyond what an i64 holds.
+    let parts = Tensor::zeros(&[1], DType::I8)
+        .expand(&[i64::MAX])
+        .chunk(3, 0);
+    let ends: Vec<i64> = parts.iter().map(|part| part.shape()[0]).collect();
+    assert_eq!(
+        ends.iter().try_fold(0i64, |sum, &n| sum.checked_add(n)),
+        Some(i64::MAX)
+    );
+    assert_eq!(
+        Tensor::zeros(&[1], DType::I8)
+            .expand(&[i64::MAX])
+            .chunk(2, 0)
+            .len(),
+        2
+    );
 }
 
 #[test]
