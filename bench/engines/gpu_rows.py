@@ -139,10 +139,6 @@ def interval(ratios):
 LIMITS = {"kernels": "kernels", "one_graph_us": "us as one graph"}
 
 
-# Two engines that run at the memory's speed change places between runs: where the interval of a ratio to the better one holds the bar, a median down to here is no difference.
-NO_DIFFERENCE = 0.995
-
-
 def judged(bar, row):
     """The bars that a row of `gpu-bench` misses, as sentences, and the keys of those that could not be judged, since a peer was left out."""
     missed, open_ = [], []
@@ -157,10 +153,9 @@ def judged(bar, row):
             open_.append(key)
             continue
         peer = min(peers, key=lambda name: row["ratios"][name][0])
-        middle, low, high = row["ratios"][peer]
-        tied = key == "better" and middle >= NO_DIFFERENCE * least and high >= least
-        if not (middle >= least or tied) or low < 0.95 * least:
-            missed.append(f"{100 * middle:.2f} % of {peer}'s speed, for at least {100 * least:.0f} %")
+        middle, low, _ = row["ratios"][peer]
+        if middle < least or low < 0.95 * least:
+            missed.append(f"{100 * middle:.1f} % of {peer}'s speed, for at least {100 * least:.0f} %")
     return missed, open_
 
 

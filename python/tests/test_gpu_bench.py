@@ -130,17 +130,12 @@ def test_each_bar_of_a_kernel_can_be_missed() -> None:
     }
     bar = {"better": 1.0, "copy": 0.9, "kernels": 10, "one_graph_us": 120}
     assert judged(bar, row) == ([], []) and judged(None, row) == ([], []) and better(row) == 1.0
-    assert judged({"better": 1.01}, row)[0] == ["100.00 % of inductor's speed, for at least 101 %"]
-    assert judged({"copy": 0.96}, row)[0] == ["95.00 % of copy's speed, for at least 96 %"]
+    assert judged({"better": 1.01}, row)[0] == ["100.0 % of inductor's speed, for at least 101 %"]
+    assert judged({"copy": 0.96}, row)[0] == ["95.0 % of copy's speed, for at least 96 %"]
     assert judged({"eager": 1.6}, row)[0] and not judged({"eager": 1.45}, row)[0]
     assert judged(bar, row | {"kernels": 11.0, "wall_us": {"replay": 120.5}})[0] == ["11 kernels, for at most 10", "120.5 us as one graph, for at most 120"]
     # A median that is good by luck is none.
     assert judged({"copy": 0.9}, row | {"ratios": {"copy": [0.95, 0.8, 1.0]}})[0]
-    # Between two engines at the memory's speed: no difference where the interval holds the bar, but not a wide one, and not beside a copy.
-    tie = [0.9999, 0.9993, 1.0003]
-    assert not judged({"better": 1.0}, row | {"ratios": {"eager": [2.0] * 3, "inductor": tie}})[0] and judged({"copy": 1.0}, row | {"ratios": {"copy": tie}})[0]
-    for slower in ([0.9999, 0.9993, 0.99995], [0.994, 0.99, 1.01], [0.999, 0.94, 1.01]):
-        assert judged({"better": 1.0}, row | {"ratios": {"eager": [2.0] * 3, "inductor": slower}})[0]
     quick = row | {"us": {"eager": 30.0, "ours": 20.0}, "ratios": {"eager": [1.5, 1.4, 1.6]}}
     assert judged(bar, quick) == ([], ["better", "copy"]) and better(quick) is None
 
@@ -643,7 +638,7 @@ def gpu_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = script("gpu-records", monkeypatch)
     (tmp_path / "torch").mkdir()
     for programs in module.PARTS.values():
-        for _, words, _ in programs:
+        for _, words in programs:
             (tmp_path / words[0]).write_text(RECORDED)
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "slug", lambda: "h200")
@@ -658,7 +653,7 @@ def test_all_records_lie_in_one_folder(gpu_records: Any, tmp_path: Path, capsys:
     programs = sum(map(len, gpu_records.PARTS.values()))
     assert f"{programs - 1} passed, 1 failed" in out and "host: 0 passed, 1 failed" in out
     records = {path.name for path in folder.glob("*.json")}
-    wanted = {f"h200-{name}.json" for programs in gpu_records.PARTS.values() for name, _, recorded in programs if recorded}
+    wanted = {f"h200-{name}.json" for programs in gpu_records.PARTS.values() for name, words in programs if "{json}" in words} - {"h200-rows.json"} | {"h200.json"}
     assert records == wanted and "h200-training.json" in wanted
     assert "--shard 3" in (folder / "test-3.log").read_text()
 
@@ -685,5 +680,5 @@ def test_without_a_gpu_there_are_no_records(gpu_records: Any, tmp_path: Path, mo
 def test_programs_of_the_records_are_in_the_archive(gpu_records: Any) -> None:
     table = (ENGINES.parents[1] / "crates" / "xtask" / "src" / "gpu_pack.rs").read_text()
     for programs in gpu_records.PARTS.values():
-        for _, words, _ in programs:
+        for _, words in programs:
             assert f'"{words[0]}"' in table, words[0]

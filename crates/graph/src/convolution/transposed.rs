@@ -4,7 +4,7 @@
 //!   o + padding = q stride + r        output position o is number q of its phase r; of the kernel it meets k = r + j stride,
 //!                                     and of the input q - j: a convolution of its own for every phase
 //!
-//!   w [c, o, kernel]  ──zeros──▶ [c, o, taps, phases] ──flip taps──▶ [phases o, c, taps]
+//!   w [c, o, kernel]  ──one look-up──▶ [c, o, phases, taps] ──▶ [phases o, c, taps]
 //!   x [n, c, size]    ──one convolution──▶ [n, phases o, q] ──▶ [n, o, q phases] ──slice──▶ [n, o, out]
 //! ```
 //!
@@ -19,25 +19,24 @@ use crate::tensor::HostTensor;
 use oxyfuel_base::{DType, Expr, Result, Scalar};
 
 /// One dim of the convolution that stands for the transposed one.
-struct Phased {
+struct Phased<'a> {
+    axis: &'a Axis,
     /// Taps that an output position meets, and how far apart they are.
     taps: i64,
     dilation: i64,
     /// Phases that have taps.
     phases: i64,
-    stride: i64,
     /// Zeros on both sides of the input.
     padding: i64,
     /// Positions before the first one of the result.
     before: i64,
-    /// Positions that are computed, all phases counted, and those of the result.
+    /// Positions that are computed, all phases counted.
     computed: Expr,
-    out: Expr,
 }
 
-impl Phased {
+impl<'a> Phased<'a> {
     /// `None` where phases of a dilated kernel would have taps at uneven distances.
-    fn of(axis: &Axis) -> Option<Self> {
+    fn of(axis: &'a Axis) -> Option<Self> {
         let Axis {
             kernel,
             stride,
@@ -55,14 +54,13 @@ impl Phased {
         let padding = (reach - axis.padding / stride).max(past).max(0);
         let first = reach - padding;
         Some(Self {
+            axis,
             taps,
             dilation: if stride == 1 { dilation } else { 1 },
             phases: kernel.min(stride),
-            stride,
             padding,
             before: axis.padding - first * stride,
             computed: (axis.size.clone() + (2 * padding - reach)) * stride,
-            out: axis.out.clone(),
         })
     }
 }
@@ -75,11 +73,12 @@ fn is_of_a_point(axis: &Axis) -> bool {
 }
 
 /// The kernel's positions by phase, and of each phase the last tap first; one behind the kernel where a phase lacks a tap.
-fn order_of_taps(axes: &[Axis], phased: &[Phased]) -> Vec<i64> {
-    let behind: i64 = axes.iter().map(|a| a.kernel).product();
+fn order_of_taps(phased: &[Phased<'_>]) -> Vec<i64> {
+    let behind: i64 = phased.iter().map(|a| a.axis.kernel).product();
     // Along the dims so far: every phase, and of each every tap.
     let mut order = vec![vec![Some(0)]];
-    for (axis, a) in axes.iter().zip(phased) {
+    for a in phased {
+        let axis = a.axis;
         let position = |phase: i64, tap: i64| {
             Some(phase + (a.taps - 1 - tap) * axis.stride).filter(|&k| k < axis.kernel)
         };
@@ -110,15 +109,18 @@ impl Builder {
         groups: i64,
         outputs: i64,
     ) -> Result<Option<ValueId>> {
+        if !accepts(Accepts::Float, self.ty(x).dtype) {
+            return Ok(None);
+        }
         if groups == 1 && axes.iter().all(is_of_a_point) {
             return self.product_of_points(x, weight, axes).map(Some);
         }
-        let phased: Option<Vec<Phased>> = axes.iter().map(Phased::of).collect();
-        let Some(phased) = phased.filter(|_| accepts(Accepts::Float, self.ty(x).dtype)) else {
+        let phased: Option<Vec<Phased<'_>>> = axes.iter().map(Phased::of).collect();
+        let Some(phased) = phased else {
             return Ok(None);
         };
-        let kernels = self.kernels_of_phases(weight, axes, &phased, groups, outputs)?;
-        let numbers = |of: fn(&Phased) -> i64| -> Vec<usize> {
+        let kernels = self.kernels_of_phases(weight, &phased, groups, outputs)?;
+        let numbers = |of: fn(&Phased<'_>) -> i64| -> Vec<usize> {
             phased
                 .iter()
                 .filter_map(|a| of(a).try_into().ok())
@@ -157,21 +159,20 @@ impl Builder {
     fn kernels_of_phases(
         &mut self,
         weight: ValueId,
-        axes: &[Axis],
-        phased: &[Phased],
+        phased: &[Phased<'_>],
         groups: i64,
         outputs: i64,
     ) -> Result<ValueId> {
         let inputs = known("a number of channels", &self.ty(weight).shape[0])?;
         let (inputs, outputs) = (inputs / groups, outputs / groups);
-        let count = |of: fn(&Phased) -> i64| -> i64 { phased.iter().map(of).product() };
+        let count = |of: fn(&Phased<'_>) -> i64| -> i64 { phased.iter().map(of).product() };
         let (phases, taps) = (count(|a| a.phases), count(|a| a.taps));
-        let positions: i64 = axes.iter().map(|a| a.kernel).product();
+        let positions = count(|a| a.axis.kernel);
         let mut w = self.view(
             weight,
             &[(groups * inputs).into(), outputs.into(), positions.into()],
         )?;
-        let order = order_of_taps(axes, phased);
+        let order = order_of_taps(phased);
         if !order.iter().copied().eq(0..positions) {
             if order.contains(&positions) {
                 let nothing = Border {
@@ -198,13 +199,13 @@ impl Builder {
     fn phases_in_turns(
         &mut self,
         y: ValueId,
-        phased: &[Phased],
+        phased: &[Phased<'_>],
         groups: i64,
         outputs: i64,
     ) -> Result<ValueId> {
         let dims = phased.len();
         let mut y = y;
-        if phased.iter().any(|a| a.stride > 1) {
+        if phased.iter().any(|a| a.axis.stride > 1) {
             let shape = self.ty(y).shape.clone();
             let mut split: Vec<Expr> = vec![shape[0].clone(), groups.into()];
             split.extend(phased.iter().map(|a| Expr::from(a.phases)));
@@ -214,7 +215,7 @@ impl Builder {
             let nothing = phased.iter().enumerate().map(|(d, a)| Border {
                 dim: d + 2,
                 before: Expr::ZERO,
-                after: (a.stride - a.phases).into(),
+                after: (a.axis.stride - a.phases).into(),
             });
             let nothing: Vec<Border> = nothing.collect();
             y = self.pad_constant(y, &nothing, Scalar::I(0))?;
@@ -227,8 +228,8 @@ impl Builder {
             y = self.view(y, &whole)?;
         }
         for (d, a) in phased.iter().enumerate() {
-            if a.before != 0 || a.computed != a.out {
-                let end = a.out.clone() + a.before;
+            if a.before != 0 || a.computed != a.axis.out {
+                let end = a.axis.out.clone() + a.before;
                 y = self.slice(y, d as i64 + 2, a.before, end, 1)?;
             }
         }
