@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What the host pays for calls on a GPU: usage: gpu_host.py [--no-torch] [--json FILE]
 
-Plans of 1 to 40 kernels of ours in the Rust door (`gpu serve`): microseconds until a call has been asked for, the device idle before, without graphs and as one recorded graph; and beside them as many launches of a kernel that does nothing by the driver itself, called by ctypes
-(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of larger matrices, each kernel a launch of its own, stand beside them. The same programs in the torch door, in `default` and `reduce-overhead`, take
-turns with Inductor and with a backend that only makes the results (torch_nothing.py), which is what Dynamo and AOTAutograd cost. Bars: 60 us for 20 kernels, small ones and those that are launches of their own, in the torch door above that backend; and a replay at most 10 us above one launch of the driver's, there too. --no-torch leaves
+Plans of 1 to 40 kernels of ours in the Rust door (`gpu serve`): microseconds until a call has been asked for, the device idle before, in the modes `default` and `reduce-overhead`; and beside them as many launches of a kernel that does nothing by the driver itself, called by ctypes
+(what calls by ctypes cost is taken off). Medians of 200 calls. Small kernels that follow each other share launches; the same plans of larger matrices, each kernel a launch of its own, stand beside them: given to the driver at once, as by default, and one by one (`cudagraphs=off`). The same programs in the torch door take
+turns with Inductor and with a backend that only makes the results (torch_nothing.py), which is what Dynamo and AOTAutograd cost. Bars: 60 us for 20 kernels in the mode `default`, small ones and those that are launches of their own, in the torch door above that backend; and a replay at most 10 us above one launch of the driver's, there too. --no-torch leaves
 the torch door out. Closes with 'N passed, N failed'.
 """
 
@@ -48,7 +48,7 @@ def graph(count, side):
 
 
 def ours(count, side, folder):
-    """Host time of a call, and of a replay; and until the results of a call are there."""
+    """Microseconds of the host by call: by default, with launches one by one, and of a replay; and until the results of a call are there, by default and one by one."""
     text, data = os.path.join(folder, "graph.txt"), os.path.join(folder, "input")
     with open(text, "w") as file:
         file.write(graph(count, side))
@@ -63,10 +63,12 @@ def ours(count, side, folder):
         return process.stdout.readline()
 
     plain, done = map(float, ask(f"wall {CALLS}").split())
+    ask("submit off")
+    single, single_done = map(float, ask(f"wall {CALLS}").split())
     ask("graph on")
     replay = float(ask(f"wall {CALLS}").split()[0])
     process.communicate("quit\n", timeout=30)
-    return plain, replay, done
+    return {"ours": plain, "done": done, "single": single, "single_done": single_done, "replay": replay}
 
 
 class Driver:
@@ -131,6 +133,7 @@ def engines():
 
     modes = ("default", "reduce-overhead")
     ours = {f"ours {mode}": {"backend": "oxyfuel", "options": {"mode": mode}} for mode in modes}
+    ours["ours one by one"] = {"backend": "oxyfuel", "options": {"cudagraphs": "off"}}
     theirs = {f"inductor {mode}": {"backend": "inductor", "mode": mode} for mode in modes}
     return {**ours, **theirs, "nothing": {"backend": torch_nothing.backend(torch_nothing.Nothing)}}
 
@@ -212,10 +215,12 @@ def main():
     driver, rows = Driver(), []
     with tempfile.TemporaryDirectory() as folder:
         for count in COUNTS:
-            plain, replay, done = ours(count, SIDE, folder)
-            apart, _, apart_done = ours(count, LARGE, folder)
-            rows.append({"kernels": count, "ours": plain, "done": done, "replay": replay, "apart": apart, "apart_done": apart_done, "driver": driver.launches(count)})
-            print(f"{count} kernels: {plain:.1f} us (done after {done:.1f}), as one graph {replay:.1f} us; each a launch of its own {apart:.1f} us; launches by the driver itself {rows[-1]['driver']:.1f} us", flush=True)
+            small, large = ours(count, SIDE, folder), ours(count, LARGE, folder)
+            apart = {f"apart_{name}".removesuffix("_ours"): figure for name, figure in large.items()}
+            rows.append(row := {"kernels": count, **small, **apart, "driver": driver.launches(count)})
+            of = ("ours", "done", "replay", "apart", "apart_done", "apart_single", "apart_single_done", "driver")
+            said = "{:.1f} us (done after {:.1f}), as one graph {:.1f} us; each a launch of its own {:.1f} us (done after {:.1f}), one by one {:.1f} us (done after {:.1f}); launches by the driver itself {:.1f} us"
+            print(f"{count} kernels: {said.format(*map(row.get, of))}", flush=True)
     torch, torch_door = None, []
     if not args.no_torch:
         with unpacked() as package:

@@ -58,6 +58,26 @@ def test_pointwise_work_reductions_and_norms_are_kernels() -> None:
     assert [tuple(result.shape) for result in results] == [(64, 256), (256,), (64, 256)]
 
 
+def test_launches_between_operators_of_torch_go_to_the_driver_at_once() -> None:
+    """From the third call on, and never with `cudagraphs="off"`; what torch computes stands between them."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = (x.cumsum(1).cumsum(0) @ w).cumsum(1).cumsum(0)
+        return (y.exp(),)
+
+    inputs = [torch.randn(600, 600), torch.randn(600, 600)]
+    gm = traced(f, *inputs)
+    for options, submitted in ({}, True), ({"cudagraphs": "off"}, False):
+        graph = planned(gm, **options)
+        assert explained(graph)[1] == ["aten.mm.default"]
+        for call in range(5):
+            (result,) = graph(inputs)
+            assert result.shape == (600, 600)
+            notes = [note for note in json.loads(graph.explain())["notes"] if "go to the driver as" in note]
+            assert len(notes) == int(submitted and call >= 2), notes
+            assert all(note.endswith("launches go to the driver as 2") for note in notes)
+
+
 def test_where_an_input_begins_is_told() -> None:
     def aligned(x: torch.Tensor) -> list[int]:
         with FakeTensorMode() as mode:

@@ -63,6 +63,25 @@ impl Executable {
         Ok(self)
     }
 
+    /// Launches that follow each other are submitted together after so many calls of the same sizes, where the device can do that; see [`Program::submit_together`].
+    pub fn submitting(mut self, before: Option<u32>) -> Result<Self> {
+        let program = Arc::get_mut(&mut self.program).ok_or_else(|| {
+            err!(
+                Internal,
+                "a program is to be submitted that is bound already"
+            )
+        })?;
+        program.submit_together(before);
+        Ok(self)
+    }
+
+    /// What [`Self::submitting`] has come to, for people; `None` where nothing was submitted together.
+    pub fn submitted(&self) -> Option<String> {
+        let (made, launches) = self.program.submissions().filter(|(made, _)| *made > 0)?;
+        let them = if made == 1 { "one" } else { &made.to_string() };
+        Some(format!("{launches} launches go to the driver as {them}"))
+    }
+
     /// Waits for the device after each kernel; see [`Program::wait_for_each`].
     pub fn waiting(mut self, wanted: bool) -> Result<Self> {
         let program = Arc::get_mut(&mut self.program)

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use oxyfuel_base::{Code, Error, Result};
-use oxyfuel_runtime::execute::ReplayOptions;
+use oxyfuel_runtime::execute::{CALLS_BEFORE, ReplayOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::DEFAULT_LIMIT;
@@ -320,6 +320,11 @@ impl Options {
             require: self.cudagraphs == CudaGraphs::Require,
             memory_limit: self.cudagraph_memory_limit,
         })
+    }
+
+    /// After how many calls of the same sizes launches that follow each other are given to a GPU's driver at once; `None`: never.
+    pub fn submits(&self) -> Option<u32> {
+        (self.cudagraphs != CudaGraphs::Off).then_some(CALLS_BEFORE)
     }
 
     /// Whether small kernels that need each other share a launch on a GPU. In a recorded call they follow each other sooner by themselves; and where the host waits after each, a fault is to be that of one.

@@ -252,6 +252,7 @@ impl Compiler {
         executable
             .limited(self.options.memory_limit)?
             .waiting(self.options.launch_blocking)?
+            .submitting(self.options.submits())?
             .replaying(self.options.replays())
     }
 

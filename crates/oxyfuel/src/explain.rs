@@ -202,6 +202,7 @@ impl VariantReport {
         self.notes.extend(record.notes.iter().cloned());
         let replays = executable.program().replay_stats();
         self.notes.extend(replays.map(|stats| stats.to_string()));
+        self.notes.extend(executable.submitted());
         let missed = || variant.compiler.why_missed(record);
         self.missed = self.missed.take().or_else(missed);
         let figures = machine::figures(&variant.compiler);

@@ -15,6 +15,7 @@ use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::{Device, MemorySummary};
+use oxyfuel_runtime::execute::CALLS_BEFORE;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +56,9 @@ pub struct Settings {
     trace_dir: Option<PathBuf>,
     #[serde(default)]
     output_pool: bool,
+    /// Launches that follow each other are given to the driver at once.
+    #[serde(default)]
+    submissions: bool,
     /// The most bytes that a call may take; 0: no limit.
     #[serde(default)]
     memory_limit: usize,
@@ -117,6 +121,7 @@ impl Settings {
     fn set_up(&self, executable: Executable) -> Result<Executable> {
         executable
             .limited(self.memory_limit)?
+            .submitting(self.submissions.then_some(CALLS_BEFORE))?
             .waiting(self.launch_blocking)
     }
 

@@ -108,6 +108,11 @@ pub trait Device: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Launches of its programs that are submitted together, below a limit of their own; `None` where it records no work.
+    fn submissions(&self) -> Option<&Arc<Recordings>> {
+        None
+    }
+
     /// Whether it can record work.
     fn records(&self) -> bool {
         self.recordings().is_some()

@@ -6,6 +6,7 @@
 //!   ready compile_us=… load_us=… kernels=…      after start
 //!   run N      -> times in microseconds, one a run, between events of the device
 //!   graph on   -> done; compiled anew for it, calls are recorded at their second time and launched as one from then on (`graph off` for the opposite)
+//!   submit on  -> done; launches that follow each other go to the driver at once after two calls, as by default (`submit off`: one by one)
 //!   wall N     -> two medians over N calls in microseconds: of the host's time to ask for one, the device idle before, and of the time until its results are there
 //!   save FILE  -> saved; the bytes of all outputs, one after another
 //!   ptx FILE   -> saved; the code of all kernels
@@ -19,7 +20,7 @@ use oxyfuel_base::{Error, Result, ensure, err};
 use oxyfuel_engine::{Executable, Mode, Options, compile};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::device::Stream;
-use oxyfuel_runtime::execute::ReplayOptions;
+use oxyfuel_runtime::execute::{CALLS_BEFORE, ReplayOptions};
 use oxyfuel_runtime::tensor::Tensor;
 
 use crate::Place;
@@ -36,7 +37,8 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
     let compiled = compile(&graph, &place.target, &Options::default(), false)?;
     let compile_time = start.elapsed();
     let start = Instant::now();
-    let mut executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?;
+    let mut executable = Executable::load(compiled.plan, compiled.record, place.device.clone())?
+        .submitting(Options::default().submits())?;
     let load_time = start.elapsed();
     let mut warm = Duration::MAX;
     for _ in 0..5 {
@@ -131,7 +133,13 @@ pub fn serve(place: &Place, file: &str, files: &[&str]) -> Result<()> {
                 let compiled = compile(&graph, &place.target, &options, false)?;
                 executable =
                     Executable::load(compiled.plan, compiled.record, place.device.clone())?
+                        .submitting(options.submits())?
                         .replaying(recorded.then(ReplayOptions::default))?;
+                writeln!(out, "done").map_err(io)?;
+            }
+            ["submit", wanted] => {
+                let before = (*wanted == "on").then_some(CALLS_BEFORE);
+                executable = executable.submitting(before)?;
                 writeln!(out, "done").map_err(io)?;
             }
             ["wall", count] => {

@@ -111,6 +111,9 @@ pub(super) struct KernelNode {
     pub context: CuContext,
 }
 
+// SAFETY: handles, and places of arguments that whoever launches fills in for the time of a call.
+unsafe impl Send for KernelNode {}
+
 impl KernelNode {
     pub const NOTHING: Self = Self {
         function: CuFunction::NULL,

@@ -36,6 +36,8 @@ pub(super) struct State {
     /// Handles that are alive, and what they are.
     pub alive: BTreeMap<usize, &'static str>,
     pub launched: Vec<Work>,
+    /// Launches of recorded work.
+    pub submitted: usize,
     /// The attributes of each launch, by their numbers.
     pub attributes: Vec<Vec<c_int>>,
     /// The blocks of each launch, and of each that was only asked about.
@@ -65,6 +67,7 @@ impl State {
         without: "",
         alive: BTreeMap::new(),
         launched: Vec::new(),
+        submitted: 0,
         attributes: Vec::new(),
         grids: Vec::new(),
         set: Vec::new(),
@@ -421,6 +424,11 @@ fakes! {
         put(exec, CuGraphExec(made))
     };
     cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |s| {
+        // Nothing of ours launches recorded work where work is recorded.
+        if s.capturing.contains_key(&(stream.0 as usize)) {
+            return 900;
+        }
+        s.submitted += 1;
         for work in s.graphs.get(&(exec.0 as usize)).cloned().unwrap_or_default() {
             s.ask(stream, work);
         }

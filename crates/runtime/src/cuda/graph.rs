@@ -121,7 +121,8 @@ impl Recorded {
         Ok(self.len()? == 0)
     }
 
-    fn kernels(&self) -> Result<Vec<CuNode>> {
+    /// Its launches of kernels, in order, without their arguments.
+    fn kernels(&self) -> Result<Vec<(CuNode, KernelNode)>> {
         let nodes = self.nodes()?;
         let entered = self.context.enter()?;
         let mut kernels = Vec::new();
@@ -129,28 +130,30 @@ impl Recorded {
             let mut kind = 0;
             // SAFETY: the node belongs to this graph, and the pointer is valid for one int.
             unsafe { entered.driver().node_kind(node, &mut kind) }?;
-            if kind == node_kind::KERNEL {
-                kernels.push(node);
+            if kind != node_kind::KERNEL {
+                continue;
             }
+            let mut params = KernelNode::NOTHING;
+            // SAFETY: the node is a kernel's; the pointer is valid for its parameters.
+            unsafe { entered.driver().node_kernel(node, &mut params) }?;
+            params.params = std::ptr::null_mut();
+            params.extra = std::ptr::null_mut();
+            kernels.push((node, params));
         }
         Ok(kernels)
     }
 
     /// What its kernels are called, each once; those of other libraries are not known.
-    fn names(&self, kernels: &[CuNode]) -> Result<Vec<Arc<str>>> {
-        let entered = self.context.enter()?;
+    fn names(&self, kernels: &[(CuNode, KernelNode)]) -> Vec<Arc<str>> {
         let mut names = Vec::new();
-        for &node in kernels {
-            let mut params = KernelNode::NOTHING;
-            // SAFETY: the node is a kernel's and belongs to this graph; the pointer is valid for its parameters.
-            unsafe { entered.driver().node_kernel(node, &mut params) }?;
+        for (_, params) in kernels {
             for name in self.context.launches.names(params.function.0 as usize) {
                 if !names.contains(&name) {
                     names.push(name);
                 }
             }
         }
-        Ok(names)
+        names
     }
 
     /// Makes it ready to launch.
@@ -161,7 +164,7 @@ impl Recorded {
         // SAFETY: the graph is alive and the pointer is valid for one handle.
         unsafe { entered.driver().graph_instantiate(&mut raw, self.raw, 0) }?;
         drop(entered);
-        let names = self.names(&kernels)?;
+        let names = self.names(&kernels);
         self.context.launches.name(raw.0 as usize, names);
         Ok(Replay {
             raw,
@@ -185,7 +188,7 @@ impl Drop for Recorded {
 pub struct Replay {
     raw: CuGraphExec,
     /// The launches of kernels among the nodes, in order.
-    kernels: Vec<CuNode>,
+    kernels: Vec<(CuNode, KernelNode)>,
     /// The nodes live in it.
     recorded: Recorded,
 }
@@ -236,19 +239,14 @@ impl Replay {
 
     /// Other arguments for the kernel launch of that number: one word a parameter, as in a launch. What was launched before is not changed.
     pub fn set_words(&mut self, kernel: usize, words: &[u64]) -> Result<()> {
-        let node = self.kernels.get(kernel).copied();
-        let node = node.ok_or_else(|| err!(Internal, "no recorded launch {kernel}"))?;
+        let known = self.kernels.get(kernel).copied();
+        let (node, mut node_params) =
+            known.ok_or_else(|| err!(Internal, "no recorded launch {kernel}"))?;
         let mut params = Params::of(words);
+        node_params.params = params.slice().as_mut_ptr();
         let entered = self.recorded.context.enter()?;
-        let driver = entered.driver();
-        let mut node_params = KernelNode::NOTHING;
         // SAFETY: the node is a kernel's and belongs to this graph; the driver copies the arguments before it returns.
-        unsafe {
-            driver.node_kernel(node, &mut node_params)?;
-            node_params.params = params.slice().as_mut_ptr();
-            node_params.extra = std::ptr::null_mut();
-            driver.node_set_kernel(self.raw, node, &node_params)
-        }
+        unsafe { (entered.driver()).node_set_kernel(self.raw, node, &node_params) }
     }
 
     /// Takes over the arguments of other recorded work of the same shape; `false` where the shape differs, and nothing is changed.

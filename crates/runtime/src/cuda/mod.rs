@@ -30,6 +30,8 @@ mod module;
 mod replay_tests;
 mod stream;
 #[cfg(test)]
+mod submit_tests;
+#[cfg(test)]
 mod tests;
 
 pub use context::driver;
@@ -107,6 +109,7 @@ pub struct CudaDevice {
     context: Arc<Context>,
     memory: Caching<DeviceMemory>,
     recordings: Arc<Recordings>,
+    submissions: Arc<Recordings>,
     store: Option<Arc<dyn CubinStore>>,
     this: Weak<CudaDevice>,
 }
@@ -188,6 +191,7 @@ impl CudaDevice {
             context,
             memory,
             recordings: Arc::default(),
+            submissions: Arc::default(),
             store,
             this: this.clone(),
         }))
@@ -468,6 +472,7 @@ impl Device for CudaDevice {
             context: self.context.clone(),
             memory: self.memory.clone(),
             recordings: self.recordings.clone(),
+            submissions: self.submissions.clone(),
             store: Some(store),
             this: this.clone(),
         }))
@@ -475,6 +480,10 @@ impl Device for CudaDevice {
 
     fn recordings(&self) -> Option<&Arc<Recordings>> {
         Some(&self.recordings)
+    }
+
+    fn submissions(&self) -> Option<&Arc<Recordings>> {
+        Some(&self.submissions)
     }
 
     fn record_work(

@@ -25,12 +25,14 @@ mod instance;
 mod limit;
 mod recordings;
 mod replay;
+mod submit;
 
 pub use bound::Bound;
 pub use branches::LANES;
 pub use hosted::{Host, LATER};
 pub use recordings::Recordings;
 pub use replay::ReplayOptions;
+pub use submit::CALLS_BEFORE;
 
 use crate::capture::tape;
 use crate::device::{Device, Launch, LoadedKernel, Stream};
@@ -48,6 +50,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
+use submit::{Submissions, Submits};
 
 /// A plan that is ready to run on a device.
 #[derive(Debug)]
@@ -66,6 +69,8 @@ pub struct Program {
     waits: bool,
     /// Where calls are to be recorded; see [`Self::replay`].
     replays: Option<Replays>,
+    /// Where launches that follow each other are to be submitted together; see [`Self::submit_together`].
+    submits: Option<Submits>,
 }
 
 /// The address of an output that has no memory yet.
@@ -93,6 +98,7 @@ struct Workspace {
     /// Memory of the buffers that the caller gets; empty between calls.
     fresh: Vec<Option<Storage>>,
     replay: Replay,
+    submissions: Submissions,
     /// Where it is between calls; nowhere for a call whose tensors are bound.
     waits_in: Weak<Ready>,
     /// Memory of small buffers that callers got: two each, since many a caller holds the last result while the next is computed.
@@ -103,6 +109,11 @@ struct Workspace {
 const KEPT_BYTES: usize = 8 << 10;
 
 impl Workspace {
+    /// Whether launches in it are recorded.
+    fn is_recorded(&self) -> bool {
+        self.submissions.are_made() || matches!(self.replay, Replay::Recorded(_))
+    }
+
     /// Memory for an output, which an earlier call may have given out.
     #[inline]
     fn output_memory(&mut self, index: usize, bytes: usize, device: &dyn Device) -> Result<u64> {
@@ -157,13 +168,21 @@ impl Ready {
         (!waiting.is_null()).then(|| unsafe { Box::from_raw(waiting) })
     }
 
+    /// Where two calls ran at once, one workspace is enough to keep: one whose launches are recorded.
     fn put(&self, workspace: Box<Workspace>) {
-        let old = self
-            .waiting
-            .swap(Box::into_raw(workspace), Ordering::AcqRel);
-        if !old.is_null() {
-            // SAFETY: as in `take`: two calls ran at once, and one workspace is enough to keep.
-            drop(unsafe { Box::from_raw(old) });
+        let recorded = workspace.is_recorded();
+        let ours = Box::into_raw(workspace);
+        let nobody = std::ptr::null_mut();
+        let put =
+            (self.waiting).compare_exchange(nobody, ours, Ordering::AcqRel, Ordering::Relaxed);
+        let spare = match put {
+            Ok(_) => return,
+            Err(_) if recorded => self.waiting.swap(ours, Ordering::AcqRel),
+            Err(_) => ours,
+        };
+        if !spare.is_null() {
+            // SAFETY: as in `take`; it is in `waiting` no more, or never was.
+            drop(unsafe { Box::from_raw(spare) });
         }
     }
 }
@@ -212,6 +231,7 @@ impl Program {
             memory_limit: None,
             waits: false,
             replays: None,
+            submits: None,
         })
     }
 
@@ -529,8 +549,27 @@ impl Program {
             true => unsafe { self.run_apart(instance, workspace, between) },
             // SAFETY: promised by the caller.
             false => unsafe {
-                self.run_steps(instance, 0..instance.steps.len(), workspace, between)
+                self.run_some(instance, 0..instance.steps.len(), workspace, between)
             },
+        }
+    }
+
+    /// Runs steps that follow each other: one by one where somebody watches.
+    ///
+    /// # Safety
+    /// As [`Self::run`], for the buffers that these steps touch.
+    unsafe fn run_some(
+        &self,
+        instance: &Instance,
+        steps: Range<usize>,
+        workspace: &mut Workspace,
+        between: &mut Watch<'_>,
+    ) -> Result<()> {
+        match between.is_nobody() {
+            // SAFETY: promised by the caller.
+            true => unsafe { self.run_together(instance, steps, workspace) },
+            // SAFETY: promised by the caller.
+            false => unsafe { self.run_steps(instance, steps, workspace, between) },
         }
     }
 
@@ -555,7 +594,7 @@ impl Program {
                     }
                 }
                 // SAFETY: promised by the caller; what lives only now is there and as large as its buffer.
-                unsafe { self.run_steps(instance, segment.steps.clone(), workspace, between) }?;
+                unsafe { self.run_some(instance, segment.steps.clone(), workspace, between) }?;
                 for &buffer in segment.release.iter().filter(|&&buffer| own(buffer)) {
                     workspace.fresh[buffer] = None;
                 }
@@ -760,6 +799,7 @@ impl Program {
             stream,
             fresh: vec![None; instance.buffers.len()],
             replay: Replay::Unused,
+            submissions: Submissions::default(),
             waits_in: Weak::new(),
             kept: instance.buffers.iter().map(|_| [None, None]).collect(),
         })

@@ -19,6 +19,7 @@ use crate::capture::{CaptureStats, SHARE};
 use crate::device::{Device, Replayed};
 use oxyfuel_base::{Error, Result, Symbol, ensure, err};
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How calls of a program are recorded.
@@ -196,7 +197,7 @@ impl Program {
                 workspace.replay = next;
                 replays.missed(name, why)?;
                 // SAFETY: promised by the caller; what was recorded in vain has not run.
-                return unsafe { self.run_one_by_one(instance, workspace) };
+                return unsafe { self.run_not_recorded(instance, workspace) };
             }
         };
         // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
@@ -236,7 +237,7 @@ impl Program {
                 // Its room is that of the next.
             }
         }
-        let launches: usize = instance.steps.iter().map(|step| self.pieces(step)).sum();
+        let launches: usize = instance.steps.iter().map(|s| self.launches_of(s)).sum();
         let bytes = instance.arena_bytes + launches * LAUNCH_BYTES;
         let limit = replays.limit(&*self.device)?;
         let refused = |why: String| Missed(Some(why.clone()), Replay::Refused(why));
@@ -259,7 +260,7 @@ impl Program {
             return Ok(Err(Missed(Some(why), Replay::Used)));
         };
         // SAFETY: promised by the caller.
-        match unsafe { self.record(instance, workspace, launches) } {
+        match unsafe { self.record_steps(instance, 0..instance.steps.len(), workspace) } {
             Ok(work) => {
                 replays.stats.change(|stats| stats.recorded += 1);
                 replays.sizes.get_or_init(|| instance.symbols.clone());
@@ -275,21 +276,24 @@ impl Program {
         }
     }
 
-    /// Records the steps with the addresses of this call.
+    /// Records steps with the addresses of this call.
     ///
     /// # Safety
-    /// As [`Program::run`].
-    unsafe fn record(
+    /// As [`Program::run_steps`].
+    pub(super) unsafe fn record_steps(
         &self,
         instance: &Instance,
+        steps: Range<usize>,
         workspace: &mut Workspace,
-        expected: usize,
     ) -> Result<Box<dyn Replayed>> {
+        let expected: usize = (instance.steps[steps.clone()].iter())
+            .map(|step| self.launches_of(step))
+            .sum();
         let stream = workspace.stream;
         let work = self.device.record_work(false, &mut |recording| {
             workspace.stream = recording;
             // SAFETY: promised by the caller.
-            unsafe { self.run_one_by_one(instance, workspace) }
+            unsafe { self.run_steps(instance, steps.clone(), workspace, &mut Watch::nobody()) }
         });
         workspace.stream = stream;
         let work = work?;
@@ -302,8 +306,8 @@ impl Program {
         Ok(work)
     }
 
-    /// Kernel launches of a step.
-    fn pieces(&self, step: &ReadyStep) -> usize {
+    /// What the driver is asked for by a step.
+    pub(super) fn launches_of(&self, step: &ReadyStep) -> usize {
         match step {
             ReadyStep::Launch { kernel, grids, .. } => self.kernels[*kernel].pieces(grids),
             ReadyStep::Copy { .. } | ReadyStep::External => 0,
@@ -312,10 +316,14 @@ impl Program {
 
     /// # Safety
     /// As [`Program::run`].
-    unsafe fn run_one_by_one(&self, instance: &Instance, workspace: &mut Workspace) -> Result<()> {
+    unsafe fn run_not_recorded(
+        &self,
+        instance: &Instance,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
         let all = 0..instance.steps.len();
         // SAFETY: promised by the caller.
-        unsafe { self.run_steps(instance, all, workspace, &mut Watch::nobody()) }
+        unsafe { self.run_together(instance, all, workspace) }
     }
 }
 
@@ -330,33 +338,53 @@ impl Recorded {
         if !copies(instance, workspace).eq(self.copies.iter().copied()) {
             return Ok(None);
         }
-        let (mut first, mut moved) = (0, 0);
-        for step in &instance.steps {
-            let behind = first + program.pieces(step);
-            let ReadyStep::Launch {
-                kernel,
-                words,
-                maps,
-                ..
-            } = step
-            else {
-                continue;
-            };
-            let now = &workspace.words[words.clone()];
-            if now != &self.words[words.clone()] {
-                if !maps.is_empty() || !program.kernels[*kernel].follows() {
-                    return Ok(None);
-                }
-                moved += 1;
-                for launch in first..behind {
-                    self.work.set_words(launch, now)?;
-                }
-                self.words[words.clone()].copy_from_slice(now);
-            }
-            first = behind;
-        }
-        Ok(Some(moved))
+        let (steps, now) = (0..instance.steps.len(), &workspace.words);
+        follow(
+            &mut *self.work,
+            program,
+            instance,
+            (steps, &mut self.words),
+            now,
+        )
     }
+}
+
+/// Gives recorded launches the words of a call, where they differ from those that are `recorded`, of these steps; how many did, or `None` where one cannot have other words.
+pub(super) fn follow(
+    work: &mut dyn Replayed,
+    program: &Program,
+    instance: &Instance,
+    (steps, recorded): (Range<usize>, &mut [u64]),
+    now: &[u64],
+) -> Result<Option<u64>> {
+    let (mut launch, mut moved) = (0, 0);
+    let mut start = None;
+    for step in &instance.steps[steps] {
+        let behind = launch + program.launches_of(step);
+        let ReadyStep::Launch {
+            kernel,
+            words,
+            maps,
+            ..
+        } = step
+        else {
+            continue;
+        };
+        let start = *start.get_or_insert(words.start);
+        let words = words.start - start..words.end - start;
+        if now[words.clone()] != recorded[words.clone()] {
+            if !maps.is_empty() || !program.kernels[*kernel].follows() {
+                return Ok(None);
+            }
+            moved += 1;
+            for number in launch..behind {
+                work.set_words(number, &now[words.clone()])?;
+            }
+            recorded[words.clone()].copy_from_slice(&now[words]);
+        }
+        launch = behind;
+    }
+    Ok(Some(moved))
 }
 
 /// The words of a call: addresses in the place of its pointers.

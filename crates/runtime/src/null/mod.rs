@@ -96,6 +96,7 @@ pub struct NullDevice {
     next_address: AtomicU64,
     asked: Arc<Asked>,
     recordings: Arc<Recordings>,
+    submissions: Arc<Recordings>,
     this: Weak<NullDevice>,
 }
 
@@ -114,6 +115,7 @@ impl NullDevice {
             next_address: AtomicU64::new(1 << 32),
             asked: Arc::default(),
             recordings: Arc::default(),
+            submissions: Arc::default(),
             this: this.clone(),
         })
     }
@@ -232,6 +234,10 @@ impl Device for NullDevice {
 
     fn recordings(&self) -> Option<&Arc<Recordings>> {
         Some(&self.recordings)
+    }
+
+    fn submissions(&self) -> Option<&Arc<Recordings>> {
+        Some(&self.submissions)
     }
 
     fn record_work(

@@ -1,0 +1,268 @@
+//! Launches that follow each other, given to the driver at once.
+//!
+//! ```text
+//!   plan          L  L  L  copy  L  L  operator of the host  L          what can follow its words, and has another beside it
+//!   submissions   [─────]        [──]                        L
+//!   first calls   one by one: sizes that never come again cost no recording
+//!   one call      they are recorded, then launched as one
+//!   later calls   launches whose words changed get their new ones, then all are launched as one
+//! ```
+//!
+//! A launch of its own costs the host 2.8 us on an H200, and one of several 0.25 with all its words. Nothing else tells the two apart: memory comes from where it comes from, inputs are read where they are, results are new, and what was
+//! asked for before is not waited for. It is therefore no mode: [`super::replay`] does whole calls, and keeps the memory that they work in.
+
+use super::instance::{Instance, ReadyStep};
+use super::recordings::{LAUNCH_BYTES, Recordings, Share};
+use super::replay::{Stats, follow};
+use super::{Program, Watch, Workspace};
+use crate::capture::tape;
+use crate::device::Replayed;
+use oxyfuel_base::{Result, err};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Calls of a workspace whose launches go one by one, unless others are asked for.
+pub const CALLS_BEFORE: u32 = 2;
+
+/// Fewer launches than these are no submission: one by itself may be placed while the kernel before it ends, whoever asked for that.
+const LEAST: usize = 2;
+
+/// What all submissions of a device may take of it at most: that many bytes, and such a part.
+const MOST_BYTES: usize = 256 << 20;
+const PART: usize = 64;
+
+/// A program whose launches are submitted together.
+#[derive(Debug)]
+pub(super) struct Submits {
+    all: Arc<Recordings>,
+    /// Calls of a workspace whose launches go one by one.
+    before: u32,
+    stats: Stats,
+}
+
+/// The submissions of a workspace, by the step with which a segment begins.
+#[derive(Debug, Default)]
+pub(super) struct Submissions(Vec<Segment>);
+
+#[derive(Debug)]
+struct Segment {
+    first: usize,
+    calls: u32,
+    /// None before there were calls enough.
+    pieces: Vec<Piece>,
+}
+
+/// Steps that follow each other.
+#[derive(Debug)]
+enum Piece {
+    /// One by one.
+    Apart(Range<usize>),
+    /// To be recorded by the next call.
+    Wanted(Range<usize>),
+    Together(Submission),
+}
+
+#[derive(Debug)]
+struct Submission {
+    steps: Range<usize>,
+    work: Box<dyn Replayed>,
+    /// The words that are recorded, of these launches.
+    words: Vec<u64>,
+    share: Share,
+}
+
+impl Submissions {
+    /// Whether there are any.
+    pub fn are_made(&self) -> bool {
+        let made = |piece: &Piece| matches!(piece, Piece::Together(_));
+        self.0.iter().flat_map(|segment| &segment.pieces).any(made)
+    }
+
+    /// The segment that begins there.
+    fn segment(&mut self, first: usize) -> &mut Segment {
+        let known = self.0.binary_search_by_key(&first, |segment| segment.first);
+        let at = known.unwrap_or_else(|at| {
+            self.0.insert(
+                at,
+                Segment {
+                    first,
+                    calls: 0,
+                    pieces: vec![],
+                },
+            );
+            at
+        });
+        &mut self.0[at]
+    }
+}
+
+impl Program {
+    /// Launches that follow each other are submitted together after so many calls of the same sizes ([`CALLS_BEFORE`]), where the device can do that; `None`: they go one by one.
+    pub fn submit_together(&mut self, before: Option<u32>) {
+        let all = self.device.submissions().cloned();
+        self.submits = all.zip(before).map(|(all, before)| Submits {
+            all,
+            before,
+            stats: Stats::default(),
+        });
+    }
+
+    /// How many submissions there are, and of how many launches; `None` where launches go one by one.
+    pub fn submissions(&self) -> Option<(usize, usize)> {
+        let stats = &self.submits.as_ref()?.stats;
+        let (made, bytes) = stats.change(|stats| (stats.recordings, stats.bytes));
+        Some((made, bytes / LAUNCH_BYTES))
+    }
+
+    /// Runs steps that follow each other; those that were recorded together are launched as one.
+    ///
+    /// # Safety
+    /// As [`Program::run_steps`].
+    pub(super) unsafe fn run_together(
+        &self,
+        instance: &Instance,
+        steps: Range<usize>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let may = |_: &&Submits| steps.len() >= LEAST && !self.waits && !tape::is_any();
+        let Some(submits) = self.submits.as_ref().filter(may) else {
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+        };
+        let segment = workspace.submissions.segment(steps.start);
+        if segment.calls < submits.before || self.device.is_recording(workspace.stream) {
+            segment.calls = segment.calls.saturating_add(1);
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+        }
+        let mut pieces = std::mem::take(&mut segment.pieces);
+        if pieces.is_empty() {
+            pieces = self.pieces(instance, steps.clone());
+        }
+        let ran = pieces.iter_mut().try_for_each(|piece| {
+            // SAFETY: promised by the caller.
+            unsafe { self.run_piece(submits, instance, piece, workspace) }
+        });
+        workspace.submissions.segment(steps.start).pieces = pieces;
+        ran
+    }
+
+    /// The steps as runs of launches that can be given other words, and what is between them.
+    fn pieces(&self, instance: &Instance, steps: Range<usize>) -> Vec<Piece> {
+        let follows = |step: usize| match &instance.steps[step] {
+            ReadyStep::Launch { kernel, maps, .. } => {
+                maps.is_empty() && self.kernels[*kernel].follows()
+            }
+            ReadyStep::Copy { .. } | ReadyStep::External => false,
+        };
+        let mut pieces: Vec<Piece> = vec![];
+        let mut first = steps.start;
+        while first < steps.end {
+            let alike = follows(first);
+            let behind = (first..steps.end).find(|&step| follows(step) != alike);
+            let run = first..behind.unwrap_or(steps.end);
+            first = run.end;
+            if alike && self.launches(instance, &run) >= LEAST {
+                pieces.push(Piece::Wanted(run));
+            } else if let Some(Piece::Apart(last)) = pieces.last_mut() {
+                last.end = run.end;
+            } else {
+                pieces.push(Piece::Apart(run));
+            }
+        }
+        pieces
+    }
+
+    /// What the driver is asked for by these steps.
+    fn launches(&self, instance: &Instance, steps: &Range<usize>) -> usize {
+        let steps = &instance.steps[steps.clone()];
+        steps.iter().map(|step| self.launches_of(step)).sum()
+    }
+
+    /// # Safety
+    /// As [`Program::run_steps`].
+    unsafe fn run_piece(
+        &self,
+        submits: &Submits,
+        instance: &Instance,
+        piece: &mut Piece,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        if let Piece::Wanted(steps) = piece {
+            let steps = steps.clone();
+            // SAFETY: promised by the caller.
+            let made = unsafe { self.submission(submits, instance, steps.clone(), workspace) };
+            *piece = made.map_or(Piece::Apart(steps), Piece::Together);
+        }
+        if let Piece::Together(submission) = piece {
+            let steps = submission.steps.clone();
+            fill(instance, steps.clone(), workspace);
+            let now = &workspace.words[words_of(instance, &steps)];
+            let first = (steps, &mut submission.words[..]);
+            match follow(&mut *submission.work, self, instance, first, now) {
+                Ok(Some(_)) => {
+                    submission.share.touch();
+                    // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
+                    return unsafe { submission.work.launch(workspace.stream) };
+                }
+                // What went wrong with the device shows when they are launched.
+                Ok(None) | Err(_) => *piece = Piece::Apart(submission.steps.clone()),
+            }
+        }
+        if let Piece::Apart(steps) | Piece::Wanted(steps) = piece {
+            let steps = steps.clone();
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+        }
+        Ok(())
+    }
+
+    /// Launches recorded with the addresses of this call; an error where there is no room or the driver refuses.
+    ///
+    /// # Safety
+    /// As [`Program::run_steps`].
+    unsafe fn submission(
+        &self,
+        submits: &Submits,
+        instance: &Instance,
+        steps: Range<usize>,
+        workspace: &mut Workspace,
+    ) -> Result<Submission> {
+        let launches = self.launches(instance, &steps);
+        let limit = MOST_BYTES.min(self.device.memory_summary()?.total / PART);
+        let share = Share::take(
+            &submits.all,
+            launches * LAUNCH_BYTES,
+            limit,
+            &workspace.waits_in,
+            &submits.stats,
+        );
+        let share = share.ok_or_else(|| err!(TooLarge, "no room for {launches} launches"))?;
+        // SAFETY: promised by the caller.
+        let work = unsafe { self.record_steps(instance, steps.clone(), workspace) }?;
+        Ok(Submission {
+            words: workspace.words[words_of(instance, &steps)].to_vec(),
+            steps,
+            work,
+            share,
+        })
+    }
+}
+
+/// The words of launches that follow each other.
+fn words_of(instance: &Instance, steps: &Range<usize>) -> Range<usize> {
+    let words = |step: usize| match instance.steps.get(step) {
+        Some(ReadyStep::Launch { words, .. }) => words.clone(),
+        _ => 0..0,
+    };
+    words(steps.start).start..words(steps.end.saturating_sub(1)).end
+}
+
+/// Puts the addresses of a call into the words of launches that follow each other.
+fn fill(instance: &Instance, steps: Range<usize>, workspace: &mut Workspace) {
+    let words = words_of(instance, &steps);
+    let behind = |word: usize| instance.pointers.partition_point(|p| p.word < word);
+    for pointer in &instance.pointers[behind(words.start)..behind(words.end)] {
+        workspace.words[pointer.word] = workspace.addresses[pointer.buffer] + pointer.offset;
+    }
+}
