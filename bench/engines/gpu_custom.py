@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 
 import torch
 import triton
@@ -19,8 +20,8 @@ from gpu_rows import HERE, head, unpacked
 from torch.profiler import ProfilerActivity, profile
 
 RUNS = 200
-# Times that the profiler is asked.
-ATTEMPTS = 3
+# Times that the profiler is asked, and seconds between them.
+ATTEMPTS, PAUSE = 6, 1.0
 LOW, HIGH = 0.98, 1.02
 MODES = ("default", "reduce-overhead")
 
@@ -180,6 +181,7 @@ def measure(title, name, kernel):
             events = sorted((e for e in launched if e["name"] == name), key=lambda e: e["ts"])
             if events:
                 break
+            time.sleep(PAUSE)
     assert len(events) == RUNS * len(calls), (title, len(events), sorted({e["name"][:60] for e in launched}))
     row = {"name": title, "runs": RUNS, "right": bool(right), "us": {}, "share_of_outside": {}, "kernels": sorted({e["name"][:60] for e in launched})}
     shapes = {}

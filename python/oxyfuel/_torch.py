@@ -381,6 +381,21 @@ def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: 
     return [args[0]] if op is torch.ops.aten._unsafe_view.default and not written else found
 
 
+def _nobody_records() -> bool:
+    """Of a torch without GPUs."""
+    return False
+
+
+# Whether what is asked of the current stream of a GPU is recorded.
+is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", _nobody_records)
+
+
+def launch_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
+    """What launches a recording, without the layer of Python above it."""
+    launch: Callable[[], None] = functools.partial(torch._C._CUDAGraph.replay, graph)
+    return launch
+
+
 # Copies each tensor of a list into one of another.
 copy_each = torch._foreach_copy_
 

@@ -68,7 +68,7 @@ class Options:
         """The part that the Rust side reads, as JSON. `external` are nodes of the graph that torch runs; `threads` is what torch uses now; `device` is the graph's; `frozen` are inputs that stay what they are; `images` says that every convolution has a kernel of ours."""
         names = ("mode", "numerics", "contractions", "deterministic", "fallback_random", "target", "output_pool", "memory_limit", "verify", "launch_blocking", "cudagraph_branches", "cache_dir", "trace_dir")
         settings = {name: getattr(self, name) for name in names} | {"mode": self.compiled_mode}
-        return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "images": images, "submissions": self.cudagraphs != "off", "threads": self.threads or threads, "follow_threads": self.threads == 0})
+        return json.dumps({**settings, "device": device, "external": external, "frozen": list(frozen), "images": images, "one_by_one": self.cudagraphs == "off", "threads": self.threads or threads, "follow_threads": self.threads == 0})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

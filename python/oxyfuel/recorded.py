@@ -30,7 +30,7 @@ log = logging.getLogger("oxyfuel")
 # Bytes of inputs that are copied at every call, for each step that is saved: copying as many takes less time than a launch.
 COPIED = 2 << 20
 # What a recorded call takes beside its results, in steps.
-BESIDE = 3
+BESIDE = 2
 # Recordings of the same shapes: one runs while results of the others are held.
 INSTANCES = 4
 # Recordings that were never used again, after which no more are made, unless many others were.
@@ -41,6 +41,8 @@ FIRST = 3
 REMEMBERED = 256
 # The part of a device's memory that recordings may take where nobody says how much.
 SHARE = 4
+
+_count, _window = _torch.storage_count, _torch.window
 
 # Copies, launch and results of one call belong together, and one call may end another graph's recording.
 _lock = threading.RLock()
@@ -108,7 +110,7 @@ class Engine:
         self.device = torch.device("cuda", self.index)
 
     def capturing(self) -> bool:
-        return bool(torch.cuda.is_current_stream_capturing())
+        return _torch.is_capturing()
 
     def stream(self) -> int:
         return _torch.current_stream(self.index)
@@ -138,7 +140,7 @@ class Engine:
                     _torch.abandon(graph, self.index, pool)
                     raise
             torch.cuda.current_stream().wait_stream(side)
-            return graph, results, _torch.pool_bytes(pool)
+            return _torch.launch_of(graph), results, _torch.pool_bytes(pool)
 
 
 @functools.cache
@@ -279,7 +281,7 @@ class Recorder:
         """The recording that does this call, made now where it is time to; none: the call runs step by step."""
         if self._numbers is None and not self._sort(inputs):
             return None
-        key = (self._engine.stream(), *(inputs[i] for i in self._numbers or ()))
+        key = (self._engine.stream(), *[inputs[i] for i in self._numbers]) if self._numbers else (self._engine.stream(),)
         shape = self.shapes.get(key)
         if shape is None:
             return self._new_shape(key, inputs)
@@ -417,7 +419,7 @@ class _Instance:
             given = list(inputs)
             for i, value in zip(moves, self.own, strict=True):
                 given[i] = value
-            self.work, results, size = engine.record(lambda: tuple(run(list(given))))
+            self.launch, results, size = engine.record(lambda: tuple(run(list(given))))
         self.bytes = size + sum(_torch.storage_of(value).nbytes() for value in self.own)
         self._take(results, given, engine)
 
@@ -446,6 +448,9 @@ class _Instance:
                 self.results.append((source, None, shape, strides, value.storage_offset() - given[source].storage_offset()))
             else:
                 raise Unfit("a result is an input seen as another element type")
+        # Where all of them are windows on memory of the recording: those.
+        own = all(source is None and shape is not None for source, _, shape, _, _ in self.results)
+        self.windows = [result[1:] for result in self.results] if own else None
         self.kept = list(kept.values())
         # By storage: how many tensors of ours are on it.
         ours: dict[int, int] = {}
@@ -467,21 +472,26 @@ class _Instance:
 
     def held(self) -> bool:
         """Whether anybody still has a result, or a view of one."""
-        count = _torch.storage_count
-        return any(count(address) != ours for address, ours in self.counts)
+        for address, ours in self.counts:
+            if _count(address) != ours:
+                return True
+        return False
 
     def replay(self, inputs: list[Any]) -> tuple[Any, ...]:
         if self.moves:
             with torch.no_grad():
                 _torch.copy_each(self.own, [inputs[i] for i in self.moves])
+        if self.windows is not None:
+            inputs.clear()
+            self.launch()
+            return tuple([_window(*window) for window in self.windows])
         seen = list(inputs)
         inputs.clear()
-        self.work.replay()
-        window = _torch.window
+        self.launch()
         made = []
         for source, value, shape, strides, offset in self.results:
             base = value if source is None else seen[source]
-            made.append(base if shape is None else window(base, shape, strides, offset))
+            made.append(base if shape is None else _window(base, shape, strides, offset))
         return tuple(made)
 
 

@@ -71,7 +71,7 @@ def test_launches_between_operators_of_torch_go_to_the_driver_at_once() -> None:
         graph = planned(gm, **options)
         assert explained(graph)[1] == ["aten.mm.default"]
         for call in range(5):
-            (result,) = graph(inputs)
+            (result,) = graph(list(inputs))
             assert result.shape == (600, 600)
             notes = [note for note in json.loads(graph.explain())["notes"] if "go to the driver as" in note]
             assert len(notes) == int(submitted and call >= 2), notes

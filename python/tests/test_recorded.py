@@ -53,7 +53,7 @@ class Engine:
         for x, was in zip(given, before, strict=True):
             if not torch.equal(x, was):
                 x.copy_(was)
-        return Work(run, results), results, self.bytes
+        return Work(run, results).replay, results, self.bytes
 
 
 class Work:

@@ -9,13 +9,14 @@ use oxyfuel_capture::{
     Description, ImportOptions, Imported, InputKind, OutputKind, Products, Random, Signature,
 };
 use oxyfuel_engine::cache::BUILD;
-use oxyfuel_engine::{Compiler, Executable, Frozen, Options, Record, Windows, cpu_device};
+use oxyfuel_engine::{
+    Compiler, CudaGraphs, Executable, Frozen, Options, Record, Windows, cpu_device,
+};
 use oxyfuel_graph::convolution::Convolution;
 use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_plan::{Artefact, Plan};
 use oxyfuel_runtime::cuda::CudaDevice;
 use oxyfuel_runtime::device::{Device, MemorySummary};
-use oxyfuel_runtime::execute::CALLS_BEFORE;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,9 +57,9 @@ pub struct Settings {
     trace_dir: Option<PathBuf>,
     #[serde(default)]
     output_pool: bool,
-    /// Launches that follow each other are given to the driver at once.
+    /// Launches go to the driver one by one, where those that follow each other go at once otherwise.
     #[serde(default)]
-    submissions: bool,
+    one_by_one: bool,
     /// The most bytes that a call may take; 0: no limit.
     #[serde(default)]
     memory_limit: usize,
@@ -121,7 +122,7 @@ impl Settings {
     fn set_up(&self, executable: Executable) -> Result<Executable> {
         executable
             .limited(self.memory_limit)?
-            .submitting(self.submissions.then_some(CALLS_BEFORE))?
+            .submitting(self.options()?.submits())?
             .waiting(self.launch_blocking)
     }
 
@@ -137,6 +138,9 @@ impl Settings {
         }
         options.verify = self.verify;
         options.launch_blocking = self.launch_blocking;
+        if self.one_by_one {
+            options.cudagraphs = CudaGraphs::Off;
+        }
         options.cache_dir.clone_from(&self.cache_dir);
         options.trace_dir.clone_from(&self.trace_dir);
         options.memory_limit = self.memory_limit;
