@@ -345,7 +345,9 @@ def test_training_steps_are_measured_where_they_have_a_bar(starts: Any) -> None:
     _, _, rows, processes = starts("--training", "--at-once", "1")
     assert [(row["part"], row["name"]) for row in rows] == [(part, name) for part in ("first", "warm") for name in ("gpu-gpt2", "gpu-llama-1b-1x16")]
     assert all(training for _, _, training in processes)
-    assert [engine for name, engine, _ in processes if name == "gpu-gpt2"] == ["oxyfuel", "aot_eager_decomp_partition", "inductor", *["oxyfuel", "nothing"] * 2]
+    # The first one reads what all of them need from the machine's disk, and nobody asks what it took.
+    engines = [engine for name, engine, _ in processes if name == "gpu-gpt2"]
+    assert engines == ["aot_eager_decomp_partition", "oxyfuel", "aot_eager_decomp_partition", "inductor", *["oxyfuel", "nothing"] * 2]
     assert not any(training for _, _, training in starts("gpt2")[3])
     assert starts("resnet18", "--training")[:2] == (2, "no model that is trained has `resnet18` in its name\n")
 
