@@ -381,17 +381,14 @@ def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: 
     return [args[0]] if op is torch.ops.aten._unsafe_view.default and not written else found
 
 
-def _nobody_records() -> bool:
-    """Of a torch without GPUs."""
-    return False
-
-
-# Whether what is asked of the current stream of a GPU is recorded.
-is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", _nobody_records)
+# Whether what is asked of the current stream of a GPU is recorded; asked of a torch with GPUs alone.
+is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
 
 
 def launch_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
-    """What launches a recording, without the layer of Python above it."""
+    """What launches a recording: without the layer of Python above it, where that does nothing but call. From torch 2.15 on it tells whoever asked to know of replays."""
+    if hasattr(torch.cuda.graphs, "register_graph_replay_start_hook"):
+        return graph.replay
     launch: Callable[[], None] = functools.partial(torch._C._CUDAGraph.replay, graph)
     return launch
 

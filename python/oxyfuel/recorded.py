@@ -482,8 +482,9 @@ class _Instance:
             with torch.no_grad():
                 _torch.copy_each(self.own, [inputs[i] for i in self.moves])
         if self.windows is not None:
-            inputs.clear()
             self.launch()
+            # What a recording reads where it lies stays until it has been asked for.
+            inputs.clear()
             return tuple([_window(*window) for window in self.windows])
         seen = list(inputs)
         inputs.clear()

@@ -100,12 +100,12 @@ def test_a_recording_that_finds_the_gpu_lost_is_named_with_what_is_in_it(recordi
             fast(x)
         (recorder,) = recording
         assert recorder.replayed == 2 and recorded.used_last(2) == [recorder]
-        work = next(iter(recorded._kept["cuda:0"].order)).work
+        instance = next(iter(recorded._kept["cuda:0"].order))
 
         def replay() -> None:
             raise Sticky("CUDA error: an illegal memory access was encountered")
 
-        monkeypatch.setattr(work, "replay", replay)
+        monkeypatch.setattr(instance, "launch", replay)
         with pytest.raises(OxyfuelError) as raised:
             fast(x)
     message = raised.value.message
@@ -125,8 +125,8 @@ def test_a_callable_that_is_recorded_is_named(asked: list[int], monkeypatch: pyt
     graph, x = oxyfuel.cuda_graph(step), torch.ones(3)
     for _ in range(3):
         graph(x)
-    work = next(iter(recorded._kept["cpu"].order)).work
-    monkeypatch.setattr(work, "replay", lambda: touch(x, True))
+    instance = next(iter(recorded._kept["cpu"].order))
+    monkeypatch.setattr(instance, "launch", lambda: touch(x, True))
     with pytest.raises(OxyfuelError) as raised:
         graph(x)
     assert raised.value.code == "E0712" and raised.value.message.endswith("step that were launched as one")

@@ -72,10 +72,10 @@ pub fn explain(compiled: &Compiled, request: Option<&str>) -> Result<String> {
         let device = executable.device();
         value["device"]["id"] = device.id().to_string().into();
         value["device"]["name"] = device.name().into();
-        // The most bytes that a call holds at once; nothing where sizes are symbolic.
         if let (Some(notes), Some(note)) = (value["notes"].as_array_mut(), executable.submitted()) {
             notes.push(note.into());
         }
+        // The most bytes that a call holds at once; nothing where sizes are symbolic.
         value["memory"]["peak_bytes"] = executable.program().planned_bytes().into();
         if let Some(calls) = value["externals"].as_array_mut() {
             for call in calls {

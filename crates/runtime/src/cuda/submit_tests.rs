@@ -5,9 +5,9 @@ use super::fake::Fake;
 use super::tests::{device, launched, nothing_left};
 use crate::capture::{CaptureOptions, Captured};
 use crate::device::{Device, Stream};
-use crate::execute::{CALLS_BEFORE, Program};
+use crate::execute::{CALLS_BEFORE, Host, Program};
 use crate::tensor::Tensor;
-use oxyfuel_base::{Expr, Symbol};
+use oxyfuel_base::{Expr, Result, Symbol};
 use oxyfuel_plan::{BufferHome, Plan, Step, SymbolBinding, SymbolSource};
 use std::sync::Arc;
 
@@ -107,19 +107,20 @@ fn launches_go_one_by_one_where_nothing_may_be_recorded() {
     nothing_left(&fake);
 }
 
-/// A recording that the driver refuses, before the call and while it records, costs nothing but time.
+/// What the driver refuses, before it records, while it does or when it is to launch, costs nothing but time.
 #[test]
 fn what_the_driver_refuses_goes_one_by_one() {
-    let fake = Fake::new(|state| state.without = "cuStreamBeginCapture_v2");
-    let gpu = device(&fake) as Arc<dyn Device>;
-    let (refused, x) = (program(&gpu, plan(64)), tensor(&gpu, 64));
-    for _ in 0..FIRST + 2 {
-        assert!(!call(&fake, &refused, &x).1);
+    for without in ["cuStreamBeginCapture_v2", "cuGraphLaunch"] {
+        let fake = Fake::new(|state| state.without = without);
+        let gpu = device(&fake) as Arc<dyn Device>;
+        let (refused, x) = (program(&gpu, plan(64)), tensor(&gpu, 64));
+        for _ in 0..FIRST + 2 {
+            assert!(!call(&fake, &refused, &x).1);
+        }
+        assert_eq!(refused.submissions(), Some((0, 0)));
+        drop((refused, x, gpu));
+        nothing_left(&fake);
     }
-    assert_eq!(refused.submissions(), Some((0, 0)));
-    drop((refused, x, gpu));
-    nothing_left(&fake);
-    drop(fake);
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
     let (broken, x) = (program(&gpu, plan(64)), tensor(&gpu, 64));
@@ -175,18 +176,76 @@ fn submissions_are_between_what_cannot_follow() {
     nothing_left(&fake);
 }
 
+/// A plan of so many launches.
+fn long(gpu: &Arc<dyn Device>, launches: usize) -> Program {
+    let mut long = plan(64);
+    long.steps = long.steps.iter().cycle().take(launches).cloned().collect();
+    let last = launches as u32 - 1;
+    long.buffers.values_mut().for_each(|b| b.last_step = last);
+    program(gpu, long)
+}
+
+/// A host that lends memory for what lies between, and for results.
+struct Lending([Tensor; 2]);
+
+impl Host for Lending {
+    fn arena(&mut self, _: usize) -> Result<Option<u64>> {
+        Ok(Some(self.0[0].address()))
+    }
+
+    fn allocate(&mut self, _: usize, _: usize) -> Result<u64> {
+        Ok(self.0[1].address())
+    }
+
+    fn external(&mut self, _: usize, _: &mut [u64], _: &mut [i64]) -> Result<()> {
+        unreachable!("there is no such step")
+    }
+
+    fn release(&mut self, _: usize) {}
+
+    fn compute(&mut self, _: u64, work: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
+        work()
+    }
+}
+
+/// Submissions of a host's programs make room for each other too. A call on another stream, which the driver would do behind the last one, goes one by one, until many have gone there.
+#[test]
+fn programs_of_a_host_share_the_room_and_streams_do_not_wait_for_each_other() {
+    let fake = Fake::new(|_| ());
+    let gpu = device(&fake) as Arc<dyn Device>;
+    let x = tensor(&gpu, 64);
+    let mut host = Lending([0; 2].map(|_| tensor(&gpu, 64)));
+    let mut call = |program: &Program, stream: u64| {
+        let before = fake.state().submitted;
+        // SAFETY: all of them are tensors of the device, as large as the plan says.
+        unsafe { program.call_hosted(&mut [], &[x.address()], &mut host, Stream(stream)) }.unwrap();
+        fake.state().submitted - before
+    };
+    let programs = [0; 3].map(|_| long(&gpu, 50));
+    for program in &programs {
+        let together = [0; FIRST + 1].map(|_| call(program, 0));
+        assert_eq!(together, [0, 0, 1]);
+    }
+    let made = || programs.each_ref().map(|p| p.submissions().unwrap().0);
+    assert_eq!(made(), [0, 1, 1]);
+    // One by one beside another stream's, and its own once eight calls went there.
+    let elsewhere = [0; 10].map(|_| call(&programs[1], 1));
+    assert_eq!(elsewhere, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+    assert_eq!([call(&programs[1], 0), call(&programs[1], 1)], [0, 1]);
+    // What does not fit sends nobody away.
+    let large = long(&gpu, 104);
+    assert_eq!([0; FIRST + 2].map(|_| call(&large, 0)), [0; FIRST + 2]);
+    assert_eq!(made(), [0, 1, 1]);
+    drop((programs, large, host, x, gpu));
+    nothing_left(&fake);
+}
+
 /// A device of 64 MiB gives its submissions one of them: 102 launches.
 #[test]
 fn submissions_stay_below_a_part_of_the_device() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
-    let launches = |count: usize| {
-        let mut long = plan(64);
-        long.steps = long.steps.iter().cycle().take(count).cloned().collect();
-        let last = count as u32 - 1;
-        long.buffers.values_mut().for_each(|b| b.last_step = last);
-        program(&gpu, long)
-    };
+    let launches = |count: usize| long(&gpu, count);
     let x = tensor(&gpu, 64);
     let run = |program: &Program| {
         for _ in 0..=FIRST {

@@ -380,7 +380,11 @@ impl Program {
         // Nothing of a former call is left in it: whatever memory it worked in was the host's.
         let mut workspace = match ready.take() {
             Some(workspace) => workspace,
-            None => self.workspace_in(&ready.instance, None, stream),
+            None => {
+                let mut made = self.workspace_in(&ready.instance, None, stream);
+                made.waits_in = Arc::downgrade(ready);
+                made
+            }
         };
         workspace.stream = stream;
         for (address, buffer) in workspace.addresses.iter_mut().zip(&ready.instance.buffers) {

@@ -5,10 +5,11 @@
 //!                  no room for another one: the workspace that was not used for longest goes, and its recording with it
 //! ```
 //!
-//! A recording keeps the arena that it works in and what the driver needs for its launches. One that runs now stays, and so does that of a call whose tensors are bound, as long as that call lives.
+//! A recording keeps the arena that it works in and what the driver needs for its launches; submissions ([`super::submit`]) have a list of their own and keep the latter alone. One that runs now stays, and so does that of a call whose tensors are bound, as long as that call lives.
 
 use super::Ready;
 use super::replay::{Replay, Stats};
+use crate::fork;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -47,6 +48,8 @@ pub(super) struct Share {
     bytes: usize,
     used: Arc<AtomicU64>,
     stats: Stats,
+    /// Of the process that it is of.
+    generation: u64,
 }
 
 impl Share {
@@ -62,6 +65,12 @@ impl Share {
         loop {
             let mut known = all.known();
             let total: usize = known.iter().map(|known| known.bytes).sum();
+            let stays = |known: &&Known| known.waits_in.strong_count() == 0;
+            let staying: usize = known.iter().filter(stays).map(|known| known.bytes).sum();
+            if staying + bytes > limit {
+                // Nothing goes where that would not do.
+                return None;
+            }
             if total + bytes <= limit {
                 let used = Arc::new(AtomicU64::default());
                 known.push(Known {
@@ -79,6 +88,7 @@ impl Share {
                     bytes,
                     used,
                     stats: stats.clone(),
+                    generation: fork::generation(),
                 };
                 share.touch();
                 return Some(share);
@@ -108,6 +118,10 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // A thread that is not in a forked child may hold the lock there.
+            return;
+        }
         let mut known = self.all.known();
         known.retain(|known| !Arc::ptr_eq(&known.used, &self.used));
         drop(known);

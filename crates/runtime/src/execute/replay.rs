@@ -40,7 +40,7 @@ pub(super) enum Replay {
     /// A call has.
     Used,
     Recorded(Recorded),
-    /// It cannot be recorded, for the reason; steps are launched one by one.
+    /// It cannot be recorded whole, for the reason.
     Refused(String),
 }
 

@@ -8,21 +8,24 @@
 //!   later calls   launches whose words changed get their new ones, then all are launched as one
 //! ```
 //!
-//! A launch of its own costs the host 2.8 us on an H200, and one of several 0.25 with all its words. Nothing else tells the two apart: memory comes from where it comes from, inputs are read where they are, results are new, and what was
-//! asked for before is not waited for. It is therefore no mode: [`super::replay`] does whole calls, and keeps the memory that they work in.
+//! A launch of its own costs the host 2.8 us on an H200, and one of several 0.25 with all its words. Nothing else tells the two apart: memory comes from where it comes from, inputs are read where they are, results are new, and a call
+//! on another stream, which would wait for the last one, goes one by one. It is therefore no mode: [`super::replay`] does whole calls, and keeps the memory that they work in.
 
 use super::instance::{Instance, ReadyStep};
 use super::recordings::{LAUNCH_BYTES, Recordings, Share};
 use super::replay::{Stats, follow};
 use super::{Program, Watch, Workspace};
 use crate::capture::tape;
-use crate::device::Replayed;
-use oxyfuel_base::{Result, err};
+use crate::device::{Replayed, Stream};
+use oxyfuel_base::{Code, Result, err};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Calls of a workspace whose launches go one by one, unless others are asked for.
 pub const CALLS_BEFORE: u32 = 2;
+
+/// So many calls in a row on another stream than a submission's make it that stream's. The driver does what it launches as one behind the same one's last launch, on whatever stream that was, so that others go one by one.
+const CALLS_ELSEWHERE: u32 = 8;
 
 /// Fewer launches than these are no submission: one by itself may be placed while the kernel before it ends, whoever asked for that.
 const LEAST: usize = 2;
@@ -68,6 +71,9 @@ struct Submission {
     work: Box<dyn Replayed>,
     /// The words that are recorded, of these launches.
     words: Vec<u64>,
+    stream: Stream,
+    /// Calls in a row on others.
+    elsewhere: u32,
     share: Share,
 }
 
@@ -107,7 +113,7 @@ impl Program {
         });
     }
 
-    /// How many submissions there are, and of how many launches; `None` where launches go one by one.
+    /// How many submissions there are, and of how many launches, of all sizes together; `None` where launches go one by one.
     pub fn submissions(&self) -> Option<(usize, usize)> {
         let stats = &self.submits.as_ref()?.stats;
         let (made, bytes) = stats.change(|stats| (stats.recordings, stats.bytes));
@@ -196,17 +202,27 @@ impl Program {
         }
         if let Piece::Together(submission) = piece {
             let steps = submission.steps.clone();
+            if !submission.is_of(workspace.stream) {
+                // SAFETY: promised by the caller.
+                return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+            }
             fill(instance, steps.clone(), workspace);
             let now = &workspace.words[words_of(instance, &steps)];
-            let first = (steps, &mut submission.words[..]);
-            match follow(&mut *submission.work, self, instance, first, now) {
-                Ok(Some(_)) => {
+            let recorded = (steps.clone(), &mut submission.words[..]);
+            let followed = follow(&mut *submission.work, self, instance, recorded, now);
+            let launched = followed.and_then(|moved| {
+                moved.ok_or_else(|| err!(Internal, "a launch that cannot follow"))?;
+                // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
+                unsafe { submission.work.launch(workspace.stream) }
+            });
+            match launched {
+                Ok(()) => {
                     submission.share.touch();
-                    // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
-                    return unsafe { submission.work.launch(workspace.stream) };
+                    return Ok(());
                 }
-                // What went wrong with the device shows when they are launched.
-                Ok(None) | Err(_) => *piece = Piece::Apart(submission.steps.clone()),
+                Err(error) if error.code == Code::KernelFault => return Err(error),
+                // Nothing has run.
+                Err(_) => *piece = Piece::Apart(steps),
             }
         }
         if let Piece::Apart(steps) | Piece::Wanted(steps) = piece {
@@ -244,8 +260,25 @@ impl Program {
             words: workspace.words[words_of(instance, &steps)].to_vec(),
             steps,
             work,
+            stream: workspace.stream,
+            elsewhere: 0,
             share,
         })
+    }
+}
+
+impl Submission {
+    /// Whether it may be launched there, which a call wants.
+    fn is_of(&mut self, stream: Stream) -> bool {
+        if self.stream == stream {
+            self.elsewhere = 0;
+            return true;
+        }
+        self.elsewhere += 1;
+        if self.elsewhere > CALLS_ELSEWHERE {
+            (self.stream, self.elsewhere) = (stream, 0);
+        }
+        self.stream == stream
     }
 }
 
