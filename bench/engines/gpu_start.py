@@ -3,7 +3,7 @@
 
 The models of `models.json` that are meant for a GPU, each first call in a process of its own, engines in turns (torch_start.py). `first`: every process has an empty cache, beside a backend that only captures and beside Inductor. `warm`: everything is in the cache that the engine
 filled before, beside a backend that does nothing and is in that cache as ours is. Bars: 1.5 s above the one and a tenth of Inductor's own compile; 0.3 s above the other. --training measures training steps (forward, backward) of the models that have a `training_speed`, by the same bars; the other backends see the joint graph too.
-N models are measured at once, one unless told. Closes with 'N passed, N failed': a row passes when its bars are met.
+N models are measured at once, one unless told, behind a process that nobody measures. Closes with 'N passed, N failed': a row passes when its bars are met.
 """
 
 import argparse

@@ -391,26 +391,37 @@ def test_a_training_step_goes_through_a_backend_that_does_nothing(monkeypatch: p
 def test_each_bar_of_the_host_can_be_missed() -> None:
     import gpu_host
 
-    def door(plan: float, apart: float, replay: float, right: bool = True) -> list[dict[str, Any]]:
+    def door(plan: float, apart: float, replay: float, right: bool = True, single: float = 80, single_apart: float = 82) -> list[dict[str, Any]]:
         def row(side: int, asked: dict[str, float]) -> dict[str, Any]:
             # In every second turn all of them take longer, which changes no bar.
             turns = {name: [us, us + 9.0, us] for name, us in asked.items()}
             return {"kernels": 20, "side": side, "right": right, **gpu_host.summed_up(turns, turns)}
 
         # Each is above the backend of its own row.
-        small = row(gpu_host.SIDE, {"ours default": plan, "ours reduce-overhead": replay, "nothing": 20.0})
-        return [small, row(gpu_host.LARGE, {"ours default": apart, "ours reduce-overhead": 1e3, "nothing": 22.0})]
+        small = row(gpu_host.SIDE, {"ours default": plan, "ours one by one": single, "ours reduce-overhead": replay, "nothing": 20.0})
+        return [small, row(gpu_host.LARGE, {"ours default": apart, "ours one by one": single_apart, "ours reduce-overhead": 1e3, "nothing": 22.0})]
 
     def missed(rows: list[dict[str, float]], torch_door: list[dict[str, Any]]) -> set[str]:
         return {name for name, met in gpu_host.judged(rows, torch_door).items() if not met}
 
-    rows = [{"kernels": 1, "ours": 3.0, "apart": 3.0, "replay": 1.5, "driver": 4.0}, {"kernels": 20, "ours": 60.0, "apart": 60.0, "replay": 14.0, "driver": 80.0}]
+    plans = {"ours": 60.0, "apart": 60.0, "single": 60.0, "apart_single": 60.0}
+    rows = [{"kernels": 1, "driver": 4.0}, {"kernels": 20, **plans, "replay": 14.0, "driver": 80.0}]
     good = door(80, 82, 34)
-    assert len(gpu_host.judged(rows, good)) == 7 and not missed(rows, good)
-    assert set(gpu_host.judged(rows, [])) == {"plan", "plan apart", "replay"}
-    for change, bar in (({"ours": 61.0}, "plan"), ({"apart": 60.5}, "plan apart"), ({"replay": 14.1}, "replay")):
-        assert missed([rows[0], rows[1] | change], good) == {bar}
-    for torch_door, bar in ((door(80.1, 82, 34), "torch plan"), (door(80, 82.1, 34), "torch plan apart"), (door(80, 82, 34.1), "torch replay"), (door(80, 82, 34, right=False), "torch results")):
+    assert len(gpu_host.judged(rows, good)) == 11 and not missed(rows, good)
+    bars = {"ours": "plan", "apart": "plan apart", "single": "plan one by one", "apart_single": "plan apart one by one"}
+    assert set(gpu_host.judged(rows, [])) == {*bars.values(), "replay"}
+    for key, bar in bars.items():
+        assert missed([rows[0], rows[1] | {key: 60.5}], good) == {bar}
+    assert missed([rows[0], rows[1] | {"replay": 14.1}], good) == {"replay"}
+    doors = {
+        "torch plan": door(80.1, 82, 34),
+        "torch plan apart": door(80, 82.1, 34),
+        "torch plan one by one": door(80, 82, 34, single=80.1),
+        "torch plan apart one by one": door(80, 82, 34, single_apart=82.1),
+        "torch replay": door(80, 82, 34.1),
+        "torch results": door(80, 82, 34, right=False),
+    }
+    for bar, torch_door in doors.items():
         assert missed(rows, torch_door) == {bar}
 
 

@@ -30,7 +30,7 @@ fn stats(program: &Program) -> CaptureStats {
 }
 
 /// [`plan`] for inputs of any length.
-fn sized() -> Plan {
+pub(super) fn sized() -> Plan {
     let mut plan = plan(64);
     let symbol = Symbol(0);
     let length = Expr::symbol(symbol);

@@ -2,13 +2,14 @@
 
 use super::capture_tests::{plan, tensor};
 use super::fake::Fake;
+use super::replay_tests::sized;
 use super::tests::{device, launched, nothing_left};
 use crate::capture::{CaptureOptions, Captured};
 use crate::device::{Device, Stream};
 use crate::execute::{CALLS_BEFORE, Host, Program};
 use crate::tensor::Tensor;
-use oxyfuel_base::{Expr, Result, Symbol};
-use oxyfuel_plan::{BufferHome, Plan, Step, SymbolBinding, SymbolSource};
+use oxyfuel_base::{Expr, Result};
+use oxyfuel_plan::{BufferHome, Plan, Step};
 use std::sync::Arc;
 
 const FIRST: usize = CALLS_BEFORE as usize;
@@ -272,22 +273,7 @@ fn submissions_stay_below_a_part_of_the_device() {
 fn sizes_and_threads_have_their_own() {
     let fake = Fake::new(|_| ());
     let gpu = device(&fake) as Arc<dyn Device>;
-    let mut sized = plan(64);
-    let symbol = Symbol(0);
-    let length = Expr::symbol(symbol);
-    sized.symbols.push(SymbolBinding {
-        symbol,
-        source: SymbolSource::Extent { input: 0, dim: 0 },
-        min: 1,
-        max: i64::MAX,
-    });
-    sized.inputs[0].shape = vec![length.clone()];
-    sized.outputs[0].shape = vec![length.clone()];
-    sized.arena_bytes = length.clone();
-    for buffer in sized.buffers.values_mut() {
-        buffer.bytes = length.clone();
-    }
-    let program = program(&gpu, sized);
+    let program = program(&gpu, sized());
     let [x, y] = [64, 128].map(|bytes| tensor(&gpu, bytes));
     for number in 0..FIRST + 2 {
         for x in [&x, &y] {

@@ -12,7 +12,7 @@
 
 use super::branches::LANES;
 use super::instance::{Home, Instance, ReadyStep};
-use super::{Program, Ready, Workspace};
+use super::{Program, Ready, Watch, Workspace};
 use crate::device::Stream;
 use crate::profile;
 use oxyfuel_base::{Code, Error, Result, ensure};
@@ -305,8 +305,11 @@ impl Program {
                 let mut run = |host: &mut dyn Host, steps: Range<usize>| {
                     host.compute(now.bytes, &mut || {
                         let instance = &ready.instance;
+                        let nobody = &mut Watch::nobody();
                         // SAFETY: promised by the caller; arena and constants are the program's own.
-                        unsafe { self.run_together(instance, steps.clone(), &mut workspace) }
+                        unsafe {
+                            self.run_together(instance, steps.clone(), &mut workspace, nobody)
+                        }
                     })
                 };
                 let ran = made.and_then(|()| {

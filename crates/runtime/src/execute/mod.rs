@@ -549,27 +549,8 @@ impl Program {
             true => unsafe { self.run_apart(instance, workspace, between) },
             // SAFETY: promised by the caller.
             false => unsafe {
-                self.run_some(instance, 0..instance.steps.len(), workspace, between)
+                self.run_together(instance, 0..instance.steps.len(), workspace, between)
             },
-        }
-    }
-
-    /// Runs steps that follow each other: one by one where somebody watches.
-    ///
-    /// # Safety
-    /// As [`Self::run`], for the buffers that these steps touch.
-    unsafe fn run_some(
-        &self,
-        instance: &Instance,
-        steps: Range<usize>,
-        workspace: &mut Workspace,
-        between: &mut Watch<'_>,
-    ) -> Result<()> {
-        match between.is_nobody() {
-            // SAFETY: promised by the caller.
-            true => unsafe { self.run_together(instance, steps, workspace) },
-            // SAFETY: promised by the caller.
-            false => unsafe { self.run_steps(instance, steps, workspace, between) },
         }
     }
 
@@ -594,7 +575,7 @@ impl Program {
                     }
                 }
                 // SAFETY: promised by the caller; what lives only now is there and as large as its buffer.
-                unsafe { self.run_some(instance, segment.steps.clone(), workspace, between) }?;
+                unsafe { self.run_together(instance, segment.steps.clone(), workspace, between) }?;
                 for &buffer in segment.release.iter().filter(|&&buffer| own(buffer)) {
                     workspace.fresh[buffer] = None;
                 }

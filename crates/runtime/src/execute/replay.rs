@@ -230,14 +230,15 @@ impl Program {
                 return Ok(Err(Missed(Some(why.clone()), Replay::Refused(why))));
             }
             Replay::Recorded(mut recorded) => {
-                fill(instance, workspace);
+                fill(instance, 0..instance.steps.len(), workspace);
                 if let Some(moved) = recorded.follow(self, instance, workspace)? {
                     return Ok(Ok((recorded, moved)));
                 }
                 // Its room is that of the next.
             }
         }
-        let launches: usize = instance.steps.iter().map(|s| self.launches_of(s)).sum();
+        let all = 0..instance.steps.len();
+        let launches = self.launches(instance, &all);
         let bytes = instance.arena_bytes + launches * LAUNCH_BYTES;
         let limit = replays.limit(&*self.device)?;
         let refused = |why: String| Missed(Some(why.clone()), Replay::Refused(why));
@@ -260,7 +261,7 @@ impl Program {
             return Ok(Err(Missed(Some(why), Replay::Used)));
         };
         // SAFETY: promised by the caller.
-        match unsafe { self.record_steps(instance, 0..instance.steps.len(), workspace) } {
+        match unsafe { self.record_steps(instance, all, workspace) } {
             Ok(work) => {
                 replays.stats.change(|stats| stats.recorded += 1);
                 replays.sizes.get_or_init(|| instance.symbols.clone());
@@ -286,9 +287,7 @@ impl Program {
         steps: Range<usize>,
         workspace: &mut Workspace,
     ) -> Result<Box<dyn Replayed>> {
-        let expected: usize = (instance.steps[steps.clone()].iter())
-            .map(|step| self.launches_of(step))
-            .sum();
+        let expected = self.launches(instance, &steps);
         let stream = workspace.stream;
         let work = self.device.record_work(false, &mut |recording| {
             workspace.stream = recording;
@@ -306,8 +305,14 @@ impl Program {
         Ok(work)
     }
 
+    /// What the driver is asked for by these steps.
+    pub(super) fn launches(&self, instance: &Instance, steps: &Range<usize>) -> usize {
+        let steps = &instance.steps[steps.clone()];
+        steps.iter().map(|step| self.launches_of(step)).sum()
+    }
+
     /// What the driver is asked for by a step.
-    pub(super) fn launches_of(&self, step: &ReadyStep) -> usize {
+    fn launches_of(&self, step: &ReadyStep) -> usize {
         match step {
             ReadyStep::Launch { kernel, grids, .. } => self.kernels[*kernel].pieces(grids),
             ReadyStep::Copy { .. } | ReadyStep::External => 0,
@@ -323,7 +328,7 @@ impl Program {
     ) -> Result<()> {
         let all = 0..instance.steps.len();
         // SAFETY: promised by the caller.
-        unsafe { self.run_together(instance, all, workspace) }
+        unsafe { self.run_together(instance, all, workspace, &mut Watch::nobody()) }
     }
 }
 
@@ -387,10 +392,15 @@ pub(super) fn follow(
     Ok(Some(moved))
 }
 
-/// The words of a call: addresses in the place of its pointers.
-fn fill(instance: &Instance, workspace: &mut Workspace) {
-    for pointer in &instance.pointers {
-        workspace.words[pointer.word] = workspace.addresses[pointer.buffer] + pointer.offset;
+/// Puts the addresses of a call into the words of these steps' launches.
+pub(super) fn fill(instance: &Instance, steps: Range<usize>, workspace: &mut Workspace) {
+    for step in &instance.steps[steps] {
+        let ReadyStep::Launch { pointers, .. } = step else {
+            continue;
+        };
+        for pointer in &instance.pointers[pointers.clone()] {
+            workspace.words[pointer.word] = workspace.addresses[pointer.buffer] + pointer.offset;
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::instance::{Instance, ReadyStep};
 use super::recordings::{LAUNCH_BYTES, Recordings, Share};
-use super::replay::{Stats, follow};
+use super::replay::{Stats, fill, follow};
 use super::{Program, Watch, Workspace};
 use crate::capture::tape;
 use crate::device::{Replayed, Stream};
@@ -43,13 +43,13 @@ pub(super) struct Submits {
     stats: Stats,
 }
 
-/// The submissions of a workspace, by the step with which a segment begins.
+/// The submissions of a workspace, by their segments.
 #[derive(Debug, Default)]
 pub(super) struct Submissions(Vec<Segment>);
 
 #[derive(Debug)]
 struct Segment {
-    first: usize,
+    steps: Range<usize>,
     calls: u32,
     /// None before there were calls enough.
     pieces: Vec<Piece>,
@@ -84,21 +84,34 @@ impl Submissions {
         self.0.iter().flat_map(|segment| &segment.pieces).any(made)
     }
 
-    /// The segment that begins there.
-    fn segment(&mut self, first: usize) -> &mut Segment {
-        let known = self.0.binary_search_by_key(&first, |segment| segment.first);
+    fn segment(&mut self, steps: &Range<usize>) -> &mut Segment {
+        let ends = |steps: &Range<usize>| (steps.start, steps.end);
+        let known = self
+            .0
+            .binary_search_by_key(&ends(steps), |s| ends(&s.steps));
         let at = known.unwrap_or_else(|at| {
+            let steps = steps.clone();
+            let (calls, pieces) = (0, vec![]);
             self.0.insert(
                 at,
                 Segment {
-                    first,
-                    calls: 0,
-                    pieces: vec![],
+                    steps,
+                    calls,
+                    pieces,
                 },
             );
             at
         });
         &mut self.0[at]
+    }
+}
+
+impl Piece {
+    fn steps(&self) -> Range<usize> {
+        match self {
+            Self::Apart(steps) | Self::Wanted(steps) => steps.clone(),
+            Self::Together(submission) => submission.steps.clone(),
+        }
     }
 }
 
@@ -120,7 +133,7 @@ impl Program {
         Some((made, bytes / LAUNCH_BYTES))
     }
 
-    /// Runs steps that follow each other; those that were recorded together are launched as one.
+    /// Runs steps that follow each other; those that were recorded together are launched as one, unless somebody watches each step.
     ///
     /// # Safety
     /// As [`Program::run_steps`].
@@ -129,17 +142,19 @@ impl Program {
         instance: &Instance,
         steps: Range<usize>,
         workspace: &mut Workspace,
+        between: &mut Watch<'_>,
     ) -> Result<()> {
-        let may = |_: &&Submits| steps.len() >= LEAST && !self.waits && !tape::is_any();
+        let alone = between.is_nobody() && !self.waits && !tape::is_any();
+        let may = |_: &&Submits| alone && steps.len() >= LEAST;
         let Some(submits) = self.submits.as_ref().filter(may) else {
             // SAFETY: promised by the caller.
-            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+            return unsafe { self.run_steps(instance, steps, workspace, between) };
         };
-        let segment = workspace.submissions.segment(steps.start);
+        let segment = workspace.submissions.segment(&steps);
         if segment.calls < submits.before || self.device.is_recording(workspace.stream) {
             segment.calls = segment.calls.saturating_add(1);
             // SAFETY: promised by the caller.
-            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+            return unsafe { self.run_steps(instance, steps, workspace, between) };
         }
         let mut pieces = std::mem::take(&mut segment.pieces);
         if pieces.is_empty() {
@@ -149,7 +164,7 @@ impl Program {
             // SAFETY: promised by the caller.
             unsafe { self.run_piece(submits, instance, piece, workspace) }
         });
-        workspace.submissions.segment(steps.start).pieces = pieces;
+        workspace.submissions.segment(&steps).pieces = pieces;
         ran
     }
 
@@ -179,12 +194,6 @@ impl Program {
         pieces
     }
 
-    /// What the driver is asked for by these steps.
-    fn launches(&self, instance: &Instance, steps: &Range<usize>) -> usize {
-        let steps = &instance.steps[steps.clone()];
-        steps.iter().map(|step| self.launches_of(step)).sum()
-    }
-
     /// # Safety
     /// As [`Program::run_steps`].
     unsafe fn run_piece(
@@ -200,36 +209,39 @@ impl Program {
             let made = unsafe { self.submission(submits, instance, steps.clone(), workspace) };
             *piece = made.map_or(Piece::Apart(steps), Piece::Together);
         }
-        if let Piece::Together(submission) = piece {
-            let steps = submission.steps.clone();
-            if !submission.is_of(workspace.stream) {
-                // SAFETY: promised by the caller.
-                return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
-            }
-            fill(instance, steps.clone(), workspace);
-            let now = &workspace.words[words_of(instance, &steps)];
-            let recorded = (steps.clone(), &mut submission.words[..]);
-            let followed = follow(&mut *submission.work, self, instance, recorded, now);
-            let launched = followed.and_then(|moved| {
-                moved.ok_or_else(|| err!(Internal, "a launch that cannot follow"))?;
-                // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
-                unsafe { submission.work.launch(workspace.stream) }
-            });
-            match launched {
-                Ok(()) => {
-                    submission.share.touch();
-                    return Ok(());
-                }
-                Err(error) if error.code == Code::KernelFault => return Err(error),
-                // Nothing has run.
-                Err(_) => *piece = Piece::Apart(steps),
-            }
-        }
-        if let Piece::Apart(steps) | Piece::Wanted(steps) = piece {
-            let steps = steps.clone();
+        if let Piece::Together(submission) = piece
+            && submission.is_of(workspace.stream)
+        {
             // SAFETY: promised by the caller.
-            return unsafe { self.run_steps(instance, steps, workspace, &mut Watch::nobody()) };
+            match unsafe { self.submit(submission, instance, workspace) } {
+                Err(error) if error.code != Code::KernelFault => {
+                    // Nothing has run.
+                    *piece = Piece::Apart(piece.steps());
+                }
+                launched => return launched,
+            }
         }
+        // SAFETY: promised by the caller.
+        unsafe { self.run_steps(instance, piece.steps(), workspace, &mut Watch::nobody()) }
+    }
+
+    /// # Safety
+    /// As [`Program::run_steps`].
+    unsafe fn submit(
+        &self,
+        submission: &mut Submission,
+        instance: &Instance,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let steps = submission.steps.clone();
+        fill(instance, steps.clone(), workspace);
+        let now = &workspace.words[words_of(instance, &steps)];
+        let recorded = (steps, &mut submission.words[..]);
+        let moved = follow(&mut *submission.work, self, instance, recorded, now)?;
+        moved.ok_or_else(|| err!(Internal, "a launch that cannot follow"))?;
+        // SAFETY: the words that are recorded are those of this call, whose addresses the caller answers for.
+        unsafe { submission.work.launch(workspace.stream) }?;
+        submission.share.touch();
         Ok(())
     }
 
@@ -289,13 +301,4 @@ fn words_of(instance: &Instance, steps: &Range<usize>) -> Range<usize> {
         _ => 0..0,
     };
     words(steps.start).start..words(steps.end.saturating_sub(1)).end
-}
-
-/// Puts the addresses of a call into the words of launches that follow each other.
-fn fill(instance: &Instance, steps: Range<usize>, workspace: &mut Workspace) {
-    let words = words_of(instance, &steps);
-    let behind = |word: usize| instance.pointers.partition_point(|p| p.word < word);
-    for pointer in &instance.pointers[behind(words.start)..behind(words.end)] {
-        workspace.words[pointer.word] = workspace.addresses[pointer.buffer] + pointer.offset;
-    }
 }
