@@ -68,7 +68,7 @@ pub fn outputs(
         "a product whose second operand is not stored by its columns, or whose first one is too large for a cache"
     );
     let col_blocks = ceil_div(turned.n, cols);
-    let depth_blocks = ceil_div(turned.k, blocking.depth);
+    let depth_blocks = blocking.steps(turned.k);
     let depth = depth_blocks * blocking.depth;
 
     let (geometry, spread) = vector(target.lanes(4));
@@ -85,6 +85,7 @@ pub fn outputs(
         product: turned,
         blocking: &blocking,
         depth,
+        cut: false,
     };
     copy.lay_out(&k, &spread);
     copy.phase(&k, &panels);

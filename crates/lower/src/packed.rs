@@ -3,7 +3,13 @@
 //! ```text
 //!   phase 0   a [m, k]  ->  panels of `rows` rows:     [blocks of m][blocks of k][rows][depth]
 //!   phase 1   b [k, n]  ->  panels of `cols` columns:  [blocks of n][k / pack][cols][pack]
-//!   phase 2   each instance multiplies one panel of a with one of b, finishes its block and stores it
+//!   phase 2   each instance multiplies panels of a with panels of b, finishes their blocks and stores them
+//!
+//!   an instance for a matrix unit:
+//!     for each panel of b
+//!       for each chunk of the depth                    b's part stays in the first-level cache
+//!         for each panel of a of a band                its parts pass by it, from the second-level cache
+//!           sums += a @ b                              from and to the second-level cache, if there are several chunks
 //! ```
 //!
 //! Where all of `a` fits the second-level cache (few rows, as in a layer of a model), an instance has one panel of `b` and all of those of `a`: it copies the panel itself, into its own cache, and phase 1 is left out.
@@ -28,7 +34,7 @@ use oxyfuel_kernel::ir::{
 use oxyfuel_plan::{OperandHome, TargetDesc};
 
 use crate::deep::Deep;
-use crate::direct::{Operand, Product};
+use crate::direct::{Operand, Product, remaining};
 use crate::map::{Spread, vector};
 use crate::nest::{Nest, NestOp};
 use crate::rows::{Frame, left};
@@ -54,11 +60,18 @@ pub struct Blocking {
     pub parts: [DType; 2],
     /// Sums lie in matrix registers.
     pub matrix: bool,
+    /// Steps of the depth (`depth` elements each) between two visits to the sums, of a matrix unit.
+    pub chunk: i64,
     /// An instance has a panel of `b`, which it copies, and all panels of `a`.
     own: bool,
 }
 
 impl Blocking {
+    /// Steps of a panel: whole chunks.
+    pub fn steps(&self, depth: i64) -> i64 {
+        ceil_div(ceil_div(depth, self.depth), self.chunk) * self.chunk
+    }
+
     /// Whether panels of `a` hold its elements moved by 128.
     fn moved(&self, product: &Product) -> bool {
         self.parts[0] != parts(product)[0]
@@ -96,7 +109,7 @@ pub fn packed(
     let (mems, sizes) = (&params.mems, &params.sizes);
     let exact = product.exact();
     let (row_blocks, col_blocks) = (exact.m.ceildiv(rows), ceil_div(product.n, cols));
-    let depth_blocks = ceil_div(product.k, blocking.depth);
+    let depth_blocks = blocking.steps(product.k);
     let depth = depth_blocks * blocking.depth;
     let (a_panel, b_panel) = (rows * depth, cols * depth);
     let (a_len, b_len) = (
@@ -133,6 +146,7 @@ pub fn packed(
         product,
         blocking: &blocking,
         depth,
+        cut: blocking.own,
     });
     let copies: Vec<CopyB> = copies.collect();
     for copy in &copies {
@@ -176,14 +190,8 @@ pub fn packed(
             blocking.depth,
         ]);
         let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-        let mut acc = zeros(k, product.acc, rows, cols);
-        if blocking.matrix {
-            acc = acc.convert_layout(matrix_layout(rows, cols));
-        }
+        let acc = zeros(k, product.acc, rows, cols);
         let mut sum = k.mma(a, b, &acc, false);
-        if blocking.matrix {
-            sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
-        }
         if let Some(added) = &added {
             let at = panel(col, &col_blocks.into(), cols);
             sum = sum
@@ -207,38 +215,22 @@ pub fn packed(
         }
         k.finish()
     };
-    if blocking.own {
-        let grid = [col_blocks.into(), exact.batch.clone()];
-        k.phase(grid, |k: &KernelBuilder| {
-            let col = k.program_id(0);
-            let batch = exact.batch_of(k, 1);
-            let panel = k.alloc(Space::Panel, blocking.parts[1], b_panel, None);
-            let length = ceil_div(product.m, rows) * rows * cols;
-            let waiting =
-                (copies.len() > 1).then(|| k.alloc(Space::Panel, product.acc, length, None));
-            let start = k.constant(DType::I64, 0);
-            for (number, copy) in copies.iter().enumerate() {
-                copy.panel(k, (&panel, &start), &col, batch.as_ref());
-                k.for_range(0, sizes.index(&row_blocks), 1, [], |k, row, []| {
-                    let b = right(&panel, &start, &blocking, depth);
-                    let (at, batch) = ([&row, &col], batch.as_ref());
-                    let sum = multiply(k, b, at, batch);
-                    let home = waiting.as_ref().map(|waiting| {
-                        let home = waiting.at(&row * (rows * cols));
-                        home.shape([rows, cols])
-                    });
-                    match home {
-                        // The first of two products waits for the second one.
-                        Some(home) if number == 0 => k.store(home, &sum),
-                        home => {
-                            let before = home.map(|home| k.load(home)).into_iter();
-                            done(k, at, batch, before.chain([sum]).collect());
-                        }
-                    }
-                    []
-                });
-            }
-        });
+    if blocking.matrix {
+        let right = match blocking.own {
+            true => Right::Own(&copies),
+            false => Right::Shared(&panels_b),
+        };
+        let bands = Bands {
+            params: &params,
+            product,
+            blocking: &blocking,
+            spread: &spread,
+            target,
+            panels_a: &panels_a,
+            right,
+            depth_blocks,
+        };
+        bands.phase(&k, done);
         return end(k);
     }
     // A band of panels of a stays in the second-level cache while the panels of b pass by, each used by the whole band.
@@ -259,14 +251,189 @@ pub fn packed(
             let b = right(panels, &at, &blocking, depth);
             multiply(k, b, block, batch)
         });
-        // What leaves the matrix registers is in memory.
-        let sums = match blocking.matrix {
-            true => sums.collect(),
-            false => held(k, [rows, cols], sums),
-        };
-        done(k, block, batch, sums);
+        done(k, block, batch, held(k, [rows, cols], sums));
     });
     end(k)
+}
+
+/// Who copies `b`: a phase of its own, or each instance.
+enum Right<'a> {
+    Shared(&'a [Mem]),
+    Own(&'a [CopyB<'a>]),
+}
+
+/// The phase that multiplies on a matrix unit.
+struct Bands<'a> {
+    params: &'a Params,
+    product: &'a Product,
+    blocking: &'a Blocking,
+    spread: &'a Spread,
+    target: &'a TargetDesc,
+    panels_a: &'a Mem,
+    right: Right<'a>,
+    depth_blocks: i64,
+}
+
+/// Instances for each worker, at least, so that all are done at about the same time.
+const INSTANCES: i64 = 8;
+
+impl Bands<'_> {
+    /// Panels of `a` and of `b` that an instance has.
+    fn shape(&self) -> [i64; 2] {
+        let (product, blocking) = (self.product, self.blocking);
+        let row_blocks = ceil_div(product.m, blocking.rows).max(1);
+        let col_blocks = ceil_div(product.n, blocking.cols);
+        if let Right::Own(_) = self.right {
+            return [row_blocks, 1];
+        }
+        // A band of panels of a stays in the second-level cache while panels of b pass by, each used by the whole band.
+        let depth = self.depth_blocks * blocking.depth;
+        let bytes = blocking.rows * depth * blocking.parts[0].size() as i64;
+        let room = i64::try_from(self.target.l2_bytes).unwrap_or(i64::MAX) / 2;
+        let most = (room / bytes.max(1)).clamp(1, row_blocks);
+        let wanted = INSTANCES * i64::from(self.target.workers.max(1));
+        let blocks = row_blocks
+            .saturating_mul(col_blocks)
+            .saturating_mul(product.batch);
+        let band = most.min(ceil_div(blocks, wanted));
+        // All bands alike.
+        let band = ceil_div(row_blocks, ceil_div(row_blocks, band));
+        let bands = ceil_div(row_blocks, band).saturating_mul(product.batch);
+        let groups = ceil_div(wanted, bands).min(col_blocks);
+        [band, ceil_div(col_blocks, groups)]
+    }
+
+    fn phase(
+        &self,
+        k: &KernelBuilder,
+        done: impl Fn(&KernelBuilder, [&Tile; 2], Option<&Tile>, Vec<Tile>),
+    ) {
+        let (product, blocking) = (self.product, self.blocking);
+        let (rows, cols) = (blocking.rows, blocking.cols);
+        let exact = product.exact();
+        let [band, across] = self.shape();
+        let row_blocks = exact.m.ceildiv(rows);
+        let col_blocks = ceil_div(product.n, cols);
+        let own = matches!(self.right, Right::Own(_));
+        let bands = match own {
+            true => 1.into(),
+            false => row_blocks.ceildiv(band),
+        };
+        let groups = ceil_div(col_blocks, across);
+        let grid = [groups.into(), bands, exact.batch.clone()];
+        let depth = self.depth_blocks * blocking.depth;
+        let chunks = self.depth_blocks / blocking.chunk;
+        let part = blocking.chunk * blocking.depth;
+        let sizes = &self.params.sizes;
+        k.phase(grid, |k: &KernelBuilder| {
+            let (group, number) = (k.program_id(0), k.program_id(1));
+            let batch = exact.batch_of(k, 2);
+            let in_batch = |block: &Tile, blocks: &Expr| match &batch {
+                Some(batch) => sizes.times(batch, blocks) + block,
+                None => block.clone(),
+            };
+            let here = match (own, row_blocks.as_const()) {
+                (true, _) => sizes.tile(&row_blocks),
+                (false, Some(blocks)) => {
+                    left(&number, band, blocks).unwrap_or_else(|| k.constant(DType::I64, band))
+                }
+                (false, None) => remaining(sizes, &number, band, &row_blocks),
+            };
+            let count =
+                left(&group, across, col_blocks).unwrap_or_else(|| k.constant(DType::I64, across));
+            let (first_row, first_col) = (number * band, group * across);
+            let products = product.count();
+            let sums = |number: i64| {
+                let waits = chunks > 1 || number + 1 < products;
+                waits.then(|| k.alloc(Space::Panel, product.acc, band * rows * cols, None))
+            };
+            let sums: Vec<Option<Mem>> = (0..products).map(sums).collect();
+            let home = |number: usize, i: &Tile| {
+                let sums = sums[number].as_ref()?;
+                Some(sums.at(i * (rows * cols)).shape([rows, cols]))
+            };
+            let panel = own.then(|| k.alloc(Space::Panel, blocking.parts[1], part * cols, None));
+            // The sums of a block with a part of the panels, added to those before.
+            let block = |k: &KernelBuilder, number: usize, i: &Tile, col: &Tile, chunk: &Tile| {
+                let row = in_batch(&(&first_row + i), &row_blocks);
+                let at = row * (rows * depth) + chunk * (rows * part);
+                let a = self.panels_a.at(at);
+                let a = a.shape([blocking.chunk, rows, blocking.depth]);
+                let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+                let b = match (&self.right, &panel) {
+                    (Right::Shared(panels), _) => {
+                        let col = in_batch(col, &col_blocks.into());
+                        let at = col * (cols * depth) + chunk * (cols * part);
+                        right(&panels[number], &at, blocking, part)
+                    }
+                    (Right::Own(_), Some(panel)) => {
+                        right(panel, &k.constant(DType::I64, 0), blocking, part)
+                    }
+                    (Right::Own(_), None) => return k.full(product.acc, [rows, cols], 0),
+                };
+                let layout = matrix_layout(rows, cols);
+                let acc = match home(number, i) {
+                    Some(home) if chunks > 1 => k.load(home),
+                    _ => zeros(k, product.acc, rows, cols),
+                };
+                let sum = k.mma(a, b, &acc.convert_layout(layout), false);
+                sum.convert_layout(self.spread.layout(&[rows, cols], &[rows, cols]))
+            };
+            let finish = |k: &KernelBuilder, i: &Tile, col: &Tile, last: Option<Tile>| {
+                let waiting = (0..sums.len()).filter_map(|number| home(number, i));
+                let loaded = waiting.map(|home| k.load(home));
+                let all = loaded.chain(last).collect();
+                done(k, [&(&first_row + i), col], batch.as_ref(), all);
+            };
+            k.for_range(0, &count, 1, [], |k, j, []| {
+                let col = &first_col + &j;
+                if chunks > 1 {
+                    k.for_range(0, &here, 1, [], |k, i, []| {
+                        for home in (0..sums.len()).filter_map(|number| home(number, &i)) {
+                            k.store(home, &k.full(product.acc, [rows, cols], 0));
+                        }
+                        []
+                    });
+                }
+                for number in 0..sums.len() {
+                    let is_last = number + 1 == sums.len();
+                    let rows_of = |k: &KernelBuilder, chunk: &Tile| {
+                        if let (Right::Own(copies), Some(panel)) = (&self.right, &panel) {
+                            let start = k.constant(DType::I64, 0);
+                            copies[number].panel(
+                                k,
+                                (panel, &start),
+                                &col,
+                                batch.as_ref(),
+                                Some(chunk),
+                            );
+                        }
+                        k.for_range(0, &here, 1, [], |k, i, []| {
+                            let sum = block(k, number, &i, &col, chunk);
+                            match home(number, &i) {
+                                Some(home) => k.store(home, &sum),
+                                None => finish(k, &i, &col, Some(sum)),
+                            }
+                            if is_last && chunks > 1 {
+                                let end = chunk.compare(CompareOp::Ge, chunks - 1);
+                                k.when(&end, |k| finish(k, &i, &col, None));
+                            }
+                            []
+                        });
+                    };
+                    if chunks == 1 {
+                        rows_of(k, &k.constant(DType::I64, 0));
+                        continue;
+                    }
+                    k.for_range(0, chunks, 1, [], |k, chunk, []| {
+                        rows_of(k, &chunk);
+                        []
+                    });
+                }
+                []
+            });
+        });
+    }
 }
 
 /// Sums of a block, all but the last of which wait in a panel while the next is computed.
@@ -325,6 +492,12 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
         let held = |lines: i64, dtype: DType| lines.saturating_mul(k) * dtype.size() as i64;
         let enough = 2 * i64::from(target.workers.max(1));
+        // Sums that wait do so in a memory of known size.
+        let own = (product.late.is_none() || product.pair.is_none())
+            && held(m, a) <= room
+            && held(cols, b) <= room
+            && ceil_div(n, cols).saturating_mul(batch) >= enough;
+        let steps = ceil_div(k, i64::from(unit.k)).max(1);
         return Ok(Blocking {
             rows: i64::from(unit.m) * 2,
             cols,
@@ -332,11 +505,11 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
             pack: i64::from(unit.b_pack),
             parts: [a, b],
             matrix: true,
-            // Sums of the first of two products wait for the second in a memory of known size.
-            own: (product.late.is_none() || product.pair.is_none())
-                && held(m, a) <= room
-                && held(cols, b) <= room
-                && ceil_div(n, cols).saturating_mul(batch) >= enough,
+            chunk: match own && product.late.is_some() {
+                true => steps,
+                false => chunk(steps, cols * i64::from(unit.k) * b.size() as i64, target),
+            },
+            own,
         });
     }
     // Vectors that multiply signed bytes by unsigned ones: the other kind of `a` will do.
@@ -363,8 +536,16 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         pack: i64::from(unit.b_pack),
         parts: [part, b],
         matrix: false,
+        chunk: 1,
         own: false,
     })
+}
+
+/// Steps of a chunk of the depth, of so many bytes each, which the first-level cache keeps beside what passes by.
+fn chunk(steps: i64, bytes: i64, target: &TargetDesc) -> i64 {
+    let room = i64::try_from(target.l1_bytes).unwrap_or(i64::MAX) / 4 * 3;
+    let most = (room / bytes.max(1)).max(1);
+    ceil_div(steps, ceil_div(steps, most))
 }
 
 /// A panel of `b` as an operand.
@@ -485,6 +666,12 @@ pub fn copy_rows(
         k.store(home.shape([rows, depth]), &tile);
         []
     });
+    // Chunks are whole.
+    for block in ceil_div(product.k, depth)..blocking.steps(product.k) {
+        let home = panels.at(&(panel + block * (rows * depth)));
+        let nothing = k.full(blocking.parts[0], [rows, depth], 0);
+        k.store(home.shape([rows, depth]), &nothing);
+    }
 }
 
 /// A part of a panel of `b`, in elements of the depth that one of its lanes has.
@@ -497,10 +684,10 @@ struct Piece {
     times: i64,
 }
 
-/// The pieces of lane `lane` of a panel of `b`: whole ones, and what is left.
-fn pieces(product: &Product, blocking: &Blocking, depth: i64, lane: i64) -> Vec<Piece> {
+/// The pieces of lane `lane` of a panel of `b` that is so deep, of which so many elements exist: whole ones, and what is left.
+fn pieces(blocking: &Blocking, exist: i64, depth: i64, lane: i64) -> Vec<Piece> {
     let all = depth / blocking.pack;
-    let present = ceil_div(product.k - lane, blocking.pack);
+    let present = ceil_div(exist - lane, blocking.pack).max(0);
     let deep = (PIECE / blocking.pack).min(all);
     let times = present / deep;
     let first = times * deep;
@@ -528,13 +715,27 @@ pub struct CopyB<'a> {
     pub blocking: &'a Blocking,
     /// Of a panel: whole steps of the unit.
     pub depth: i64,
+    /// Chunks are copied one at a time.
+    pub cut: bool,
 }
 
 impl CopyB<'_> {
+    /// Elements of the depth that are copied at a time, and how many of the last ones exist.
+    fn part(&self) -> [i64; 2] {
+        let part = match self.cut {
+            true => self.blocking.chunk * self.blocking.depth,
+            false => self.depth,
+        };
+        [part, self.product.k - (self.depth - part)]
+    }
+
     pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
+        let [part, rest] = self.part();
         for lane in 0..self.blocking.pack {
-            for piece in pieces(self.product, self.blocking, self.depth, lane) {
-                lay_out(k, spread, &[piece.deep, self.blocking.cols]);
+            for exist in [part, rest] {
+                for piece in pieces(self.blocking, exist, part, lane) {
+                    lay_out(k, spread, &[piece.deep, self.blocking.cols]);
+                }
             }
         }
     }
@@ -552,33 +753,62 @@ impl CopyB<'_> {
                 Some(batch) => batch * col_blocks + &col,
                 None => col.clone(),
             } * (cols * self.depth);
-            self.panel(k, (panels, &at), &col, batch.as_ref());
+            self.panel(k, (panels, &at), &col, batch.as_ref(), None);
         });
     }
 
-    /// Copies the panel of some columns to a place.
-    fn panel(&self, k: &KernelBuilder, to: (&Mem, &Tile), col: &Tile, batch: Option<&Tile>) {
+    /// Copies the panel of some columns to a place, or a chunk of it.
+    fn panel(
+        &self,
+        k: &KernelBuilder,
+        to: (&Mem, &Tile),
+        col: &Tile,
+        batch: Option<&Tile>,
+        chunk: Option<&Tile>,
+    ) {
         let (product, cols) = (self.product, self.blocking.cols);
-        let across = product.b.strides[1];
-        let start = origin(&product.b, col, cols, across, batch);
-        let Some(cols_left) = left(col, cols, product.n) else {
-            return self.whole(k, to, &start, None);
-        };
-        // Bounds keep a window from being turned: only the last block has them.
-        let full = product.n / cols;
-        if full > 0 {
-            k.when(&col.compare(CompareOp::Lt, full), |k| {
-                self.whole(k, to, &start, None);
-            });
+        let [along, across] = product.b.strides;
+        let mut start = origin(&product.b, col, cols, across, batch);
+        let [part, rest] = self.part();
+        let last = self.depth / part - 1;
+        if let Some(chunk) = chunk {
+            start = start + chunk * (part * along);
         }
-        k.when(&col.compare(CompareOp::Ge, full), |k| {
-            self.whole(k, to, &start, Some(&cols_left));
-        });
+        // Bounds keep a window from being turned: only the last blocks have them.
+        let columns = |k: &KernelBuilder, exist: i64| {
+            let Some(cols_left) = left(col, cols, product.n) else {
+                return self.whole(k, to, &start, exist, None);
+            };
+            let full = product.n / cols;
+            if full > 0 {
+                k.when(&col.compare(CompareOp::Lt, full), |k| {
+                    self.whole(k, to, &start, exist, None);
+                });
+            }
+            k.when(&col.compare(CompareOp::Ge, full), |k| {
+                self.whole(k, to, &start, exist, Some(&cols_left));
+            });
+        };
+        match chunk {
+            Some(chunk) if rest < part && last > 0 => {
+                k.when(&chunk.compare(CompareOp::Lt, last), |k| columns(k, part));
+                k.when(&chunk.compare(CompareOp::Ge, last), |k| columns(k, rest));
+            }
+            _ => columns(k, rest),
+        }
     }
 
-    fn whole(&self, k: &KernelBuilder, to: (&Mem, &Tile), start: &Tile, left: Option<&Tile>) {
+    fn whole(
+        &self,
+        k: &KernelBuilder,
+        to: (&Mem, &Tile),
+        start: &Tile,
+        exist: i64,
+        left: Option<&Tile>,
+    ) {
+        let [part, _] = self.part();
         for lane in 0..self.blocking.pack {
-            for piece in pieces(self.product, self.blocking, self.depth, lane) {
+            for piece in pieces(self.blocking, exist, part, lane) {
                 let first = k.constant(DType::I64, piece.first);
                 if piece.times == 1 {
                     self.piece(k, to, start, lane, &piece, &first, left);

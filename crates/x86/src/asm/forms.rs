@@ -380,6 +380,7 @@ pub static FORMS: &[[Form; 2]] = &[
     [Form::vex(2, 0, 0x49, 0, b"").extra(0xc0).length(0), Form::vex(2, 0, 0x49, 0, b"").extra(0xc0).length(0)], // TileRelease
     [Form::vex(2, 3, 0x49, 0, b"R").length(0), Form::vex(2, 3, 0x49, 0, b"R").length(0)], // TileZero
     [Form::vex(2, 3, 0x4b, 0, b"RB").length(0), Form::vex(2, 3, 0x4b, 0, b"RB").length(0)], // TileLoadD
+    [Form::vex(2, 1, 0x4b, 0, b"RB").length(0), Form::vex(2, 1, 0x4b, 0, b"RB").length(0)], // TileLoadT1
     [Form::vex(2, 2, 0x4b, 0, b"BR").length(0), Form::vex(2, 2, 0x4b, 0, b"BR").length(0)], // TileStoreD
     [Form::vex(2, 2, 0x5c, 0, b"RMV").length(0), Form::vex(2, 2, 0x5c, 0, b"RMV").length(0)], // TdpBf16Ps
     [Form::vex(2, 3, 0x5e, 0, b"RMV").length(0), Form::vex(2, 3, 0x5e, 0, b"RMV").length(0)], // TdpBssd

@@ -636,6 +636,7 @@ rows! {
     TileRelease "tilerelease" [] 0 { VEX_Tilerelease };
     TileZero "tilezero" [T] 0 { VEX_Tilezero_tmm };
     TileLoadD "tileloadd" [T uM] 0 { VEX_Tileloadd_tmm_sibmem };
+    TileLoadT1 "tileloaddt1" [T uM] 0 { VEX_Tileloaddt1_tmm_sibmem };
     TileStoreD "tilestored" [uM T] 0 { VEX_Tilestored_sibmem_tmm };
     TdpBf16Ps "tdpbf16ps" [T T T] 0 { VEX_Tdpbf16ps_tmm_tmm_tmm };
     TdpBssd "tdpbssd" [T T T] 0 { VEX_Tdpbssd_tmm_tmm_tmm };

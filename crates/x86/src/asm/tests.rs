@@ -199,7 +199,8 @@ fn bytes_are_those_of_another_encoder() {
                     }
                 }
                 let mut inst = shape;
-                if !row.sparse && !matches!(op, Op::TileLoadD | Op::TileStoreD) {
+                let tiles = matches!(op, Op::TileLoadD | Op::TileLoadT1 | Op::TileStoreD);
+                if !row.sparse && !tiles {
                     inst.mem = Mem {
                         broadcast: inst.mem.broadcast,
                         ..Mem::NONE

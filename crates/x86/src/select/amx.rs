@@ -9,6 +9,7 @@ use oxyfuel_base::{DType, Result, ensure, err};
 use oxyfuel_kernel::ir::{Access, Block, Index, MmaDim, MmaOperand, Op, Val};
 
 use super::mma::{Operand, Stride, side_offset};
+use super::panels::Asked;
 use super::values::operands;
 use super::{Def, Select, slot};
 use crate::mir::{A, Mem, Op as X, Reg};
@@ -57,6 +58,8 @@ struct TileWalk {
     advance: [Stride; 2],
     dot: X,
     wide: bool,
+    /// What loads rows of `a`, and columns of `b`: past the first-level cache, if it shall keep the other operand.
+    loads: [X; 2],
 }
 
 impl<'p> Select<'p, '_> {
@@ -337,13 +340,22 @@ impl<'p> Select<'p, '_> {
             advance: [advance_a, advance_b],
             dot,
             wide: m.cols > 16,
+            loads: [a, b].map(|operand| match operand.passes_by {
+                true => X::TileLoadT1,
+                false => X::TileLoadD,
+            }),
         };
         let steps = depth / per_step;
+        let row = match pair {
+            Stride::Bytes(n) if b.depth.len() > 1 => Some(16 * n),
+            Stride::Bytes(_) | Stride::Reg(_) => None,
+        };
+        let asked = self.ask_next(b, row, steps)?;
         if self.tile_steps > 0 && self.tile_steps + steps > MOST_STEPS && steps <= MOST_STEPS {
             self.store_a_tile()?;
         }
         self.tile_steps += steps;
-        self.tile_run(&walk, steps)
+        self.tile_run(&walk, steps, asked.as_ref())
     }
 
     /// Stores a tile for nothing.
@@ -361,12 +373,15 @@ impl<'p> Select<'p, '_> {
     }
 
     /// So many steps, one after the other.
-    fn tile_run(&mut self, walk: &TileWalk, steps: i64) -> Result<()> {
+    fn tile_run(&mut self, walk: &TileWalk, steps: i64, asked: Option<&Asked>) -> Result<()> {
         let known = matches!(walk.advance, [Stride::Bytes(_), Stride::Bytes(_)]);
         let unroll = if steps % 2 == 0 && known { 2 } else { 1 };
         self.repeated(steps / unroll, |s| {
             for number in 0..unroll {
                 s.tile_step(walk, number);
+                if let Some(asked) = asked {
+                    s.ask_lines(asked);
+                }
             }
             let [a, b] = walk.advance;
             for p in walk.left.into_iter().flatten() {
@@ -394,19 +409,20 @@ impl<'p> Select<'p, '_> {
             return;
         };
         let (row, pitch, dot) = (walk.row, walk.pitch, walk.dot);
+        let [load_a, load_b] = walk.loads;
         let from = Mem::indexed(walk.right, pitch, 1, b);
-        self.e.g(X::TileLoadD, &[A::T(6), from.into()]);
+        self.e.g(load_b, &[A::T(6), from.into()]);
         let from = Mem::indexed(upper, row, 1, a);
-        self.e.g(X::TileLoadD, &[A::T(4), from.into()]);
+        self.e.g(load_a, &[A::T(4), from.into()]);
         self.e.g(dot, &[A::T(0), A::T(4), A::T(6)]);
         if walk.wide {
             let from = Mem::indexed(walk.right, pitch, 1, b + walk.second);
-            self.e.g(X::TileLoadD, &[A::T(7), from.into()]);
+            self.e.g(load_b, &[A::T(7), from.into()]);
             self.e.g(dot, &[A::T(1), A::T(4), A::T(7)]);
         }
         if let Some(lower) = lower {
             let from = Mem::indexed(lower, row, 1, a);
-            self.e.g(X::TileLoadD, &[A::T(5), from.into()]);
+            self.e.g(load_a, &[A::T(5), from.into()]);
             self.e.g(dot, &[A::T(2), A::T(5), A::T(6)]);
             if walk.wide {
                 self.e.g(dot, &[A::T(3), A::T(5), A::T(7)]);

@@ -83,7 +83,7 @@ impl<'p> Select<'p, '_> {
                         Op::Mma {
                             b: MmaOperand::Mem { access, .. },
                             ..
-                        } => access.mem == panel,
+                        } => access.mem == panel && access.shape.len() == 2,
                         _ => false,
                     })
             }

@@ -46,6 +46,8 @@ pub struct Operand {
     pub side: Vec<(i64, Stride)>,
     /// What the loop around it reads next.
     pub next: Option<Next>,
+    /// The loop around it goes on to another place, and stays with the other operand.
+    pub passes_by: bool,
 }
 
 impl<'p> Select<'p, '_> {
@@ -143,12 +145,32 @@ impl<'p> Select<'p, '_> {
             }
             MmaOperand::Tile(_) => None,
         };
-        let a = self.operand(a, true)?;
+        let passing = [self.passes_by(a, b), self.passes_by(b, a)];
+        let a = Operand {
+            passes_by: passing[0],
+            ..self.operand(a, true)?
+        };
         let b = Operand {
             next,
+            passes_by: passing[1],
             ..self.operand(b, false)?
         };
         self.product(&a, &b, *acc, inst.results[0])
+    }
+
+    /// Whether the innermost loop moves one operand and leaves the other where it is.
+    fn passes_by(&self, moving: &MmaOperand, staying: &MmaOperand) -> bool {
+        let Some(around) = self.loops.last() else {
+            return false;
+        };
+        let moves = |operand: &MmaOperand| match operand {
+            MmaOperand::Mem { access, .. } => match access.base {
+                Index::Const(_) => Some(false),
+                Index::Val(base) => Some(self.factor(base, around.counter)? != 0),
+            },
+            MmaOperand::Tile(_) => None,
+        };
+        moves(moving) == Some(true) && moves(staying) == Some(false)
     }
 
     /// `dot` of the logical form: its operands are brought to scratch unless they are plain windows of memory.
@@ -224,6 +246,7 @@ impl<'p> Select<'p, '_> {
             depth: Vec::new(),
             side: Vec::new(),
             next: None,
+            passes_by: false,
         };
         for (d, dim) in dims.iter().enumerate() {
             let entry = (ty.shape[d], Stride::Bytes(strides[d] * size));
@@ -273,6 +296,7 @@ impl<'p> Select<'p, '_> {
             depth: Vec::new(),
             side: Vec::new(),
             next: None,
+            passes_by: false,
         };
         for (d, dim) in dims.iter().enumerate() {
             if access.shape[d] == 1 {
