@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   phase 0   x [m, k]  ->  panels of 32 rows, turned:      [blocks of m][k / pack][32][pack]
-//!   phase 1   an instance has 32 outputs
-//!             their rows of w are copied as they lie        [blocks of k][32][depth]              second-level cache
-//!             for each panel of x: sums [32 outputs, 32 rows], which are turned, finished and stored
+//!   phase 1   an instance has some blocks of 32 outputs
+//!             for each block, for each chunk of the depth
+//!               their rows of w are copied as they lie      [blocks of k][32][depth]              first-level cache
+//!               for each panel of x: sums [32 outputs, 32 rows] +=                                second-level cache
+//!             for each panel of x: the sums of all blocks are turned, finished and stored
 //! ```
 //!
 //! The unit reads its left operand row by row and its right one in groups of the depth. A weight that is stored by its outputs lies as a left operand does, and every element of it would have to be turned for it to be a
@@ -12,14 +14,17 @@
 
 use oxyfuel_base::{DType, Expr, Result, ensure};
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::builder::KernelBuilder;
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
 use oxyfuel_kernel::ir::{BufferMode, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
 use crate::direct::{Operand, Product};
 use crate::map::vector;
 use crate::nest::Nest;
-use crate::packed::{CopyB, choose, copy_rows, finish, lay_out, matrix_layout, right, zeros};
+use crate::packed::{
+    CopyB, across, choose, copy_chunk, finish, lay_out, matrix_layout, right, zeros,
+};
+use crate::rows::left;
 use crate::size::Params;
 use crate::tile::ceil_div;
 
@@ -48,7 +53,7 @@ pub fn outputs(
     product: &Product,
     target: &TargetDesc,
 ) -> Result<Program> {
-    let [along, across] = product.b.strides;
+    let [along, apart] = product.b.strides;
     let all: Vec<Product> = product.each().iter().map(turned).collect();
     let turned = &all[0];
     let blocking = choose(turned, target)?;
@@ -60,7 +65,7 @@ pub fn outputs(
     ensure!(
         blocking.matrix
             && along == 1
-            && across != 1
+            && apart != 1
             && held(product.m, product.a.dtype) <= room
             && held(rows * product.count(), product.b.dtype) <= room
             && row_blocks.saturating_mul(product.batch) >= enough,
@@ -70,6 +75,8 @@ pub fn outputs(
     let col_blocks = ceil_div(turned.n, cols);
     let depth_blocks = blocking.steps(turned.k);
     let depth = depth_blocks * blocking.depth;
+    let blocks = across(row_blocks, product.batch, target);
+    let width = blocks * rows;
 
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -79,7 +86,7 @@ pub fn outputs(
     let panels = panels.aligned(64);
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
-    lay_out(&k, &spread, &[cols, rows]);
+    lay_out(&k, &spread, &[cols, width]);
     let copy = CopyB {
         from: &params.mems[turned.b.buffer],
         product: turned,
@@ -90,38 +97,87 @@ pub fn outputs(
     copy.lay_out(&k, &spread);
     copy.phase(&k, &panels);
 
-    k.phase([row_blocks, product.batch].map(Expr::constant), |k| {
-        let output = k.program_id(0);
+    let groups = ceil_div(row_blocks, blocks);
+    k.phase([groups, product.batch].map(Expr::constant), |k| {
+        let group = k.program_id(0);
         let batch = (product.batch > 1).then(|| k.program_id(1));
+        let count =
+            left(&group, blocks, row_blocks).unwrap_or_else(|| k.constant(DType::I64, blocks));
+        let part = blocking.chunk * blocking.depth;
+        let weight = k.alloc(Space::Panel, blocking.parts[0], rows * part, None);
+        let sums = |_: &Product| {
+            let length = col_blocks * width * cols;
+            k.alloc(Space::Panel, product.acc, length, None)
+        };
+        let sums: Vec<Mem> = all.iter().map(sums).collect();
         let start = k.constant(DType::I64, 0);
-        let weights = all.iter().map(|turned| {
-            let weight = k.alloc(Space::Panel, blocking.parts[0], rows * depth, None);
-            let sums = k.alloc(Space::Panel, product.acc, rows * cols, None);
-            let at = (&output, batch.as_ref());
-            copy_rows(k, &params, (&weight, &start), turned, &blocking, at);
-            (weight, sums)
-        });
-        let weights: Vec<_> = weights.collect();
-        k.for_range(0, col_blocks, 1, [], |k, row, []| {
-            let panel = match &batch {
-                Some(batch) => batch * col_blocks + &row,
+        let panel = |row: &Tile| {
+            let row = match &batch {
+                Some(batch) => batch * col_blocks + row,
                 None => row.clone(),
-            } * (cols * depth);
-            for (weight, sums) in &weights {
-                let a = weight.at(0).shape([depth_blocks, rows, blocking.depth]);
-                let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-                let b = right(&panels, &panel, &blocking, depth);
-                let acc = zeros(k, product.acc, rows, cols);
-                let acc = acc.convert_layout(matrix_layout(rows, cols));
-                let sum = k.mma(a, b, &acc, false);
-                let sum = sum.convert_layout(spread.layout(&[rows, cols], &[rows, cols]));
-                k.store(sums.at(0).shape([rows, cols]), &sum);
+            };
+            row * (cols * depth)
+        };
+        let chunks = depth_blocks / blocking.chunk;
+        let block = |k: &KernelBuilder, number: usize, at: [&Tile; 2], chunk: &Tile| {
+            let [row, block] = at;
+            let a = weight.at(0).shape([blocking.chunk, rows, blocking.depth]);
+            let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+            let b = right(
+                &panels,
+                &(panel(row) + chunk * (part * cols)),
+                &blocking,
+                part,
+            );
+            let home = sums[number].at(row * (width * cols) + block * (rows * cols));
+            let home = home.shape([rows, cols]);
+            let acc = match chunks {
+                1 => zeros(k, product.acc, rows, cols),
+                _ => k.load(home.clone()),
+            };
+            let acc = acc.convert_layout(matrix_layout(rows, cols));
+            let sum = k.mma(a, b, &acc, false);
+            let layout = spread.layout(&[rows, cols], &[rows, cols]);
+            k.store(home, &sum.convert_layout(layout));
+        };
+        k.for_range(0, &count, 1, [], |k, number, []| {
+            let output = &group * blocks + &number;
+            for (product, turned) in all.iter().enumerate() {
+                if chunks > 1 {
+                    k.for_range(0, col_blocks, 1, [], |k, row, []| {
+                        let home = &row * (width * cols) + &number * (rows * cols);
+                        let home = sums[product].at(home).shape([rows, cols]);
+                        k.store(home, &k.full(turned.acc, [rows, cols], 0));
+                        []
+                    });
+                }
+                let chunk = |k: &KernelBuilder, chunk: &Tile| {
+                    let at = (&output, batch.as_ref());
+                    let to = (&weight, &start);
+                    copy_chunk(k, &params, to, turned, &blocking, at, chunk);
+                    k.for_range(0, col_blocks, 1, [], |k, row, []| {
+                        block(k, product, [&row, &number], chunk);
+                        []
+                    });
+                };
+                if chunks == 1 {
+                    chunk(k, &start);
+                    continue;
+                }
+                k.for_range(0, chunks, 1, [], |k, number, []| {
+                    chunk(k, &number);
+                    []
+                });
             }
-            let turned = weights
-                .iter()
-                .map(|(_, sums)| k.load(sums.at(0).shape([cols, rows]).strides([1, cols])));
+            []
+        });
+        k.for_range(0, col_blocks, 1, [], |k, row, []| {
+            let turned = sums.iter().map(|sums| {
+                let sums = sums.at(&row * (width * cols)).shape([cols, width]);
+                k.load(sums.strides([1, cols]))
+            });
             let turned = turned.collect();
-            let (block, at) = ([cols, rows], [&row, &output]);
+            let (block, at) = ([cols, width], [&row, &group]);
             finish(k, &params, nest, product, block, at, batch.as_ref(), turned);
             []
         });

@@ -136,8 +136,11 @@ pub fn packed(
     let columns = &exact.batch * (col_blocks * cols);
     let added = moved.then(|| workspace("added", product.acc, &columns));
 
+    let late = product.late.is_some() && blocking.own;
+    let shape = bands(product, &blocking, target, deep.is_some() || late);
     lay_out(&k, &spread, &[rows, blocking.depth]);
     lay_out(&k, &spread, &[rows, cols]);
+    lay_out(&k, &spread, &[rows, shape[1] * cols]);
     lay_out(&k, &spread, &[1, blocking.depth]);
 
     pack_a(&k, &params, &panels_a, product, &blocking, depth_blocks);
@@ -201,13 +204,13 @@ pub fn packed(
         sum
     };
     // The last work on a block: of a part of the depth, the sums are kept.
-    let done = |k: &KernelBuilder, at: [&Tile; 2], batch: Option<&Tile>, sums: Vec<Tile>| match (
-        &parts,
-        batch,
-        &sums[..],
-    ) {
+    let done = |k: &KernelBuilder,
+                block: [i64; 2],
+                at: [&Tile; 2],
+                batch: Option<&Tile>,
+                sums: Vec<Tile>| match (&parts, batch, &sums[..]) {
         (Some(parts), Some(part), [sum]) => parts.keep(k, part, at, sum),
-        _ => finish(k, &params, nest, product, [rows, cols], at, batch, sums),
+        _ => finish(k, &params, nest, product, block, at, batch, sums),
     };
     let end = |k: KernelBuilder| {
         if let Some(parts) = &parts {
@@ -225,10 +228,10 @@ pub fn packed(
             product,
             blocking: &blocking,
             spread: &spread,
-            target,
             panels_a: &panels_a,
             right,
             depth_blocks,
+            shape,
         };
         bands.phase(&k, done);
         return end(k);
@@ -251,7 +254,7 @@ pub fn packed(
             let b = right(panels, &at, &blocking, depth);
             multiply(k, b, block, batch)
         });
-        done(k, block, batch, held(k, [rows, cols], sums));
+        done(k, [rows, cols], block, batch, held(k, [rows, cols], sums));
     });
     end(k)
 }
@@ -268,171 +271,261 @@ struct Bands<'a> {
     product: &'a Product,
     blocking: &'a Blocking,
     spread: &'a Spread,
-    target: &'a TargetDesc,
     panels_a: &'a Mem,
     right: Right<'a>,
     depth_blocks: i64,
+    /// Panels of `a` and of `b` that an instance has.
+    shape: [i64; 2],
 }
 
 /// Instances for each worker, at least, so that all are done at about the same time.
 const INSTANCES: i64 = 8;
+/// Panels of `b` that an instance has at most: rows of so many columns are long enough to be written one after the other.
+const ACROSS: i64 = 8;
+/// Elements between rows of sums beyond a row, so that rows do not share cache sets.
+const APART: i64 = 16;
 
-impl Bands<'_> {
-    /// Panels of `a` and of `b` that an instance has.
-    fn shape(&self) -> [i64; 2] {
-        let (product, blocking) = (self.product, self.blocking);
-        let row_blocks = ceil_div(product.m, blocking.rows).max(1);
-        let col_blocks = ceil_div(product.n, blocking.cols);
-        if let Right::Own(_) = self.right {
-            return [row_blocks, 1];
-        }
-        // A band of panels of a stays in the second-level cache while panels of b pass by, each used by the whole band.
-        let depth = self.depth_blocks * blocking.depth;
+/// Panels of `a` and of `b` that an instance has: a band of panels of `a` stays in the second-level cache while panels of `b` pass by, each used by the whole band.
+fn bands(product: &Product, blocking: &Blocking, target: &TargetDesc, single: bool) -> [i64; 2] {
+    let row_blocks = ceil_div(product.m, blocking.rows).max(1);
+    let col_blocks = ceil_div(product.n, blocking.cols);
+    let wanted = INSTANCES * i64::from(target.workers.max(1));
+    let band = if blocking.own {
+        row_blocks
+    } else if knob("OX_BAND", 0) > 0 {
+        knob("OX_BAND", 0)
+    } else {
+        let depth = blocking.steps(product.k) * blocking.depth;
         let bytes = blocking.rows * depth * blocking.parts[0].size() as i64;
-        let room = i64::try_from(self.target.l2_bytes).unwrap_or(i64::MAX) / 2;
+        let room = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX) / 2;
         let most = (room / bytes.max(1)).clamp(1, row_blocks);
-        let wanted = INSTANCES * i64::from(self.target.workers.max(1));
-        let blocks = row_blocks
-            .saturating_mul(col_blocks)
-            .saturating_mul(product.batch);
+        let blocks = row_blocks.saturating_mul(col_blocks);
+        let blocks = blocks.saturating_mul(product.batch);
         let band = most.min(ceil_div(blocks, wanted));
         // All bands alike.
-        let band = ceil_div(row_blocks, ceil_div(row_blocks, band));
-        let bands = ceil_div(row_blocks, band).saturating_mul(product.batch);
-        let groups = ceil_div(wanted, bands).min(col_blocks);
-        [band, ceil_div(col_blocks, groups)]
+        ceil_div(row_blocks, ceil_div(row_blocks, band))
+    };
+    if single {
+        return [band, 1];
     }
+    let bands = ceil_div(row_blocks, band).saturating_mul(product.batch);
+    [band, knob("OX_ACROSS", across(col_blocks, bands, target))]
+}
 
+/// How many of so many panels an instance has, of which each has one of `bands` bands.
+pub fn across(panels: i64, bands: i64, target: &TargetDesc) -> i64 {
+    let wanted = INSTANCES * i64::from(target.workers.max(1));
+    let groups = ceil_div(wanted, bands.max(1)).clamp(ceil_div(panels, ACROSS), panels);
+    ceil_div(panels, groups)
+}
+
+impl Bands<'_> {
     fn phase(
         &self,
         k: &KernelBuilder,
-        done: impl Fn(&KernelBuilder, [&Tile; 2], Option<&Tile>, Vec<Tile>),
+        done: impl Fn(&KernelBuilder, [i64; 2], [&Tile; 2], Option<&Tile>, Vec<Tile>),
     ) {
         let (product, blocking) = (self.product, self.blocking);
         let (rows, cols) = (blocking.rows, blocking.cols);
         let exact = product.exact();
-        let [band, across] = self.shape();
+        let [band, across] = self.shape;
         let row_blocks = exact.m.ceildiv(rows);
         let col_blocks = ceil_div(product.n, cols);
         let own = matches!(self.right, Right::Own(_));
-        let bands = match own {
-            true => 1.into(),
-            false => row_blocks.ceildiv(band),
+        // A number of rows that only a call knows is taken a panel at a time.
+        let late = own && row_blocks.as_const().is_none();
+        let (band, bands) = match (own, late) {
+            (true, true) => (1, 1.into()),
+            (true, false) => (band, 1.into()),
+            (false, _) => (band, row_blocks.ceildiv(band)),
         };
-        let groups = ceil_div(col_blocks, across);
-        let grid = [groups.into(), bands, exact.batch.clone()];
-        let depth = self.depth_blocks * blocking.depth;
-        let chunks = self.depth_blocks / blocking.chunk;
-        let part = blocking.chunk * blocking.depth;
+        let grid = [
+            ceil_div(col_blocks, across).into(),
+            bands,
+            exact.batch.clone(),
+        ];
         let sizes = &self.params.sizes;
         k.phase(grid, |k: &KernelBuilder| {
             let (group, number) = (k.program_id(0), k.program_id(1));
-            let batch = exact.batch_of(k, 2);
-            let in_batch = |block: &Tile, blocks: &Expr| match &batch {
-                Some(batch) => sizes.times(batch, blocks) + block,
-                None => block.clone(),
-            };
-            let here = match (own, row_blocks.as_const()) {
-                (true, _) => sizes.tile(&row_blocks),
-                (false, Some(blocks)) => {
-                    left(&number, band, blocks).unwrap_or_else(|| k.constant(DType::I64, band))
-                }
-                (false, None) => remaining(sizes, &number, band, &row_blocks),
-            };
             let count =
                 left(&group, across, col_blocks).unwrap_or_else(|| k.constant(DType::I64, across));
-            let (first_row, first_col) = (number * band, group * across);
-            let products = product.count();
-            let sums = |number: i64| {
-                let waits = chunks > 1 || number + 1 < products;
-                waits.then(|| k.alloc(Space::Panel, product.acc, band * rows * cols, None))
+            let pitch = match across {
+                1 => cols,
+                _ => across * cols + APART,
             };
-            let sums: Vec<Option<Mem>> = (0..products).map(sums).collect();
-            let home = |number: usize, i: &Tile| {
-                let sums = sums[number].as_ref()?;
-                Some(sums.at(i * (rows * cols)).shape([rows, cols]))
+            let sums = |_| k.alloc(Space::Panel, product.acc, band * rows * pitch, None);
+            let panel = own.then(|| {
+                let part = blocking.chunk * blocking.depth;
+                k.alloc(Space::Panel, blocking.parts[1], part * cols, None)
+            });
+            let mut here = Here {
+                batch: exact.batch_of(k, 2),
+                first_row: &number * band,
+                band: k.constant(DType::I64, band),
+                first_col: &group * across,
+                sums: (0..product.count()).map(sums).collect(),
+                pitch,
+                panel,
             };
-            let panel = own.then(|| k.alloc(Space::Panel, blocking.parts[1], part * cols, None));
-            // The sums of a block with a part of the panels, added to those before.
-            let block = |k: &KernelBuilder, number: usize, i: &Tile, col: &Tile, chunk: &Tile| {
-                let row = in_batch(&(&first_row + i), &row_blocks);
-                let at = row * (rows * depth) + chunk * (rows * part);
-                let a = self.panels_a.at(at);
-                let a = a.shape([blocking.chunk, rows, blocking.depth]);
-                let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
-                let b = match (&self.right, &panel) {
-                    (Right::Shared(panels), _) => {
-                        let col = in_batch(col, &col_blocks.into());
-                        let at = col * (cols * depth) + chunk * (cols * part);
-                        right(&panels[number], &at, blocking, part)
-                    }
-                    (Right::Own(_), Some(panel)) => {
-                        right(panel, &k.constant(DType::I64, 0), blocking, part)
-                    }
-                    (Right::Own(_), None) => return k.full(product.acc, [rows, cols], 0),
-                };
-                let layout = matrix_layout(rows, cols);
-                let acc = match home(number, i) {
-                    Some(home) if chunks > 1 => k.load(home),
-                    _ => zeros(k, product.acc, rows, cols),
-                };
-                let sum = k.mma(a, b, &acc.convert_layout(layout), false);
-                sum.convert_layout(self.spread.layout(&[rows, cols], &[rows, cols]))
+            let finish = |k: &KernelBuilder, here: &Here| {
+                k.for_range(0, &here.band, 1, [], |k, i, []| {
+                    let width = across * cols;
+                    let home = |sums: &Mem| {
+                        let home = sums.at(&i * (rows * pitch)).shape([rows, width]);
+                        k.load(home.strides([pitch, 1]))
+                    };
+                    let all = here.sums.iter().map(home).collect();
+                    let at = [&(&here.first_row + &i), &group];
+                    done(k, [rows, width], at, here.batch.as_ref(), all);
+                    []
+                });
             };
-            let finish = |k: &KernelBuilder, i: &Tile, col: &Tile, last: Option<Tile>| {
-                let waiting = (0..sums.len()).filter_map(|number| home(number, i));
-                let loaded = waiting.map(|home| k.load(home));
-                let all = loaded.chain(last).collect();
-                done(k, [&(&first_row + i), col], batch.as_ref(), all);
-            };
-            k.for_range(0, &count, 1, [], |k, j, []| {
-                let col = &first_col + &j;
-                if chunks > 1 {
-                    k.for_range(0, &here, 1, [], |k, i, []| {
-                        for home in (0..sums.len()).filter_map(|number| home(number, &i)) {
-                            k.store(home, &k.full(product.acc, [rows, cols], 0));
-                        }
-                        []
-                    });
+            if late {
+                for number in 0..here.sums.len() {
+                    self.copy(k, &here, number, &here.first_col, None);
                 }
-                for number in 0..sums.len() {
-                    let is_last = number + 1 == sums.len();
-                    let rows_of = |k: &KernelBuilder, chunk: &Tile| {
-                        if let (Right::Own(copies), Some(panel)) = (&self.right, &panel) {
-                            let start = k.constant(DType::I64, 0);
-                            copies[number].panel(
-                                k,
-                                (panel, &start),
-                                &col,
-                                batch.as_ref(),
-                                Some(chunk),
-                            );
-                        }
-                        k.for_range(0, &here, 1, [], |k, i, []| {
-                            let sum = block(k, number, &i, &col, chunk);
-                            match home(number, &i) {
-                                Some(home) => k.store(home, &sum),
-                                None => finish(k, &i, &col, Some(sum)),
-                            }
-                            if is_last && chunks > 1 {
-                                let end = chunk.compare(CompareOp::Ge, chunks - 1);
-                                k.when(&end, |k| finish(k, &i, &col, None));
-                            }
+                k.for_range(0, sizes.index(&row_blocks), 1, [], |k, row, []| {
+                    let here = Here {
+                        first_row: row,
+                        ..here.clone()
+                    };
+                    let start = k.constant(DType::I64, 0);
+                    for number in 0..here.sums.len() {
+                        self.block(k, &here, number, [&start, &start], &start);
+                    }
+                    finish(k, &here);
+                    []
+                });
+                return;
+            }
+            if !own {
+                here.band = match row_blocks.as_const() {
+                    Some(blocks) => {
+                        left(&number, band, blocks).unwrap_or_else(|| k.constant(DType::I64, band))
+                    }
+                    None => remaining(sizes, &number, band, &row_blocks),
+                };
+            }
+            let chunks = self.depth_blocks / blocking.chunk;
+            k.for_range(0, &count, 1, [], |k, j, []| {
+                let col = &here.first_col + &j;
+                for number in 0..here.sums.len() {
+                    if chunks > 1 {
+                        k.for_range(0, &here.band, 1, [], |k, i, []| {
+                            let nothing = k.full(product.acc, [rows, cols], 0);
+                            k.store(here.home(number, [&i, &j], [rows, cols]), &nothing);
+                            []
+                        });
+                    }
+                    let chunk = |k: &KernelBuilder, chunk: &Tile| {
+                        self.copy(k, &here, number, &col, Some(chunk));
+                        k.for_range(0, &here.band, 1, [], |k, i, []| {
+                            self.block(k, &here, number, [&i, &j], chunk);
                             []
                         });
                     };
                     if chunks == 1 {
-                        rows_of(k, &k.constant(DType::I64, 0));
+                        chunk(k, &k.constant(DType::I64, 0));
                         continue;
                     }
-                    k.for_range(0, chunks, 1, [], |k, chunk, []| {
-                        rows_of(k, &chunk);
+                    k.for_range(0, chunks, 1, [], |k, number, []| {
+                        chunk(k, &number);
                         []
                     });
                 }
                 []
             });
+            finish(k, &here);
         });
+    }
+
+    /// Copies a chunk of a panel of `b` where the instance does so itself.
+    fn copy(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        number: usize,
+        col: &Tile,
+        chunk: Option<&Tile>,
+    ) {
+        if let (Right::Own(copies), Some(panel)) = (&self.right, &here.panel) {
+            let start = k.constant(DType::I64, 0);
+            copies[number].panel(k, (panel, &start), col, here.batch.as_ref(), chunk);
+        }
+    }
+
+    /// The sums of a block with a chunk of the panels, added to those before.
+    fn block(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        number: usize,
+        [i, j]: [&Tile; 2],
+        chunk: &Tile,
+    ) {
+        let (product, blocking) = (self.product, self.blocking);
+        let (rows, cols) = (blocking.rows, blocking.cols);
+        let sizes = &self.params.sizes;
+        let in_batch = |block: Tile, blocks: &Expr| match &here.batch {
+            Some(batch) => sizes.times(batch, blocks) + block,
+            None => block,
+        };
+        let depth = self.depth_blocks * blocking.depth;
+        let part = blocking.chunk * blocking.depth;
+        let row = in_batch(&here.first_row + i, &product.exact().m.ceildiv(rows));
+        let a = self
+            .panels_a
+            .at(row * (rows * depth) + chunk * (rows * part));
+        let a = a.shape([blocking.chunk, rows, blocking.depth]);
+        let a = a.operand([MmaDim::K, MmaDim::Side, MmaDim::K]);
+        let start = k.constant(DType::I64, 0);
+        let b = match (&self.right, &here.panel) {
+            (Right::Shared(panels), _) => {
+                let blocks = ceil_div(product.n, cols).into();
+                let col = in_batch(&here.first_col + j, &blocks);
+                let at = col * (cols * depth) + chunk * (cols * part);
+                right(&panels[number], &at, blocking, part)
+            }
+            (Right::Own(_), Some(panel)) => right(panel, &start, blocking, part),
+            (Right::Own(_), None) => return,
+        };
+        let home = here.home(number, [i, j], [rows, cols]);
+        let acc = match self.depth_blocks > blocking.chunk {
+            true => k.load(home.clone()),
+            false => zeros(k, product.acc, rows, cols),
+        };
+        let sum = k.mma(a, b, &acc.convert_layout(matrix_layout(rows, cols)), false);
+        let layout = self.spread.layout(&[rows, cols], &[rows, cols]);
+        k.store(home, &sum.convert_layout(layout));
+    }
+}
+
+/// The place of an instance.
+#[derive(Clone)]
+struct Here {
+    batch: Option<Tile>,
+    first_row: Tile,
+    /// Panels of `a`.
+    band: Tile,
+    first_col: Tile,
+    /// For each product: sums of all blocks, and elements from one of their rows to the next.
+    sums: Vec<Mem>,
+    pitch: i64,
+    /// A panel of `b` of its own.
+    panel: Option<Mem>,
+}
+
+impl Here {
+    /// The sums of a block.
+    fn home(
+        &self,
+        number: usize,
+        [i, j]: [&Tile; 2],
+        [rows, cols]: [i64; 2],
+    ) -> oxyfuel_kernel::builder::Window {
+        let at = i * (rows * self.pitch) + j * cols;
+        let home = self.sums[number].at(at).shape([rows, cols]);
+        home.strides([self.pitch, 1])
     }
 }
 
@@ -545,7 +638,14 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
 fn chunk(steps: i64, bytes: i64, target: &TargetDesc) -> i64 {
     let room = i64::try_from(target.l1_bytes).unwrap_or(i64::MAX) / 4 * 3;
     let most = (room / bytes.max(1)).max(1);
+    let most = knob("OX_CHUNK", most);
     ceil_div(steps, ceil_div(steps, most))
+}
+fn knob(name: &str, or: i64) -> i64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(or)
 }
 
 /// A panel of `b` as an operand.
@@ -633,13 +733,53 @@ fn pack_a(
 }
 
 /// Copies a panel of `a`, of the block of rows and the batch with these numbers.
-pub fn copy_rows(
+fn copy_rows(
+    k: &KernelBuilder,
+    params: &Params,
+    to: (&Mem, &Tile),
+    product: &Product,
+    blocking: &Blocking,
+    at: (&Tile, Option<&Tile>),
+) {
+    let steps = blocking.steps(product.k);
+    let start = k.constant(DType::I64, 0);
+    copy_steps(k, params, to, product, blocking, at, (&start, steps, true));
+}
+
+/// Copies a chunk of it.
+pub fn copy_chunk(
+    k: &KernelBuilder,
+    params: &Params,
+    to: (&Mem, &Tile),
+    product: &Product,
+    blocking: &Blocking,
+    at: (&Tile, Option<&Tile>),
+    chunk: &Tile,
+) {
+    let chunks = blocking.steps(product.k) / blocking.chunk;
+    let copy = |k: &KernelBuilder, is_last: bool| {
+        let first = chunk * blocking.chunk;
+        let steps = (&first, blocking.chunk, is_last);
+        copy_steps(k, params, to, product, blocking, at, steps);
+    };
+    if product.k % (blocking.chunk * blocking.depth) == 0 || chunks == 1 {
+        return copy(k, chunks == 1);
+    }
+    k.when(&chunk.compare(CompareOp::Lt, chunks - 1), |k| {
+        copy(k, false);
+    });
+    k.when(&chunk.compare(CompareOp::Ge, chunks - 1), |k| copy(k, true));
+}
+
+/// Copies so many steps of a panel of `a`, from one on: the last ones, some of which may have less depth or none, or others.
+fn copy_steps(
     k: &KernelBuilder,
     params: &Params,
     (panels, panel): (&Mem, &Tile),
     product: &Product,
     blocking: &Blocking,
     (row, batch): (&Tile, Option<&Tile>),
+    (first, steps, are_last): (&Tile, i64, bool),
 ) {
     let (rows, depth) = (blocking.rows, blocking.depth);
     let (exact, sizes) = (product.exact(), &params.sizes);
@@ -647,7 +787,10 @@ pub fn copy_rows(
     let start = exact.a.start(sizes, 0, (row, rows), batch);
     let rows_left = exact.rows_left(sizes, row, rows);
     let strides = exact.a.strides.each_ref().map(|stride| sizes.index(stride));
-    k.for_range(0, ceil_div(product.k, depth), 1, [], |k, block, []| {
+    let absent = blocking.steps(product.k) - ceil_div(product.k, depth);
+    let exist = steps - if are_last { absent } else { 0 };
+    k.for_range(0, exist, 1, [], |k, number, []| {
+        let block = first + &number;
         let mut window = params.mems[exact.a.buffer]
             .at(&(&start + sizes.times(&block, &(along * depth))))
             .shape([rows, depth])
@@ -655,19 +798,19 @@ pub fn copy_rows(
         if let Some(rows_left) = &rows_left {
             window = window.valid(0, rows_left);
         }
-        if let Some(depth_left) = left(&block, depth, product.k) {
+        if are_last && let Some(depth_left) = left(&block, depth, product.k) {
             window = window.valid(1, &depth_left);
         }
         let mut tile = k.load(window).cast(blocking.parts[0]);
         if blocking.moved(product) {
             tile = tile.binary(BinaryOp::Xor, half(blocking.parts[0]));
         }
-        let home = panels.at(&(panel + &block * (rows * depth)));
+        let home = panels.at(&(panel + &number * (rows * depth)));
         k.store(home.shape([rows, depth]), &tile);
         []
     });
     // Chunks are whole.
-    for block in ceil_div(product.k, depth)..blocking.steps(product.k) {
+    for block in exist..steps {
         let home = panels.at(&(panel + block * (rows * depth)));
         let nothing = k.full(blocking.parts[0], [rows, depth], 0);
         k.store(home.shape([rows, depth]), &nothing);
@@ -731,12 +874,62 @@ impl CopyB<'_> {
 
     pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
         let [part, rest] = self.part();
+        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
+        for exist in [part, rest] {
+            let whole = (PIECE / pack).min(exist / pack);
+            if !self.by_groups(exist) {
+                continue;
+            }
+            for deep in [whole, (exist / pack) % whole, (part - exist) / pack] {
+                let shape = [deep, cols, pack];
+                k.layout_shape(shape, spread.layout(&shape, &shape));
+            }
+        }
         for lane in 0..self.blocking.pack {
             for exist in [part, rest] {
                 for piece in pieces(self.blocking, exist, part, lane) {
                     lay_out(k, spread, &[piece.deep, self.blocking.cols]);
                 }
             }
+        }
+    }
+
+    /// Whether so many elements of the depth, and all columns, are copied in groups: as they are, so that only where they stand changes.
+    fn by_groups(&self, exist: i64) -> bool {
+        let part = self.blocking.parts[1];
+        self.blocking.matrix
+            && self.product.b.dtype == part
+            && self.product.b.strides.contains(&1)
+            && exist >= self.blocking.pack
+            && exist % self.blocking.pack == 0
+    }
+
+    /// Copies so many groups of the depth, for all columns, and fills up with zeros.
+    fn groups(&self, k: &KernelBuilder, to: (&Mem, &Tile), start: &Tile, [exist, all]: [i64; 2]) {
+        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
+        let [along, across] = self.product.b.strides;
+        let (panels, panel) = to;
+        let whole = (PIECE / pack).min(exist);
+        let copy = |k: &KernelBuilder, first: &Tile, deep: i64| {
+            let window = self.from.at(&(start + first * (pack * along)));
+            let window = window.shape([deep, cols, pack]);
+            let tile = k.load(window.strides([pack * along, across, along]));
+            let home = panels.at(&(panel + first * (cols * pack)));
+            k.store(home.shape([deep, cols, pack]), &tile);
+        };
+        let times = exist / whole;
+        k.for_range(0, times, 1, [], |k, number, []| {
+            copy(k, &(&number * whole), whole);
+            []
+        });
+        let rest = exist - times * whole;
+        if rest > 0 {
+            copy(k, &k.constant(DType::I64, times * whole), rest);
+        }
+        if exist < all {
+            let nothing = k.full(self.blocking.parts[1], [all - exist, cols, pack], 0);
+            let home = panels.at(&(panel + exist * cols * pack));
+            k.store(home.shape([all - exist, cols, pack]), &nothing);
         }
     }
 
@@ -807,6 +1000,10 @@ impl CopyB<'_> {
         left: Option<&Tile>,
     ) {
         let [part, _] = self.part();
+        let groups = exist / self.blocking.pack;
+        if left.is_none() && self.by_groups(exist) {
+            return self.groups(k, to, start, [groups, part / self.blocking.pack]);
+        }
         for lane in 0..self.blocking.pack {
             for piece in pieces(self.blocking, exist, part, lane) {
                 let first = k.constant(DType::I64, piece.first);

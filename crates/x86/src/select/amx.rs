@@ -350,7 +350,12 @@ impl<'p> Select<'p, '_> {
             Stride::Bytes(n) if b.depth.len() > 1 => Some(16 * n),
             Stride::Bytes(_) | Stride::Reg(_) => None,
         };
-        let asked = self.ask_next(b, row, steps)?;
+        // A panel that is used once is asked for by its own use.
+        let shared = b.next.is_some_and(|next| next.shared.is_some());
+        let asked = match shared {
+            true => self.ask_next(b, row, steps)?,
+            false => None,
+        };
         if self.tile_steps > 0 && self.tile_steps + steps > MOST_STEPS && steps <= MOST_STEPS {
             self.store_a_tile()?;
         }

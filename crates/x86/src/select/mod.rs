@@ -13,6 +13,7 @@ mod amx;
 mod bounded;
 mod control;
 mod copied;
+mod copies;
 mod dots;
 mod eval;
 mod groups;
@@ -434,6 +435,9 @@ impl<'p, 'a> Select<'p, 'a> {
                     self.order_write(access.mem)?;
                 }
                 if mask.is_none() && self.store_rows(access, *value)? {
+                    return Ok(());
+                }
+                if mask.is_none() && self.store_copy(access, *value)? {
                     return Ok(());
                 }
                 if mask.is_none() {
