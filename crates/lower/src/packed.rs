@@ -45,6 +45,8 @@ use crate::tile::{Tiling, ceil_div};
 const WORTH_PACKING: i64 = 1 << 18;
 /// Elements of the depth that are copied into a panel of `b` at a time: with the columns they fit the first-level cache, where they are turned if memory runs along the depth.
 const PIECE: i64 = 128;
+/// Rows of `b` that are copied for all panels before the next ones, where that is how they lie: as many pages are read at a time.
+const SLICE: i64 = 16;
 /// Groups of the depth that lie next to each other in a panel of `a` for vectors: a step of the loop.
 const DEEP: i64 = 8;
 
@@ -285,18 +287,18 @@ const ACROSS: i64 = 8;
 /// Elements between rows of sums beyond a row, so that rows do not share cache sets.
 const APART: i64 = 16;
 
-/// Panels of `a` and of `b` that an instance has: a band of panels of `a` stays in the second-level cache while panels of `b` pass by, each used by the whole band.
+/// Panels of `a` and of `b` that an instance has: a band of panels of `a`, with its sums, has half of the second-level cache while panels of `b` pass by, each used by the whole band.
 fn bands(product: &Product, blocking: &Blocking, target: &TargetDesc, single: bool) -> [i64; 2] {
     let row_blocks = ceil_div(product.m, blocking.rows).max(1);
     let col_blocks = ceil_div(product.n, blocking.cols);
     let wanted = INSTANCES * i64::from(target.workers.max(1));
     let band = if blocking.own {
         row_blocks
-    } else if knob("OX_BAND", 0) > 0 {
-        knob("OX_BAND", 0)
     } else {
         let depth = blocking.steps(product.k) * blocking.depth;
-        let bytes = blocking.rows * depth * blocking.parts[0].size() as i64;
+        let panel = blocking.rows * depth * blocking.parts[0].size() as i64;
+        let sums = product.count() * blocking.rows * ACROSS * blocking.cols * 4;
+        let bytes = panel + sums;
         let room = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX) / 2;
         let most = (room / bytes.max(1)).clamp(1, row_blocks);
         let blocks = row_blocks.saturating_mul(col_blocks);
@@ -309,7 +311,7 @@ fn bands(product: &Product, blocking: &Blocking, target: &TargetDesc, single: bo
         return [band, 1];
     }
     let bands = ceil_div(row_blocks, band).saturating_mul(product.batch);
-    [band, knob("OX_ACROSS", across(col_blocks, bands, target))]
+    [band, across(col_blocks, bands, target)]
 }
 
 /// How many of so many panels an instance has, of which each has one of `bands` bands.
@@ -638,16 +640,8 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
 fn chunk(steps: i64, bytes: i64, target: &TargetDesc) -> i64 {
     let room = i64::try_from(target.l1_bytes).unwrap_or(i64::MAX) / 4 * 3;
     let most = (room / bytes.max(1)).max(1);
-    let most = knob("OX_CHUNK", most);
     ceil_div(steps, ceil_div(steps, most))
 }
-fn knob(name: &str, or: i64) -> i64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(or)
-}
-
 /// A panel of `b` as an operand.
 pub fn right(panels: &Mem, at: &Tile, blocking: &Blocking, depth: i64) -> MmaOperand {
     let shape = [depth / blocking.pack, blocking.cols, blocking.pack];
@@ -875,23 +869,35 @@ impl CopyB<'_> {
     pub fn lay_out(&self, k: &KernelBuilder, spread: &Spread) {
         let [part, rest] = self.part();
         let (cols, pack) = (self.blocking.cols, self.blocking.pack);
-        for exist in [part, rest] {
+        let slices = [SLICE, self.product.k % SLICE].map(|rows| [rows, rows]);
+        let parts = [[part, part], [part, rest]].into_iter();
+        let parts = parts.chain(slices.into_iter().filter(|_| self.by_rows()));
+        let parts: Vec<[i64; 2]> = parts.filter(|[_, exist]| *exist > 0).collect();
+        for &[part, exist] in &parts {
             let whole = (PIECE / pack).min(exist / pack);
             if !self.by_groups(exist) {
                 continue;
             }
-            for deep in [whole, (exist / pack) % whole, (part - exist) / pack] {
+            let absent = (self.depth - self.product.k) / pack;
+            for deep in [whole, (exist / pack) % whole, (part - exist) / pack, absent] {
                 let shape = [deep, cols, pack];
                 k.layout_shape(shape, spread.layout(&shape, &shape));
             }
         }
         for lane in 0..self.blocking.pack {
-            for exist in [part, rest] {
+            for &[part, exist] in &parts {
                 for piece in pieces(self.blocking, exist, part, lane) {
                     lay_out(k, spread, &[piece.deep, self.blocking.cols]);
                 }
             }
         }
+    }
+
+    /// Whether the phase that copies all of `b` goes down its rows: where they lie in one piece, the machine's own prefetching follows them, and few pages are in use.
+    fn by_rows(&self) -> bool {
+        let [along, across] = self.product.b.strides;
+        let all = self.product.k % self.blocking.pack == 0 && self.by_groups(self.blocking.pack);
+        all && !self.cut && across == 1 && along != 1
     }
 
     /// Whether so many elements of the depth, and all columns, are copied in groups: as they are, so that only where they stand changes.
@@ -904,12 +910,14 @@ impl CopyB<'_> {
             && exist % self.blocking.pack == 0
     }
 
-    /// Copies so many groups of the depth, for all columns, and fills up with zeros.
-    fn groups(&self, k: &KernelBuilder, to: (&Mem, &Tile), start: &Tile, [exist, all]: [i64; 2]) {
+    /// The same in groups.
+    fn groups(&self, k: &KernelBuilder, to: (&Mem, &Tile), start: &Tile, depth: [i64; 2]) {
+        let [part, exist] = depth;
         let (cols, pack) = (self.blocking.cols, self.blocking.pack);
         let [along, across] = self.product.b.strides;
         let (panels, panel) = to;
-        let whole = (PIECE / pack).min(exist);
+        let groups = exist / pack;
+        let whole = (PIECE / pack).min(groups);
         let copy = |k: &KernelBuilder, first: &Tile, deep: i64| {
             let window = self.from.at(&(start + first * (pack * along)));
             let window = window.shape([deep, cols, pack]);
@@ -917,19 +925,17 @@ impl CopyB<'_> {
             let home = panels.at(&(panel + first * (cols * pack)));
             k.store(home.shape([deep, cols, pack]), &tile);
         };
-        let times = exist / whole;
+        let times = groups / whole;
         k.for_range(0, times, 1, [], |k, number, []| {
             copy(k, &(&number * whole), whole);
             []
         });
-        let rest = exist - times * whole;
+        let rest = groups - times * whole;
         if rest > 0 {
             copy(k, &k.constant(DType::I64, times * whole), rest);
         }
-        if exist < all {
-            let nothing = k.full(self.blocking.parts[1], [all - exist, cols, pack], 0);
-            let home = panels.at(&(panel + exist * cols * pack));
-            k.store(home.shape([all - exist, cols, pack]), &nothing);
+        if exist < part {
+            self.nothing(k, to, [exist, part]);
         }
     }
 
@@ -938,6 +944,9 @@ impl CopyB<'_> {
         let (product, cols) = (self.product, self.blocking.cols);
         let col_blocks = ceil_div(product.n, cols);
         let exact = product.exact();
+        if self.by_rows() {
+            return self.slices(k, panels);
+        }
         let grid = [col_blocks.into(), exact.batch.clone()];
         k.phase(grid, |k: &KernelBuilder| {
             let col = k.program_id(0);
@@ -948,6 +957,59 @@ impl CopyB<'_> {
             } * (cols * self.depth);
             self.panel(k, (panels, &at), &col, batch.as_ref(), None);
         });
+    }
+
+    /// The same phase by rows: an instance has some of them, of all panels.
+    fn slices(&self, k: &KernelBuilder, panels: &Mem) {
+        let (product, cols) = (self.product, self.blocking.cols);
+        let col_blocks = ceil_div(product.n, cols);
+        let exact = product.exact();
+        let [along, across] = product.b.strides;
+        let (slices, rest) = (ceil_div(product.k, SLICE), product.k % SLICE);
+        let grid = [slices.into(), exact.batch.clone()];
+        k.phase(grid, |k: &KernelBuilder| {
+            let slice = k.program_id(0);
+            let batch = exact.batch_of(k, 1);
+            let panel = |col: &Tile| match &batch {
+                Some(batch) => (batch * col_blocks + col) * (cols * self.depth),
+                None => col * (cols * self.depth),
+            };
+            let copy = |k: &KernelBuilder, rows: i64| {
+                k.for_range(0, col_blocks, 1, [], |k, col, []| {
+                    let start = origin(&product.b, &col, cols, across, batch.as_ref())
+                        + &slice * (SLICE * along);
+                    let at = panel(&col) + &slice * (SLICE * cols);
+                    self.columns(k, (panels, &at), &start, &col, [rows, rows]);
+                    []
+                });
+            };
+            match rest {
+                0 => copy(k, SLICE),
+                rest if slices == 1 => copy(k, rest),
+                rest => {
+                    k.when(&slice.compare(CompareOp::Lt, slices - 1), |k| {
+                        copy(k, SLICE);
+                    });
+                    k.when(&slice.compare(CompareOp::Ge, slices - 1), |k| copy(k, rest));
+                }
+            }
+            if product.k < self.depth {
+                k.when(&slice.compare(CompareOp::Ge, slices - 1), |k| {
+                    k.for_range(0, col_blocks, 1, [], |k, col, []| {
+                        self.nothing(k, (panels, &panel(&col)), [product.k, self.depth]);
+                        []
+                    });
+                });
+            }
+        });
+    }
+
+    /// Fills a part of a panel, between two elements of the depth, with zeros.
+    fn nothing(&self, k: &KernelBuilder, (panels, panel): (&Mem, &Tile), [from, to]: [i64; 2]) {
+        let (cols, pack) = (self.blocking.cols, self.blocking.pack);
+        let shape = [(to - from) / pack, cols, pack];
+        let nothing = k.full(self.blocking.parts[1], shape, 0);
+        k.store(panels.at(&(panel + from * cols)).shape(shape), &nothing);
     }
 
     /// Copies the panel of some columns to a place, or a chunk of it.
@@ -967,28 +1029,42 @@ impl CopyB<'_> {
         if let Some(chunk) = chunk {
             start = start + chunk * (part * along);
         }
-        // Bounds keep a window from being turned: only the last blocks have them.
-        let columns = |k: &KernelBuilder, exist: i64| {
-            let Some(cols_left) = left(col, cols, product.n) else {
-                return self.whole(k, to, &start, exist, None);
-            };
-            let full = product.n / cols;
-            if full > 0 {
-                k.when(&col.compare(CompareOp::Lt, full), |k| {
-                    self.whole(k, to, &start, exist, None);
-                });
-            }
-            k.when(&col.compare(CompareOp::Ge, full), |k| {
-                self.whole(k, to, &start, exist, Some(&cols_left));
-            });
-        };
         match chunk {
             Some(chunk) if rest < part && last > 0 => {
-                k.when(&chunk.compare(CompareOp::Lt, last), |k| columns(k, part));
-                k.when(&chunk.compare(CompareOp::Ge, last), |k| columns(k, rest));
+                k.when(&chunk.compare(CompareOp::Lt, last), |k| {
+                    self.columns(k, to, &start, col, [part, part]);
+                });
+                k.when(&chunk.compare(CompareOp::Ge, last), |k| {
+                    self.columns(k, to, &start, col, [part, rest]);
+                });
             }
-            _ => columns(k, rest),
+            _ => self.columns(k, to, &start, col, [part, rest]),
         }
+    }
+
+    /// Copies so many elements of the depth, of which so many exist, for the columns of a panel.
+    fn columns(
+        &self,
+        k: &KernelBuilder,
+        to: (&Mem, &Tile),
+        start: &Tile,
+        col: &Tile,
+        depth: [i64; 2],
+    ) {
+        let (n, cols) = (self.product.n, self.blocking.cols);
+        let Some(cols_left) = left(col, cols, n) else {
+            return self.whole(k, to, start, depth, None);
+        };
+        // Bounds keep a window from being turned: only the last blocks have them.
+        let full = n / cols;
+        if full > 0 {
+            k.when(&col.compare(CompareOp::Lt, full), |k| {
+                self.whole(k, to, start, depth, None);
+            });
+        }
+        k.when(&col.compare(CompareOp::Ge, full), |k| {
+            self.whole(k, to, start, depth, Some(&cols_left));
+        });
     }
 
     fn whole(
@@ -996,13 +1072,11 @@ impl CopyB<'_> {
         k: &KernelBuilder,
         to: (&Mem, &Tile),
         start: &Tile,
-        exist: i64,
+        [part, exist]: [i64; 2],
         left: Option<&Tile>,
     ) {
-        let [part, _] = self.part();
-        let groups = exist / self.blocking.pack;
         if left.is_none() && self.by_groups(exist) {
-            return self.groups(k, to, start, [groups, part / self.blocking.pack]);
+            return self.groups(k, to, start, [part, exist]);
         }
         for lane in 0..self.blocking.pack {
             for piece in pieces(self.blocking, exist, part, lane) {

@@ -7,10 +7,10 @@
 //!   turned     the same from a source that runs along the groups           squares of 16 x 16 groups
 //! ```
 //!
-//! In every other loop an element of two bytes or one has a lane of four, which takes four instructions for half a line.
+//! In every other loop an element of two bytes or one has a lane of four, which takes four instructions for half a line. Panels alone are copied so: other results are written in loops that know what goes past the caches and what is read next.
 
 use oxyfuel_base::Result;
-use oxyfuel_kernel::ir::{Access, Index, Inst, Val};
+use oxyfuel_kernel::ir::{Access, BufferMode, Index, Inst, Space, Val};
 
 use super::Select;
 use super::values::operands;
@@ -55,10 +55,13 @@ impl<'p> Select<'p, '_> {
         let Some(from) = self.plain_load(self.laid_out(value)) else {
             return Ok(false);
         };
-        let dtype = self.p.mem(from.mem)?.dtype;
-        let same = self.p.mem(access.mem)?.dtype == dtype && from.mem != access.mem;
+        let (source, target) = (self.p.mem(from.mem)?, self.p.mem(access.mem)?);
+        let dtype = source.dtype;
+        let same = target.dtype == dtype && from.mem != access.mem;
+        let workspace = self.modes.get(&access.mem) == Some(&BufferMode::Workspace);
+        let panel = workspace || target.space == Space::Panel;
         let plain = access.valid.iter().all(Option::is_none);
-        if !self.e.avx512() || !same || !plain || dtype.size() > 2 || dtype.is_bool() {
+        if !self.e.avx512() || !same || !panel || !plain || dtype.size() > 2 || dtype.is_bool() {
             return Ok(false);
         }
         let Some(plan) = plan(from, access, dtype.size() as i64) else {
