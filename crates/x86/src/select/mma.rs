@@ -158,7 +158,7 @@ impl<'p> Select<'p, '_> {
         self.product(&a, &b, *acc, inst.results[0])
     }
 
-    /// Whether the innermost loop moves one operand and leaves the other where it is.
+    /// Whether the innermost loop moves one operand, each element of which is read once, and leaves the other where it is.
     fn passes_by(&self, moving: &MmaOperand, staying: &MmaOperand) -> bool {
         let Some(around) = self.loops.last() else {
             return false;
@@ -170,7 +170,9 @@ impl<'p> Select<'p, '_> {
             },
             MmaOperand::Tile(_) => None,
         };
-        moves(moving) == Some(true) && moves(staying) == Some(false)
+        // Windows of an image share elements with each other, and find them in the first-level cache.
+        let once = matches!(moving, MmaOperand::Mem { access, .. } if reads_once(access));
+        once && moves(moving) == Some(true) && moves(staying) == Some(false)
     }
 
     /// `dot` of the logical form: its operands are brought to scratch unless they are plain windows of memory.
@@ -973,6 +975,25 @@ fn ahead(b: &Operand, depth: i64, cols: i64) -> Option<i64> {
         return None;
     };
     (step == row && row % LINE == 0 && depth * row >= LARGE).then_some(row)
+}
+
+/// Whether no element of a window is there twice.
+fn reads_once(access: &Access) -> bool {
+    let mut dims = Vec::new();
+    for (extent, stride) in access.shape.iter().zip(&access.strides) {
+        match stride {
+            Index::Const(stride) if *extent > 1 => dims.push((stride.abs(), *extent)),
+            Index::Const(_) => {}
+            Index::Val(_) => return false,
+        }
+    }
+    dims.sort_unstable();
+    let mut reach = 0;
+    dims.into_iter().all(|(stride, extent)| {
+        let apart = stride > reach;
+        reach += stride * (extent - 1);
+        apart
+    })
 }
 
 /// Whether rows of vectors can hold sums of this type.
