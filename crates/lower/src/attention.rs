@@ -372,6 +372,10 @@ fn blocks(
     ] {
         lay_out(&k, &w.spread, &shape);
     }
+    for deep in [depth, at_once] {
+        let shape = [deep / w.blocking.pack, cols, w.blocking.pack];
+        k.layout_shape(shape, w.spread.layout(&shape, &shape));
+    }
     let keys_of = Side {
         extent: &a.keys,
         stride: &a.k.strides[2],
@@ -474,6 +478,18 @@ impl Writer<'_> {
     ) {
         let (cols, pack) = (self.blocking.cols, self.blocking.pack);
         let (side, depth) = (copied.side, copied.depth);
+        // Groups of the depth as they are, if all of them exist: only where they stand changes.
+        let strides = [depth.stride, side.stride].map(Expr::as_const);
+        let whole = at.is_none() && depth.extent.is_const(deep) && copied.present.is_none();
+        if let ([Some(along), Some(across)], true) = (strides, whole && self.blocking.matrix)
+            && (along == 1 || across == 1)
+        {
+            let shape = [deep / pack, cols, pack];
+            let window = self.mems[copied.buffer].at(start).shape(shape);
+            let tile = k.load(window.strides([along * pack, across, along]));
+            k.store(copied.panels.at(panel).shape(shape), &tile);
+            return;
+        }
         for lane in 0..pack {
             let mut window = self.mems[copied.buffer]
                 .at(self.sizes.plus(start, &(depth.stride * lane)))
