@@ -73,9 +73,16 @@ pub fn outputs(
         "a product whose second operand is not stored by its columns, or whose first one is too large for a cache"
     );
     let col_blocks = ceil_div(turned.n, cols);
+    // An instance has as many blocks of outputs as the second-level cache holds sums of.
+    let block = product.count() * col_blocks * rows * cols * 4;
+    ensure!(
+        block <= room,
+        NoLowering,
+        "sums of {block} bytes for 32 outputs"
+    );
     let depth_blocks = blocking.steps(turned.k);
     let depth = depth_blocks * blocking.depth;
-    let blocks = across(row_blocks, product.batch, target);
+    let blocks = across(row_blocks, product.batch, target).min((room / 2 / block).max(1));
     let width = blocks * rows;
 
     let (geometry, spread) = vector(target.lanes(4));

@@ -587,8 +587,10 @@ pub fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         let room = i64::try_from(target.l2_bytes / 2).unwrap_or(i64::MAX);
         let held = |lines: i64, dtype: DType| lines.saturating_mul(k) * dtype.size() as i64;
         let enough = 2 * i64::from(target.workers.max(1));
-        // Sums that wait do so in a memory of known size.
+        // Sums that wait do so in a memory of known size, of which the second-level cache holds a few.
+        let sums = product.count() * m.saturating_mul(ACROSS * cols * 4);
         let own = (product.late.is_none() || product.pair.is_none())
+            && (product.late.is_some() || sums <= room / 2)
             && held(m, a) <= room
             && held(cols, b) <= room
             && ceil_div(n, cols).saturating_mul(batch) >= enough;
