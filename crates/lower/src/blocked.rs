@@ -10,6 +10,8 @@
 //!       for each panel of a: rows x cols sums, from zero                       registers, added to those of other chunks in the second-level cache
 //! ```
 //!
+//! A weight that is stored by its outputs (`x @ w.t()`) is the left operand, as it lies, and the few rows of `x` are turned instead, once: sums are of the result turned, stay in the second-level cache, and are turned as the work on the result reads them.
+//!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own, in the order in which it lies. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
 //! on the threads. A great depth with few blocks is multiplied in parts ([`crate::deep`]). A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.
@@ -26,7 +28,8 @@ use crate::deep::{Deep, Sums};
 use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
 use crate::nest::Nest;
-use crate::packed::{finish, lay_out, zeros};
+use crate::outputs::turned;
+use crate::packed::{finish, lay_out, origin, zeros};
 use crate::rows::left;
 use crate::size::{Known, Params};
 use crate::tile::ceil_div;
@@ -67,6 +70,8 @@ struct Blocking {
     shared: bool,
     /// There are as many chunks as a call's depth takes, all of one length; the last is filled with zeros.
     open: bool,
+    /// Sums are of the result turned: they wait until all of an instance are there.
+    turned: bool,
 }
 
 impl Blocking {
@@ -116,11 +121,17 @@ pub fn blocked(
     target: &TargetDesc,
 ) -> Result<Program> {
     let whole = product;
-    let mut blocking = choose(whole, target)?;
+    let mut blocking = choose(whole, target, false)?;
     let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP);
-    let product = deep.as_ref().map_or(whole, |deep| &deep.product);
-    if deep.is_some() {
-        blocking = choose(product, target)?;
+    let other = turned(whole);
+    let turns = deep.is_none() && is_worth_turning(whole);
+    let product = match &deep {
+        Some(deep) => &deep.product,
+        None if turns => &other,
+        None => whole,
+    };
+    if deep.is_some() || turns {
+        blocking = choose(product, target, turns)?;
     }
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -128,6 +139,7 @@ pub fn blocked(
     let (rows, cols) = (blocking.rows, blocking.cols);
     let parts = deep.as_ref().map(|deep| deep.sums(&k, [rows, cols]));
     lay_out(&k, &spread, &[rows, cols]);
+    lay_out(&k, &spread, &[cols, blocking.band * rows]);
     for deep in [blocking.chunk, blocking.rest(product)] {
         lay_out(&k, &spread, &[rows, deep]);
         lay_out(&k, &spread, &[deep, rows]);
@@ -146,6 +158,7 @@ pub fn blocked(
         exact: &product.exact(),
         blocking: &blocking,
         parts: parts.as_ref(),
+        whole,
     };
     let panels: Vec<Mem> = match (product.b.panels, blocking.shared) {
         (Some(_), _) => {
@@ -186,7 +199,15 @@ pub fn summed(deep: i64) -> impl Iterator<Item = (i64, i64)> {
     (0..ceil_div(deep, length)).map(move |i| (i * length, length.min(deep - i * length)))
 }
 
-fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
+/// Whether a weight is stored by its outputs, and the rows so few that these are turned instead.
+fn is_worth_turning(product: &Product) -> bool {
+    let [along, apart] = product.b.strides;
+    let float = product.b.dtype == product.acc;
+    let single = product.pair.is_none() && product.late.is_none() && product.b.panels.is_none();
+    single && float && along == 1 && apart != 1 && product.m.saturating_mul(2) <= product.n
+}
+
+fn choose(product: &Product, target: &TargetDesc, turned: bool) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
     let part = match (product.acc, product.a.dtype, product.b.dtype) {
@@ -256,6 +277,7 @@ fn choose(product: &Product, target: &TargetDesc) -> Result<Blocking> {
         across: 1,
         shared: product.b.panels.is_some(),
         open,
+        turned,
     };
     Ok(cheapest(&blocking, product, target))
 }
@@ -425,7 +447,7 @@ impl Blocking {
         let sums = self.band * self.rows * self.across * self.cols * size;
         let copied = self.band * self.rows * self.pitch() * size;
         // Those of the first of two products wait for the second.
-        let waiting = product.count() - i64::from(self.chunks == 1);
+        let waiting = product.count() - i64::from(self.chunks == 1 && !self.turned);
         let kept = sums * waiting;
         (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
     }
@@ -482,6 +504,8 @@ struct Work<'a> {
     blocking: &'a Blocking,
     /// Where the sums of each part of a great depth go.
     parts: Option<&'a Sums>,
+    /// The product whose result it is.
+    whole: &'a Product,
 }
 
 /// A part of the depth: its number, and how many elements each has.
@@ -662,12 +686,14 @@ impl Work<'_> {
         let (product, blocking) = (self.product, self.blocking);
         let (rows, cols) = (blocking.rows, blocking.cols);
         let (row, col) = (k.program_id(0), k.program_id(1));
+        let number = row.clone();
         let many = |block: &Tile, size: i64, blocks: i64| {
             left(block, size, blocks).unwrap_or_else(|| k.constant(DType::I64, size))
         };
         let panel = |len: i64| k.alloc(Space::Panel, blocking.part, len, None);
         let last = self.each.len() - 1;
-        let sums = |number: usize| match blocking.chunks > 1 || number < last {
+        let wait = blocking.chunks > 1 || blocking.turned;
+        let sums = |number: usize| match wait || number < last {
             true => Some(panel(blocking.band * rows * blocking.across * cols)),
             false => (product.k > SUMMED).then(|| panel(rows * cols)),
         };
@@ -687,7 +713,7 @@ impl Work<'_> {
         let here = Here {
             band,
             across: many(&col, blocking.across, blocking.col_blocks(product)),
-            row: row * blocking.band,
+            row: &row * blocking.band,
             col: col * blocking.across,
             batch: self.exact.batch_of(k, 2),
             a: panel(blocking.band * rows * blocking.pitch()),
@@ -714,6 +740,33 @@ impl Work<'_> {
             });
         }
         self.chunk(k, &here, &sizes.tile(&last), true);
+        if blocking.turned {
+            k.for_range(0, &here.across, 1, [], |k, j, []| {
+                let height = blocking.band * rows;
+                let exist = left(&number, height, product.m);
+                let turned = here.sums.iter().flatten().map(|sums| {
+                    let sums = sums.at(&j * (height * cols)).shape([cols, height]);
+                    let mut sums = sums.strides([1, cols]);
+                    if let Some(exist) = &exist {
+                        sums = sums.valid(1, exist);
+                    }
+                    k.load(sums)
+                });
+                let (sums, at) = (turned.collect(), [&(&here.col + &j), &number]);
+                let (batch, block) = (here.batch.as_ref(), [cols, height]);
+                finish(
+                    k,
+                    self.params,
+                    self.nest,
+                    self.whole,
+                    block,
+                    at,
+                    batch,
+                    sums,
+                );
+                []
+            });
+        }
     }
 
     /// One chunk of the depth: added to the sums, which the last one finishes.
@@ -727,10 +780,22 @@ impl Work<'_> {
         let exist = (blocking.open && last)
             .then(|| remaining(&self.params.sizes, chunk, deep, &self.exact.k));
         let depth = (deep, exist.as_ref());
-        k.for_range(0, &here.band, 1, [], |k, i, []| {
-            self.copy_a(k, here, chunk, &i, depth);
-            []
-        });
+        // What is turned is read where it lies, but for the last rows.
+        let whole = product.m / blocking.rows;
+        if !blocking.turned || product.m % blocking.rows > 0 {
+            k.for_range(0, &here.band, 1, [], |k, i, []| {
+                match blocking.turned {
+                    false => self.copy_a(k, here, chunk, &i, depth),
+                    true => {
+                        let row = &here.row + &i;
+                        k.when(&row.compare(CompareOp::Ge, whole), |k| {
+                            self.copy_a(k, here, chunk, &i, depth);
+                        });
+                    }
+                }
+                []
+            });
+        }
         for number in 0..self.each.len() {
             k.for_range(0, &here.across, 1, [], |k, j, []| {
                 self.panel(k, here, number, &j, chunk, depth, last);
@@ -778,44 +843,69 @@ impl Work<'_> {
         let waits = number + 1 < self.each.len();
         k.for_range(0, &here.band, 1, [], |k, i, []| {
             let cut = blocking.chunks > 1;
+            let kept = cut || blocking.turned;
             let home = |number: usize| {
                 let sums = here.sums[number].as_ref()?;
-                let home = match cut || number + 1 < self.each.len() {
+                let home = match kept || number + 1 < self.each.len() {
                     true => (j * blocking.band + &i) * (rows * cols),
                     false => k.constant(DType::I64, 0),
                 };
                 Some(sums.at(&home).shape([rows, cols]))
             };
-            for (first, length) in summed(deep) {
-                let moved = |at: Tile, by: i64| if by > 0 { at + by } else { at };
-                let start = &i * (rows * blocking.pitch());
-                let a = if self.upright() {
-                    let a = here.a.at(moved(start, first * rows));
-                    let a = a.shape([length, rows]);
-                    a.operand([MmaDim::K, MmaDim::Side])
-                } else {
-                    let a = here.a.at(moved(start, first)).shape([rows, length]);
-                    let a = a.strides([blocking.pitch(), 1]);
-                    a.operand([MmaDim::Side, MmaDim::K])
-                };
-                let b = panel.at(moved(at.clone(), first * cols));
-                let b = b.shape([length, cols]);
-                let b = b.operand([MmaDim::K, MmaDim::Side]);
-                let sum = k.mma(a, b, &zeros(k, product.acc, rows, cols), false);
-                let own = home(number);
-                let sum = match &own {
-                    Some(home) if cut || first > 0 => k.load(home.clone()) + sum,
-                    _ => sum,
-                };
-                match own {
-                    Some(home) if waits || !last || first + length < deep => k.store(home, &sum),
-                    _ => {
-                        let before = (0..number).filter_map(home).map(|home| k.load(home));
-                        let sums = before.chain([sum]).collect();
-                        let at = [&(&here.row + &i), &col];
-                        let batch = here.batch.as_ref();
-                        self.done(k, at, batch, sums);
+            let multiply = |k: &KernelBuilder, lies: bool| {
+                for (first, length) in summed(deep) {
+                    let moved = |at: Tile, by: i64| if by > 0 { at + by } else { at };
+                    let start = &i * (rows * blocking.pitch());
+                    let a = if lies {
+                        let [down, along] = product.a.strides;
+                        let row = &here.row + &i;
+                        let part = chunk * (blocking.chunk * along);
+                        let at = origin(&product.a, &row, rows, down, here.batch.as_ref()) + part;
+                        let a = self.params.mems[product.a.buffer].at(moved(at, first * along));
+                        let a = a.shape([rows, length]).strides([down, along]);
+                        a.operand([MmaDim::Side, MmaDim::K])
+                    } else if self.upright() {
+                        let a = here.a.at(moved(start, first * rows));
+                        let a = a.shape([length, rows]);
+                        a.operand([MmaDim::K, MmaDim::Side])
+                    } else {
+                        let a = here.a.at(moved(start, first)).shape([rows, length]);
+                        let a = a.strides([blocking.pitch(), 1]);
+                        a.operand([MmaDim::Side, MmaDim::K])
+                    };
+                    let b = panel.at(moved(at.clone(), first * cols));
+                    let b = b.shape([length, cols]);
+                    let b = b.operand([MmaDim::K, MmaDim::Side]);
+                    let sum = k.mma(a, b, &zeros(k, product.acc, rows, cols), false);
+                    let own = home(number);
+                    let sum = match &own {
+                        Some(home) if cut || first > 0 => k.load(home.clone()) + sum,
+                        _ => sum,
+                    };
+                    match own {
+                        Some(home)
+                            if waits || blocking.turned || !last || first + length < deep =>
+                        {
+                            k.store(home, &sum);
+                        }
+                        _ => {
+                            let before = (0..number).filter_map(home).map(|home| k.load(home));
+                            let sums = before.chain([sum]).collect();
+                            let at = [&(&here.row + &i), &col];
+                            let batch = here.batch.as_ref();
+                            self.done(k, at, batch, sums);
+                        }
                     }
+                }
+            };
+            let whole = product.m / rows;
+            match (blocking.turned, product.m % rows) {
+                (false, _) => multiply(k, false),
+                (true, 0) => multiply(k, true),
+                (true, _) => {
+                    let row = &here.row + &i;
+                    k.when(&row.compare(CompareOp::Lt, whole), |k| multiply(k, true));
+                    k.when(&row.compare(CompareOp::Ge, whole), |k| multiply(k, false));
                 }
             }
             []

@@ -29,7 +29,7 @@ use crate::size::Params;
 use crate::tile::ceil_div;
 
 /// The product of the same operands whose result is turned.
-fn turned(product: &Product) -> Product {
+pub fn turned(product: &Product) -> Product {
     let turn = |operand: &Operand| {
         let [first, second] = operand.strides;
         Operand {
@@ -179,9 +179,14 @@ pub fn outputs(
             []
         });
         k.for_range(0, col_blocks, 1, [], |k, row, []| {
+            let exist = left(&group, width, product.n);
             let turned = sums.iter().map(|sums| {
                 let sums = sums.at(&row * (width * cols)).shape([cols, width]);
-                k.load(sums.strides([1, cols]))
+                let mut sums = sums.strides([1, cols]);
+                if let Some(exist) = &exist {
+                    sums = sums.valid(1, exist);
+                }
+                k.load(sums)
             });
             let turned = turned.collect();
             let (block, at) = ([cols, width], [&row, &group]);

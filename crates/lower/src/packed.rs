@@ -372,9 +372,14 @@ impl Bands<'_> {
             let finish = |k: &KernelBuilder, here: &Here| {
                 k.for_range(0, &here.band, 1, [], |k, i, []| {
                     let width = across * cols;
+                    let exist = left(&group, width, product.n);
                     let home = |sums: &Mem| {
                         let home = sums.at(&i * (rows * pitch)).shape([rows, width]);
-                        k.load(home.strides([pitch, 1]))
+                        let mut home = home.strides([pitch, 1]);
+                        if let Some(exist) = &exist {
+                            home = home.valid(1, exist);
+                        }
+                        k.load(home)
                     };
                     let all = here.sums.iter().map(home).collect();
                     let at = [&(&here.first_row + &i), &group];
