@@ -10,7 +10,7 @@
 //!       for each panel of a: rows x cols sums, from zero                       registers, added to those of other chunks in the second-level cache
 //! ```
 //!
-//! A weight that is stored by its outputs (`x @ w.t()`) is the left operand, as it lies, and the few rows of `x` are turned instead, once: sums are of the result turned, stay in the second-level cache, and are turned as the work on the result reads them.
+//! A weight that is stored by its outputs (`x @ w.t()`) is the left operand, as it lies, and the few rows of `x` are turned instead: sums are of the result turned, stay in the second-level cache, and are turned as the work on the result reads them.
 //!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own, in the order in which it lies. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not

@@ -145,7 +145,7 @@ pub fn outputs(
             let acc = acc.convert_layout(matrix_layout(rows, cols));
             let sum = k.mma(a, b, &acc, false);
             let layout = spread.layout(&[rows, cols], &[rows, cols]);
-            k.store(home, &sum.convert_layout(layout));
+            k.store(home, sum.convert_layout(layout));
         };
         k.for_range(0, &count, 1, [], |k, number, []| {
             let output = &group * blocks + &number;
@@ -154,7 +154,7 @@ pub fn outputs(
                     k.for_range(0, col_blocks, 1, [], |k, row, []| {
                         let home = &row * (width * cols) + &number * (rows * cols);
                         let home = sums[product].at(home).shape([rows, cols]);
-                        k.store(home, &k.full(turned.acc, [rows, cols], 0));
+                        k.store(home, k.full(turned.acc, [rows, cols], 0));
                         []
                     });
                 }

@@ -503,7 +503,7 @@ impl Bands<'_> {
         };
         let sum = k.mma(a, b, &acc.convert_layout(matrix_layout(rows, cols)), false);
         let layout = self.spread.layout(&[rows, cols], &[rows, cols]);
-        k.store(home, &sum.convert_layout(layout));
+        k.store(home, sum.convert_layout(layout));
     }
 }
 
