@@ -275,6 +275,8 @@ pub enum CacheHint {
     Streaming,
     /// Let go of last: what passes through the caches beside it takes the room of other data.
     Kept,
+    /// In order and far from the processor: the lines that follow are asked for.
+    Ahead,
 }
 
 /// An operand of [`Op::Mma`].

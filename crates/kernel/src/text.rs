@@ -525,6 +525,7 @@ impl Terms {
             CacheHint::Default => "",
             CacheHint::Streaming => " streaming",
             CacheHint::Kept => " kept",
+            CacheHint::Ahead => " ahead",
         };
         let fill = |fill: &Scalar| {
             let zero = [Scalar::F(0.0), Scalar::I(0), Scalar::B(false)].contains(fill);

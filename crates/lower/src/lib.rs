@@ -499,6 +499,7 @@ fn loops(
     let mut mapped = map::map(expanded(logical.clone(), target)?, target)?;
     if target.tiles_spill {
         stream::stream(&mut mapped);
+        stream::ahead(&mut mapped, target);
     } else if target.is_simt() {
         stream::keep(&mut mapped, target);
     }

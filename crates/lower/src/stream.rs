@@ -19,6 +19,10 @@ const FAR_TILES: i64 = 16 << 20;
 const PAGE: i64 = 4096;
 /// Results that are smaller are found again, whatever else was read meanwhile.
 const LARGE: i64 = 1 << 20;
+/// How many times the second-level caches of all workers a kernel touches from which on what it reads and writes is far away.
+const BEYOND: i64 = 2;
+/// Bytes of a run from which on the lines that follow it are asked for.
+const RUN: i64 = 1 << 10;
 /// Bytes of an element from which on a vector is as long as a line.
 pub const WIDE: i64 = 4;
 
@@ -67,6 +71,38 @@ pub fn stream(program: &mut Program) {
             && touched.iter().any(|t| t.past && t.mem == access.mem)
         {
             *hint = CacheHint::Streaming;
+        }
+    });
+}
+
+/// Gives what a kernel reads and writes in order the hint that the lines further on are asked for, where it touches more than its workers' caches hold.
+pub fn ahead(program: &mut Program, target: &TargetDesc) {
+    let Some(windows) = windows(&program.phases) else {
+        return;
+    };
+    let touched: Vec<Touched> = (program.params.iter())
+        .filter_map(|param| buffer(param, &windows))
+        .collect();
+    let bytes = touched.iter().map(|t| t.bytes);
+    let caches = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
+    let caches = caches.saturating_mul(i64::from(target.workers.max(1)));
+    if bytes.fold(0, i64::saturating_add) < caches.saturating_mul(BEYOND) {
+        return;
+    }
+    let in_order = |access: &Access| {
+        let size = |t: &&Touched| t.mem == access.mem && t.bytes >= LARGE;
+        let Some(size) = touched.iter().find(size).map(|t| t.size) else {
+            return false;
+        };
+        let mut dims = access.shape.iter().zip(&access.strides);
+        dims.any(|(n, s)| *s == Index::Const(1) && n * size >= RUN)
+    };
+    program.walk_mut(|inst| {
+        if let Op::Load { access, hint, .. } | Op::Store { access, hint, .. } = &mut inst.op
+            && *hint == CacheHint::Default
+            && in_order(access)
+        {
+            *hint = CacheHint::Ahead;
         }
     });
 }

@@ -227,7 +227,7 @@ impl Emitter<'_> {
                 ("global.L1::no_allocate", String::new())
             }
             (CacheHint::Kept, Some(policy)) => ("global.L2::cache_hint", format!(", {policy}")),
-            (CacheHint::Default | CacheHint::Kept, _) => {
+            (CacheHint::Default | CacheHint::Kept | CacheHint::Ahead, _) => {
                 (space_name(window.memory.space)?, String::new())
             }
         };

@@ -102,6 +102,8 @@ impl<'t> Parser<'t> {
             CacheHint::Streaming
         } else if self.eat_word("kept") {
             CacheHint::Kept
+        } else if self.eat_word("ahead") {
+            CacheHint::Ahead
         } else {
             CacheHint::Default
         }

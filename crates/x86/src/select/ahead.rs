@@ -27,6 +27,8 @@ const SHORT: i64 = 512;
 const FAR: i64 = 1 << 11;
 /// Rows from here on are asked for before they are written; shorter ones are over before that pays.
 const WRITTEN: i64 = 1 << 10;
+/// How far ahead a loop over what lies in order asks.
+const FURTHER: i64 = 1 << 11;
 
 impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
@@ -43,6 +45,9 @@ impl<'p> Select<'p, '_> {
         let finally = staged && c.stage > 1 && first_read && c.nest.last_stage(v) == Some(c.stage);
         let later = c.nest.last_stage(v) > Some(1);
         let row = |axes: &[Axis]| axes.iter().map(|a| c.axes.extent[*a]).product::<i64>() * w.size;
+        if c.nest.staged.is_empty() && self.hint_of(v) == CacheHint::Ahead {
+            return self.ask(c, w, copy, FURTHER, X::PrefetchT0);
+        }
         let followed = self.followed(v);
         if followed.is_some() && c.nest.staged.is_empty() {
             return self.ask(c, w, copy, followed.unwrap_or(0), X::PrefetchT1);
@@ -144,6 +149,17 @@ impl<'p> Select<'p, '_> {
         }
     }
 
+    /// What a load says of how its data is used.
+    fn hint_of(&self, v: Val) -> CacheHint {
+        match self.defs.get(&v) {
+            Some(Def::Lazy(Inst {
+                op: Op::Load { hint, .. },
+                ..
+            })) => *hint,
+            Some(_) | None => CacheHint::Default,
+        }
+    }
+
     /// Whether a value is read from memory that others know, which may be far away; panels of an instance are in its caches.
     fn reads_buffer(&self, v: Val) -> bool {
         match self.defs.get(&v) {
@@ -202,8 +218,18 @@ impl<'p> Select<'p, '_> {
     }
 
     /// The same for a window that is written.
-    pub fn ask_ahead_to_write(&mut self, c: &mut Ctx<'_, 'p>, w: &Window, copy: u32) -> Result<()> {
+    pub fn ask_ahead_to_write(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        w: &Window,
+        copy: u32,
+        hint: CacheHint,
+    ) -> Result<()> {
         let first = w.copy(c, copy).0 * w.size;
+        let whole = c.tail.is_none() && !c.test_bounds && first % LINE == 0;
+        if whole && c.nest.staged.is_empty() && hint == CacheHint::Ahead {
+            return self.ask(c, w, copy, FURTHER, X::PrefetchW);
+        }
         match self.apart(w) {
             Some(apart) if c.tail.is_none() && first % LINE == 0 && self.jumps(c, w) => {
                 self.ask(c, w, copy, apart, X::PrefetchT1)

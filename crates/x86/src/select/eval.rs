@@ -631,7 +631,7 @@ impl<'p> Select<'p, '_> {
         all = self.with_tail(c, all);
         let streaming = all.is_none() && self.streams(c, access, dim, dtype, hint);
         if !streaming {
-            self.ask_ahead_to_write(c, &w, copy)?;
+            self.ask_ahead_to_write(c, &w, copy, hint)?;
         }
         let (mem, stride) = self.place(c, &w, copy)?;
         let whole = stride == Index::Const(1) && all.is_none() && !streaming;
