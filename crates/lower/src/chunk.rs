@@ -63,7 +63,8 @@ pub fn emit_chunked(
             }
             let step = tiling.block[along];
             let end = params.sizes.index(&nest.dims[along]);
-            let walked = Walked { along, step };
+            let folds = target.tiles_spill && along + 1 < nest.rank();
+            let walked = Walked { along, step, folds };
             for (node, total) in walked.totals(k, nest, [&outer, &outer], (0, end), &sums) {
                 outer.give(node, total);
             }
@@ -120,7 +121,11 @@ pub fn emit_partial(
         }
         let (begin, end) = outer.range(cut);
         let first = outer.at_chunk(cut, &begin, step);
-        let walked = Walked { along: cut, step };
+        let walked = Walked {
+            along: cut,
+            step,
+            folds: false,
+        };
         for (node, total) in walked.totals(k, nest, [&outer, &first], (&begin, &end), &sums) {
             outer.give(node, total);
         }
@@ -134,10 +139,12 @@ pub fn emit_partial(
 struct Walked {
     along: usize,
     step: i64,
+    /// Each chunk is reduced before it is combined: columns side by side, whose accumulators come from the cache once for all rows of a chunk.
+    folds: bool,
 }
 
 impl Walked {
-    /// The results of reductions from one coordinate to another: every chunk is combined into accumulators of its shape, which `first` has, and those are reduced at the end.
+    /// The results of reductions from one coordinate to another: every chunk is combined into accumulators of its shape, which `first` has, and those are reduced at the end; or the other way round.
     fn totals(
         &self,
         k: &KernelBuilder,
@@ -148,7 +155,10 @@ impl Walked {
     ) -> Vec<(Node, Tile)> {
         let inits = sums
             .iter()
-            .map(|&(_, f, operand)| first.identity_tile(f, operand))
+            .map(|&(_, f, operand)| match self.folds {
+                true => first.identity_result(f, operand),
+                false => first.identity_tile(f, operand),
+            })
             .collect();
         let totals = k.for_range_vec(begin, end, self.step, inits, |_, at, carried| {
             let mut inner = outer.at_chunk(self.along, &at, self.step);
@@ -158,7 +168,11 @@ impl Walked {
             sums.iter()
                 .zip(carried)
                 .map(|(&(_, f, operand), acc)| {
-                    combine(f, &acc, &inner.chunk_operand(f, operand, self.along))
+                    let chunk = inner.chunk_operand(f, operand, self.along);
+                    match self.folds {
+                        true => combine(f, &acc, &inner.reduce_tile(f, chunk)),
+                        false => combine(f, &acc, &chunk),
+                    }
                 })
                 .collect()
         });

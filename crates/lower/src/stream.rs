@@ -11,6 +11,8 @@ use oxyfuel_kernel::ir::{
 };
 use oxyfuel_plan::TargetDesc;
 
+use crate::tile::far_bytes;
+
 /// Bytes that a kernel touches from which on its results are gone from the caches before they are read.
 const FAR: i64 = 64 << 20;
 /// The same where the results are written in tiles.
@@ -19,10 +21,11 @@ const FAR_TILES: i64 = 16 << 20;
 const PAGE: i64 = 4096;
 /// Results that are smaller are found again, whatever else was read meanwhile.
 const LARGE: i64 = 1 << 20;
-/// How many times the second-level caches of all workers a kernel touches from which on what it reads and writes is far away.
-const BEYOND: i64 = 2;
 /// Bytes of a run from which on the lines that follow it are asked for.
 const RUN: i64 = 1 << 10;
+/// Bytes of a part of a run, and how many parts it has, that are still read in order.
+const PART: i64 = 128;
+const PARTS: i64 = 4;
 /// Bytes of an element from which on a vector is as long as a line.
 pub const WIDE: i64 = 4;
 
@@ -84,9 +87,7 @@ pub fn ahead(program: &mut Program, target: &TargetDesc) {
         .filter_map(|param| buffer(param, &windows))
         .collect();
     let bytes = touched.iter().map(|t| t.bytes);
-    let caches = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
-    let caches = caches.saturating_mul(i64::from(target.workers.max(1)));
-    if bytes.fold(0, i64::saturating_add) < caches.saturating_mul(BEYOND) {
+    if bytes.fold(0, i64::saturating_add) < far_bytes(target) {
         return;
     }
     let in_order = |access: &Access| {
@@ -94,8 +95,7 @@ pub fn ahead(program: &mut Program, target: &TargetDesc) {
         let Some(size) = touched.iter().find(size).map(|t| t.size) else {
             return false;
         };
-        let mut dims = access.shape.iter().zip(&access.strides);
-        dims.any(|(n, s)| *s == Index::Const(1) && n * size >= RUN)
+        is_in_order(access, size)
     };
     program.walk_mut(|inst| {
         if let Op::Load { access, hint, .. } | Op::Store { access, hint, .. } = &mut inst.op
@@ -179,6 +179,20 @@ fn writes_tiles(program: &Program, touched: &[Touched]) -> bool {
         });
     }
     tiles > 0 && others == 0
+}
+
+/// Whether a window moves along memory line by line: in one run, or in parts of one next to each other (the halves of a rotated embedding).
+fn is_in_order(access: &Access, size: i64) -> bool {
+    let dims = || access.shape.iter().zip(&access.strides);
+    let Some((run, _)) = dims().find(|(_, s)| **s == Index::Const(1)) else {
+        return false;
+    };
+    let run = run * size;
+    let near = |(n, s): (&i64, &Index)| match s {
+        Index::Const(s) if *s > 1 && s * size <= run.saturating_mul(PARTS) => n * s * size,
+        _ => 0,
+    };
+    run >= RUN || (run >= PART && dims().any(|dim| near(dim) >= RUN))
 }
 
 /// Whether the rows of a window are shorter than a page and at least as far apart.

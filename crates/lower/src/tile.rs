@@ -206,8 +206,16 @@ const LOOP_MOST: i64 = 1 << 18;
 /// Elements of a chunk of a row that is longer: its accumulators stay in the first-level cache.
 const LOOP_CHUNK: i64 = 2048;
 
+/// Columns whose sums are taken together, at most and at least, and how many of their rows at a time.
+const COLUMNS_MOST: i64 = 1024;
+const COLUMNS_LEAST: i64 = 128;
+const COLUMNS_STEP: i64 = 16;
+
 /// A tile that does not fit (into registers; into the scratch of a worker, where values wait for a reduction) is walked in chunks along this reduced dim; the tiling has the chunk as its block.
 pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Tiling, usize)> {
+    if let Some(columns) = columns(nest, target) {
+        return Some(columns);
+    }
     let elements: i64 = tiling.block.iter().product();
     let (most, chunk) = match target.tiles_spill {
         true => (LOOP_MOST, LOOP_CHUNK),
@@ -226,6 +234,50 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
     let mut tiling = tiling.clone();
     tiling.block[along] = (chunk / rest.max(1)).clamp(1, nest.guess(along));
     Some((tiling, along))
+}
+
+/// Sums of columns that come from memory: some rows at a time, of as many columns as are left for a worker. Rows of a few lines each, a page or more apart, are nothing that the machine's own prefetching follows.
+fn columns(nest: &Nest, target: &TargetDesc) -> Option<(Tiling, usize)> {
+    let (last, workers) = (nest.rank().checked_sub(1)?, i64::from(target.workers.max(1)));
+    let mut reduced = nest.reduced.iter().filter(|&d| d < nest.rank());
+    let (along, None) = (reduced.next()?, reduced.next()) else {
+        return None;
+    };
+    let [rows, width] = [along, last].map(|d| nest.dims[d].as_const());
+    let (rows, width) = (rows?, width?);
+    let size = |value: &NestValue| match &value.op {
+        NestOp::Load(window) if nest.window_support(window) == Dims::all(nest.rank()) => {
+            value.dtype.size() as i64
+        }
+        _ => 0,
+    };
+    let bytes = nest.values.iter().map(size).max()?;
+    let total = (0..nest.rank()).fold(bytes, |all, d| all.saturating_mul(nest.guess(d)));
+    let blocks = ceil_div(width, workers * COLUMNS_MOST) * workers;
+    let lanes = i64::from(target.lanes(4)) * 4;
+    let block = ceil_div(ceil_div(width, blocks), lanes) * lanes;
+    let far = total >= far_bytes(target);
+    if !target.tiles_spill
+        || along == last
+        || !split::applies(nest)
+        || !far
+        || block < COLUMNS_LEAST
+        || rows < COLUMNS_STEP * 4
+    {
+        return None;
+    }
+    let mut tiling = Tiling::of(vec![1; nest.rank()]);
+    tiling.block[last] = block.min(width);
+    tiling.block[along] = COLUMNS_STEP;
+    Some((tiling, along))
+}
+
+/// Bytes that a kernel touches from which on they come from far away: several times what the second-level caches of all workers hold.
+pub fn far_bytes(target: &TargetDesc) -> i64 {
+    const BEYOND: i64 = 2;
+    let cache = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
+    let workers = i64::from(target.workers.max(1));
+    cache.saturating_mul(workers).saturating_mul(BEYOND)
 }
 
 /// Whether several blocks of threads had better hold a row of known length together than one walk over it: it is wanted again after it has been reduced.
