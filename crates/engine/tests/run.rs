@@ -348,6 +348,46 @@ graph @f(%x: f32[s0] cpu) {
 }
 
 #[test]
+fn columns_that_come_from_memory_are_summed_some_rows_at_a_time() {
+    // More than the second-level caches hold; the last rows and columns are no whole block.
+    let (rows, cols) = (3001, 1500);
+    let text = format!(
+        "graph @f(%x: f32[{rows}, {cols}] cpu) {{
+  %s: f32[{cols}] = sum %x, dims=[0], keepdim=false
+  %m: f32[{cols}] = amax %x, dims=[0], keepdim=false
+  return %s, %m
+}}"
+    );
+    let options = |target: &str| Options {
+        threads: 2,
+        target: target.to_owned(),
+        ..Options::default()
+    };
+    let device = cpu_device(&options(""));
+    let x = tensor(&device, &[rows, cols], |i| ((i * 7919) % 10007) as f32 - 5000.0);
+    let values = x.to_vec::<f32>().unwrap();
+    let graph = oxyfuel_graph::parse("test", &text).unwrap();
+    for name in ["avx2", "avx512"] {
+        let target = Target::host(&options(name)).unwrap();
+        if !target.supported_here() {
+            continue;
+        }
+        let compiled = compile(&graph, &target, &options(name), false).unwrap();
+        let executable = Executable::load(compiled.plan, compiled.record, device.clone()).unwrap();
+        let results = executable.run(&[&x]).unwrap();
+        let [sums, largest] = [0, 1].map(|i| results[i].to_vec::<f32>().unwrap());
+        for c in 0..cols as usize {
+            let column = || values.iter().skip(c).step_by(cols as usize);
+            // Whole numbers whose sums f32 holds exactly, in any order.
+            let sum: f64 = column().map(|x| f64::from(*x)).sum();
+            assert_eq!(f64::from(sums[c]), sum, "{name}: column {c}");
+            let most = column().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_eq!(largest[c], most, "{name}: column {c}");
+        }
+    }
+}
+
+#[test]
 fn long_rows_are_stored_while_the_next_ones_are_reduced() {
     // More than the caches hold, in a number of rows that leaves some for a shorter instance.
     let (rows, cols) = (171, 50257);

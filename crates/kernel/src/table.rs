@@ -73,7 +73,7 @@ op_table! {
     Fma           "fma"            Both    "fma %a, %b, %c" "`%a * %b + %c`, rounded once.";
     Cast          "cast"           Both    "cast %a" "Converts the value to the result's dtype.";
     Bitcast       "bitcast"        Both    "bitcast %a" "The same bits as the result's dtype of equal width.";
-    Load          "load"           Both    "load %x[%base; %stride, 1] valid [_, %n] mask %m fill 0.0 streaming" "Reads a window of the result's shape; `fill` outside the bounds or the mask. `streaming`: not wanted again soon; `kept`: let go of last.";
+    Load          "load"           Both    "load %x[%base; %stride, 1] valid [_, %n] mask %m fill 0.0 streaming" "Reads a window of the result's shape; `fill` outside the bounds or the mask. `streaming`: not wanted again soon; `kept`: let go of last; `ahead`: in order, the lines that follow are asked for.";
     Store         "store"          Both    "store %x[%base; %stride, 1] valid [_, %n], %v mask %m streaming" "Writes a window inside the bounds and the mask.";
     Gather        "gather"         Both    "gather %x[%i] mask %m fill 0.0" "`%x[%i]` for integer positions; `fill` outside the mask.";
     Scatter       "scatter"        Both    "scatter %x[%i], %v mask %m" "`%x[%i] = %v`; equal positions within the tile are an error, unless the phase overlaps.";

@@ -1,7 +1,7 @@
 //! Rows too long for registers: reductions as loops over chunks of a row.
 //!
 //! Every layer of reductions is one loop that reads the row anew, computes what it needs and combines it into an accumulator tile of one chunk; after the loop the accumulator is
-//! reduced across its elements. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it; where threads hold accumulators of their own, twice ([`crate::online`]).
+//! reduced across its elements. Columns side by side, which come from memory, are summed in the same way, some rows at a time: each chunk is reduced first, and combined with accumulators of one row. A last loop computes and stores what varies along the row. Softmax reads its row three times this way, and never holds it; where threads hold accumulators of their own, twice ([`crate::online`]).
 
 use oxyfuel_base::Expr;
 use oxyfuel_kernel::builder::{IntoIndex, KernelBuilder, Mem, Tile};

@@ -515,6 +515,33 @@ fn a_sum_down_columns() {
     );
 }
 
+/// Columns that the caches do not hold are summed some rows at a time: blocks of columns and rows that are cut short, work before and behind, several results of one reading.
+#[test]
+fn sums_down_columns_that_come_from_memory() {
+    let target = TargetDesc {
+        l2_bytes: 4 << 10,
+        ..cpu()
+    };
+    let text = "graph @f(%x: f32[150, 300] cpu, %w: bf16[2, 70, 640] cpu) {
+  %a: f32[150, 300] = abs %x
+  %s: f32[300] = sum %a, dims=[0], keepdim=false
+  %m: f32[300] = amax %x, dims=[0], keepdim=false
+  %y: f32[300] = mul %s, %m
+  %b: bf16[2, 640] = sum %w, dims=[1], keepdim=false
+  return %s, %y, %b
+}";
+    let graph = parse("test", text).unwrap();
+    let plan = schedule(&graph, &target).unwrap();
+    let walks = |group: &oxyfuel_schedule::Group| {
+        let strategy = group.alternatives[0];
+        let rounding = Rounding::Everywhere;
+        let lowered = lower_group(&graph, &plan, group, strategy, &target, rounding, "k").unwrap();
+        lowered.mapped.to_string().contains("step 16")
+    };
+    assert!(plan.groups.iter().all(walks));
+    agree(text, &target, 2e-2);
+}
+
 #[test]
 fn a_sum_down_columns_of_what_is_stored() {
     let text = "graph @f(%x: bf16[700, 150] cpu, %y: bf16[700, 150] cpu) {

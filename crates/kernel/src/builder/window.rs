@@ -203,6 +203,13 @@ impl Window {
         self
     }
 
+    /// Windows like it follow in order: the lines further on are asked for.
+    #[must_use]
+    pub fn ahead(mut self) -> Self {
+        self.hint = CacheHint::Ahead;
+        self
+    }
+
     pub fn access(&self) -> &Access {
         &self.access
     }

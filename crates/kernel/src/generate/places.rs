@@ -281,8 +281,10 @@ fn write(
     if let Some(mask) = &mask {
         window = window.mask(mask);
     }
-    if choices.below(4) == 3 {
-        window = window.streaming();
-    }
+    window = match choices.below(4) {
+        2 => window.ahead(),
+        3 => window.streaming(),
+        _ => window,
+    };
     k.store(window, value);
 }
