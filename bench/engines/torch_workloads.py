@@ -117,6 +117,14 @@ def linear(x, w, b):
     return F.linear(x, w, b)
 
 
+def linear_softmax(x, w, b):
+    return torch.softmax(F.linear(x, w, b), -1)
+
+
+def linear_residual_norm(x, r, w, b, g, h):
+    return F.layer_norm(F.linear(x, w, b) + r, (w.shape[0],), g, h)
+
+
 def mlp(x, w1, b1, w2, b2):
     return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
 

@@ -19,7 +19,7 @@
 use oxyfuel_base::{DType, Expr, Result, err};
 use oxyfuel_graph::{Graph, Node, Op};
 use oxyfuel_kernel::Program;
-use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile};
+use oxyfuel_kernel::builder::{KernelBuilder, Mem, Tile, Window};
 use oxyfuel_kernel::ir::{BinaryOp, BufferMode, CompareOp, MmaDim, Space};
 use oxyfuel_plan::TargetDesc;
 
@@ -29,10 +29,10 @@ use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
 use crate::nest::Nest;
 use crate::outputs::turned;
-use crate::packed::{finish, lay_out, origin, zeros};
-use crate::rows::left;
+use crate::packed::{complete, finish, lay_out, origin, zeros};
+use crate::rows::{Frame, left};
 use crate::size::{Known, Params};
-use crate::tile::ceil_div;
+use crate::tile::{Tiling, ceil_div};
 
 /// Below so many multiply-adds the copies cost more than they save.
 const WORTH_COPYING: i64 = 1 << 15;
@@ -70,8 +70,18 @@ struct Blocking {
     shared: bool,
     /// There are as many chunks as a call's depth takes, all of one length; the last is filled with zeros.
     open: bool,
-    /// Sums are of the result turned: they wait until all of an instance are there.
-    turned: bool,
+    finish: Finish,
+}
+
+/// When the work on the result is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    /// Block by block, each as soon as its sums are there.
+    Blocks,
+    /// When all sums of an instance are there: they are of the result turned.
+    Turned,
+    /// When all sums of an instance are there, row by row: it has whole rows, which are reduced.
+    Rows,
 }
 
 impl Blocking {
@@ -79,6 +89,29 @@ impl Blocking {
     fn pitch(&self) -> i64 {
         let line = 64 / self.part.size() as i64;
         (ceil_div(self.chunk, line) | 1) * line
+    }
+
+    /// Elements from one row of sums to the next where an instance has whole rows: an odd number of cache lines, too.
+    fn row_pitch(&self) -> i64 {
+        let line = 64 / self.part.size() as i64;
+        (ceil_div(self.across * self.cols, line) | 1) * line
+    }
+
+    /// Whether all sums of an instance wait until it has them all.
+    fn keeps(&self) -> bool {
+        self.chunks > 1 || self.finish != Finish::Blocks
+    }
+
+    /// Where the sums of a block are, of all those of an instance.
+    fn home(&self, sums: &Mem, i: &Tile, j: &Tile) -> Window {
+        let (rows, cols) = (self.rows, self.cols);
+        if self.finish == Finish::Rows {
+            let pitch = self.row_pitch();
+            let home = sums.at(i * (rows * pitch) + j * cols);
+            return home.shape([rows, cols]).strides([pitch, 1]);
+        }
+        sums.at((j * self.band + i) * (rows * cols))
+            .shape([rows, cols])
     }
 
     /// Depth of the last chunk.
@@ -121,17 +154,24 @@ pub fn blocked(
     target: &TargetDesc,
 ) -> Result<Program> {
     let whole = product;
-    let mut blocking = choose(whole, target, false)?;
-    let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP);
+    let by_rows = nest.has_reduction();
+    let finish = match by_rows {
+        true => Finish::Rows,
+        false => Finish::Blocks,
+    };
+    let mut blocking = choose(whole, target, finish)?;
+    let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP).filter(|_| !by_rows);
     let other = turned(whole);
-    let turns = deep.is_none() && is_worth_turning(whole);
+    let turns = deep.is_none() && !by_rows && is_worth_turning(whole);
     let product = match &deep {
         Some(deep) => &deep.product,
         None if turns => &other,
         None => whole,
     };
-    if deep.is_some() || turns {
-        blocking = choose(product, target, turns)?;
+    if deep.is_some() {
+        blocking = choose(product, target, Finish::Blocks)?;
+    } else if turns {
+        blocking = choose(product, target, Finish::Turned)?;
     }
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -139,7 +179,14 @@ pub fn blocked(
     let (rows, cols) = (blocking.rows, blocking.cols);
     let parts = deep.as_ref().map(|deep| deep.sums(&k, [rows, cols]));
     lay_out(&k, &spread, &[rows, cols]);
-    lay_out(&k, &spread, &[cols, blocking.band * rows]);
+    match blocking.finish {
+        Finish::Blocks => {}
+        Finish::Turned => lay_out(&k, &spread, &[cols, blocking.band * rows]),
+        Finish::Rows => {
+            lay_out(&k, &spread, &[1, product.n]);
+            k.layout_shape([1], spread.layout(&[1], &[product.n]));
+        }
+    }
     for deep in [blocking.chunk, blocking.rest(product)] {
         lay_out(&k, &spread, &[rows, deep]);
         lay_out(&k, &spread, &[deep, rows]);
@@ -207,7 +254,7 @@ fn is_worth_turning(product: &Product) -> bool {
     single && float && along == 1 && apart != 1 && product.m.saturating_mul(2) <= product.n
 }
 
-fn choose(product: &Product, target: &TargetDesc, turned: bool) -> Result<Blocking> {
+fn choose(product: &Product, target: &TargetDesc, finish: Finish) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
     let part = match (product.acc, product.a.dtype, product.b.dtype) {
@@ -277,7 +324,7 @@ fn choose(product: &Product, target: &TargetDesc, turned: bool) -> Result<Blocki
         across: 1,
         shared: product.b.panels.is_some(),
         open,
-        turned,
+        finish,
     };
     Ok(cheapest(&blocking, product, target))
 }
@@ -383,6 +430,9 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
                 if (product.b.panels.is_some() && !shared) || (blocking.open && shared) {
                     continue;
                 }
+                if blocking.finish == Finish::Rows && parts > 1 {
+                    continue;
+                }
                 let shape = Blocking {
                     band: ceil_div(row_blocks, bands),
                     across: ceil_div(col_blocks, parts),
@@ -444,12 +494,17 @@ impl Blocking {
     fn fits(&self, product: &Product, target: &TargetDesc) -> bool {
         let size = self.part.size() as i64;
         let l2 = i64::try_from(target.l2_bytes).unwrap_or(i64::MAX);
-        let sums = self.band * self.rows * self.across * self.cols * size;
+        let width = match self.finish {
+            Finish::Rows => self.row_pitch(),
+            Finish::Blocks | Finish::Turned => self.across * self.cols,
+        };
+        let sums = self.band * self.rows * width * size;
         let copied = self.band * self.rows * self.pitch() * size;
         // Those of the first of two products wait for the second.
-        let waiting = product.count() - i64::from(self.chunks == 1 && !self.turned);
+        let waiting = product.count() - i64::from(!self.keeps());
         let kept = sums * waiting;
-        (self.band == 1 && self.across == 1) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
+        let least = self.across == 1 || self.finish == Finish::Rows;
+        (self.band == 1 && least) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
     }
 
     #[expect(
@@ -692,9 +747,12 @@ impl Work<'_> {
         };
         let panel = |len: i64| k.alloc(Space::Panel, blocking.part, len, None);
         let last = self.each.len() - 1;
-        let wait = blocking.chunks > 1 || blocking.turned;
-        let sums = |number: usize| match wait || number < last {
-            true => Some(panel(blocking.band * rows * blocking.across * cols)),
+        let width = match blocking.finish {
+            Finish::Rows => blocking.row_pitch(),
+            Finish::Blocks | Finish::Turned => blocking.across * cols,
+        };
+        let sums = |number: usize| match blocking.keeps() || number < last {
+            true => Some(panel(blocking.band * rows * width)),
             false => (product.k > SUMMED).then(|| panel(rows * cols)),
         };
         let b = match panels {
@@ -729,7 +787,16 @@ impl Work<'_> {
             k.for_range(0, blocking.band * blocking.across, 1, [], |k, block, []| {
                 for sums in here.sums.iter().flatten() {
                     let zero = k.full(blocking.part, [rows, cols], 0.0);
-                    let home = sums.at(&(&block * (rows * cols))).shape([rows, cols]);
+                    let home = match blocking.finish {
+                        Finish::Rows => {
+                            let [i, j] = [BinaryOp::FloorDiv, BinaryOp::Mod]
+                                .map(|op| block.binary(op, blocking.across));
+                            blocking.home(sums, &i, &j)
+                        }
+                        Finish::Blocks | Finish::Turned => {
+                            sums.at(&(&block * (rows * cols))).shape([rows, cols])
+                        }
+                    };
                     k.store(home, &zero);
                 }
                 []
@@ -740,7 +807,10 @@ impl Work<'_> {
             });
         }
         self.chunk(k, &here, &sizes.tile(&last), true);
-        if blocking.turned {
+        if blocking.finish == Finish::Rows {
+            self.rows(k, &here, &number);
+        }
+        if blocking.finish == Finish::Turned {
             k.for_range(0, &here.across, 1, [], |k, j, []| {
                 let height = blocking.band * rows;
                 let exist = left(&number, height, product.m);
@@ -782,9 +852,10 @@ impl Work<'_> {
         let depth = (deep, exist.as_ref());
         // What is turned is read where it lies, but for the last rows.
         let whole = product.m / blocking.rows;
-        if !blocking.turned || product.m % blocking.rows > 0 {
+        let lies = blocking.finish == Finish::Turned;
+        if !lies || product.m % blocking.rows > 0 {
             k.for_range(0, &here.band, 1, [], |k, i, []| {
-                match blocking.turned {
+                match lies {
                     false => self.copy_a(k, here, chunk, &i, depth),
                     true => {
                         let row = &here.row + &i;
@@ -841,16 +912,15 @@ impl Work<'_> {
         };
         // The first of two products waits for the second one.
         let waits = number + 1 < self.each.len();
+        let stays = blocking.finish != Finish::Blocks;
         k.for_range(0, &here.band, 1, [], |k, i, []| {
             let cut = blocking.chunks > 1;
-            let kept = cut || blocking.turned;
             let home = |number: usize| {
                 let sums = here.sums[number].as_ref()?;
-                let home = match kept || number + 1 < self.each.len() {
-                    true => (j * blocking.band + &i) * (rows * cols),
-                    false => k.constant(DType::I64, 0),
-                };
-                Some(sums.at(&home).shape([rows, cols]))
+                Some(match blocking.keeps() || number + 1 < self.each.len() {
+                    true => blocking.home(sums, &i, j),
+                    false => sums.at(0).shape([rows, cols]),
+                })
             };
             let multiply = |k: &KernelBuilder, lies: bool| {
                 for (first, length) in summed(deep) {
@@ -883,9 +953,7 @@ impl Work<'_> {
                         _ => sum,
                     };
                     match own {
-                        Some(home)
-                            if waits || blocking.turned || !last || first + length < deep =>
-                        {
+                        Some(home) if waits || stays || !last || first + length < deep => {
                             k.store(home, &sum);
                         }
                         _ => {
@@ -899,7 +967,7 @@ impl Work<'_> {
                 }
             };
             let whole = product.m / rows;
-            match (blocking.turned, product.m % rows) {
+            match (blocking.finish == Finish::Turned, product.m % rows) {
                 (false, _) => multiply(k, false),
                 (true, 0) => multiply(k, true),
                 (true, _) => {
@@ -908,6 +976,32 @@ impl Work<'_> {
                     k.when(&row.compare(CompareOp::Ge, whole), |k| multiply(k, false));
                 }
             }
+            []
+        });
+    }
+
+    /// The work on all rows of an instance, one after the other.
+    fn rows(&self, k: &KernelBuilder, here: &Here, number: &Tile) {
+        let (product, blocking) = (self.product, self.blocking);
+        let height = blocking.band * blocking.rows;
+        let rows = left(number, height, product.m)
+            .unwrap_or_else(|| k.constant(DType::I64, height));
+        k.for_range(0, &rows, 1, [], |k, row, []| {
+            let sums = here.sums.iter().flatten();
+            let sums = sums.map(|sums| {
+                let row = sums.at(&row * blocking.row_pitch());
+                k.load(row.shape([product.n]))
+            });
+            let mut at = vec![Some(number * height + &row), None];
+            let mut block = vec![1, product.n];
+            if let Some(batch) = &here.batch {
+                at.insert(0, Some(batch.clone()));
+                block.insert(0, 1);
+            }
+            let (tiling, whole) = (Tiling::of(block), vec![None; at.len()]);
+            let (params, nest) = (self.params, self.nest);
+            let frame = Frame::place(k, params, nest, &tiling, at.clone(), at, whole);
+            complete(frame, nest, sums);
             []
         });
     }

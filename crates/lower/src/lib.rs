@@ -301,7 +301,7 @@ fn contraction(
         sizes.replace(Some(params.sizes.clone()));
         params
     };
-    let program = if product.b.panels.is_some() {
+    let program = if product.b.panels.is_some() || nest.has_reduction() {
         blocked::blocked(nest, params, product, target)?
     } else if product.late.is_some() {
         packed::packed(nest, params, product, target)

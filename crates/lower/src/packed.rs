@@ -1205,14 +1205,19 @@ pub fn finish_at(
         rest.insert(0, None);
     }
     let tiling = Tiling::of(block);
-    let mut frame = Frame::place(k, params, nest, &tiling, position, start, rest);
+    let frame = Frame::place(k, params, nest, &tiling, position, start, rest);
+    let sums = sums.into_iter().map(|sum| match absent {
+        Some(_) => sum.reshape(&shape),
+        None => sum,
+    });
+    complete(frame, nest, sums);
+}
+
+/// All that a nest does with the sums of a product.
+pub fn complete(mut frame: Frame<'_>, nest: &Nest, sums: impl Iterator<Item = Tile>) {
     let values = nest.values.iter().enumerate();
     let given = values.filter(|(_, value)| value.op == NestOp::Given);
     for ((node, _), sum) in given.zip(sums) {
-        let sum = match absent {
-            Some(_) => sum.reshape(&shape),
-            None => sum,
-        };
         frame.give(node, sum);
     }
     for node in 0..nest.values.len() {

@@ -302,7 +302,19 @@ impl<'a> Fuser<'a> {
                 .zip(&map)
                 .all(|(extent, dim)| dim.is_some() || *extent == Expr::constant(1));
             let reduced: BTreeSet<usize> = dims.iter().filter_map(|&d| map[d]).collect();
-            let fits = draft.kind == GroupKind::Loops
+            let of_rows = |product| {
+                let last = draft.dims.len().checked_sub(1);
+                reduced.iter().copied().eq(last) && self.reduces_rows(draft, product)
+            };
+            let can_reduce = match draft.kind {
+                GroupKind::Loops => true,
+                GroupKind::Contraction(product) => of_rows(product),
+                GroupKind::Convolution(_)
+                | GroupKind::Attention(_)
+                | GroupKind::Writes(_)
+                | GroupKind::External(_) => false,
+            };
+            let fits = can_reduce
                 && draft.nodes.len() < MAX_NODES
                 && complete
                 && (draft.scanned.is_none() || self.folds_in_a_step(draft, &reduced))
@@ -410,8 +422,12 @@ impl<'a> Fuser<'a> {
             return None;
         }
         if let GroupKind::Contraction(_) | GroupKind::Convolution(_) = draft.kind {
-            let whole = map.iter().flatten().copied().eq(0..draft.dims.len());
-            return (grown.is_empty() && whole).then_some((map, grown));
+            let along = || map.iter().flatten().copied();
+            let whole = along().eq(0..draft.dims.len());
+            let kept = (0..draft.dims.len()).filter(|d| !draft.reduced.contains(d));
+            // What follows from a reduction of rows: a number for each.
+            let of_rows = !draft.reduced.is_empty() && along().eq(kept);
+            return (grown.is_empty() && (whole || of_rows)).then_some((map, grown));
         }
         // The node has every dim of the grown domain: a group that others of unlike shapes share would become their product.
         let covers = used.len() == draft.dims.len();

@@ -17,6 +17,7 @@
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
 //! | `pairs.rs` | two products of one operand |
+//! | `row_work.rs` | reductions along the rows of a product's result |
 //! | `reuse.rs` | results where an operand was |
 //! | `again.rs` | values that are computed again rather than stored |
 //! | `thrift.rs` | groups cut in two where too much lives at once |
@@ -34,6 +35,7 @@ mod inplace;
 mod pairs;
 mod peak;
 mod reuse;
+mod row_work;
 mod scan;
 mod siblings;
 mod strategy;

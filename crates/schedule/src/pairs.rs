@@ -26,7 +26,7 @@ impl Fuser<'_> {
         };
         let is_alone = |draft: &Draft| {
             let products = draft.nodes.iter().filter(|&&node| self.is_product(node));
-            products.count() == 1
+            products.count() == 1 && draft.reduced.is_empty()
         };
         let fits =
             !self.target.is_simt() && is_alone(a) && is_alone(b) && self.are_alike(first, second);
