@@ -650,6 +650,29 @@ fn products() {
 }
 
 /// Few rows times a weight that is stored by its outputs: several shares of the depth and one, columns and rows that do not fill their blocks, rows that lie further apart.
+/// Rows of sums wait for several chunks of the depth, for the last rows of a band, in several instances.
+#[test]
+fn rows_of_products_are_reduced() {
+    let target = TargetDesc {
+        workers: 1,
+        l1_bytes: 2 << 10,
+        l2_bytes: 48 << 10,
+        ..cpu()
+    };
+    let text = "graph @f(%x: f32[3, 83, 90] cpu, %w: f32[3, 90, 67] cpu, %r: f32[83, 67] cpu) {
+  %p: f32[3, 83, 67] = bmm %x, %w
+  %s: f32[3, 83, 67] = add %p, %r
+  %y: f32[3, 83, 67] = _log_softmax %s, dim=2
+  %m: f32[3, 83] = mean %p, dims=[2], keepdim=false
+  return %y, %m
+}";
+    let mut graph = parse("test", text).unwrap();
+    graph = decompose_but(&graph, &|_| false).unwrap();
+    let plan = schedule(&simplify(&graph).unwrap(), &target).unwrap();
+    assert_eq!(plan.groups.len(), 1);
+    agree(text, &target, 1e-4);
+}
+
 #[test]
 fn products_of_few_rows_on_a_gpu() {
     for (m, k, n) in [

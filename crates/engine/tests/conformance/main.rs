@@ -149,6 +149,11 @@ fn random_plain_products_agree_everywhere() {
 }
 
 #[test]
+fn random_rows_of_products_agree_everywhere() {
+    random_cases(24, false, |choices, _| products::reduced(choices));
+}
+
+#[test]
 fn random_attention_agrees_everywhere() {
     random_graphs(false, |choices, _| attention::program(choices));
 }

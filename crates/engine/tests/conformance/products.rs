@@ -113,6 +113,55 @@ pub fn plain(choices: &mut Choices<'_>) -> Result<Graph> {
     b.finish()
 }
 
+/// A random program of a product whose rows are reduced, enough of them and with a weight small enough for the product's kernel to do so; as elementwise work may stand before and behind.
+pub fn reduced(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("reduced");
+    let batch = 1 + choices.below(3) as i64;
+    let m = [512, 515, 530][choices.below(3)] / batch + 1;
+    let [n, k] = [[64, 65, 67][choices.below(3)], [16, 17][choices.below(2)]];
+    let has_batch = batch > 1 || choices.below(4) == 1;
+    let dtype = DType::F32;
+    let a = Side::of(&mut b, choices, "a", dtype, [batch, m, k], has_batch)?;
+    let right = Side::of(&mut b, choices, "b", dtype, [batch, k, n], has_batch)?;
+    let bias = b.input("bias", dtype, vec![n.into()], Device::Cpu)?;
+    let (a, right) = (a.matrices(&mut b)?, right.matrices(&mut b)?);
+    let mut y = match has_batch {
+        true => b.bmm(a, right)?,
+        false => b.addmm(bias, a, right, 1, 1)?,
+    };
+    match choices.below(4) {
+        1 => y = b.unary(Unary::Tanh, y)?,
+        2 => y = b.binary(Binary::Add, y, bias)?,
+        _ => {}
+    }
+    let keepdim = choices.flip();
+    match choices.below(5) {
+        0 => y = b.softmax(y, -1)?,
+        1 => y = b.log_softmax(y, -1)?,
+        2 => {
+            let weight = choices.flip().then_some(bias);
+            let [norm, mean, rstd] = b.native_layer_norm(y, 1, weight, Some(bias), 1e-5)?;
+            // Numbers of the rows beside the rows.
+            if choices.flip() {
+                b.output(mean);
+                b.output(rstd);
+            }
+            y = norm;
+        }
+        3 => {
+            let largest = b.amax(y, &[-1], true)?;
+            y = b.binary(Binary::Sub, y, largest)?;
+        }
+        // Of the rows nothing else is wanted.
+        _ => {
+            let mean = b.mean(y, &[-1], keepdim)?;
+            y = b.unary(Unary::Neg, mean)?;
+        }
+    }
+    b.output(y);
+    b.finish()
+}
+
 /// A random program of a product with a weight of bytes or halves, which is cast for it, and perhaps scaled and turned.
 pub fn widened(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut b = Builder::new("widened");
