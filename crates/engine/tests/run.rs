@@ -364,7 +364,9 @@ fn columns_that_come_from_memory_are_summed_some_rows_at_a_time() {
         ..Options::default()
     };
     let device = cpu_device(&options(""));
-    let x = tensor(&device, &[rows, cols], |i| ((i * 7919) % 10007) as f32 - 5000.0);
+    let x = tensor(&device, &[rows, cols], |i| {
+        ((i * 7919) % 10007) as f32 - 5000.0
+    });
     let values = x.to_vec::<f32>().unwrap();
     let graph = oxyfuel_graph::parse("test", &text).unwrap();
     for name in ["avx2", "avx512"] {

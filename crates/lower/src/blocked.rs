@@ -984,8 +984,8 @@ impl Work<'_> {
     fn rows(&self, k: &KernelBuilder, here: &Here, number: &Tile) {
         let (product, blocking) = (self.product, self.blocking);
         let height = blocking.band * blocking.rows;
-        let rows = left(number, height, product.m)
-            .unwrap_or_else(|| k.constant(DType::I64, height));
+        let rows =
+            left(number, height, product.m).unwrap_or_else(|| k.constant(DType::I64, height));
         k.for_range(0, &rows, 1, [], |k, row, []| {
             let sums = here.sums.iter().flatten();
             let sums = sums.map(|sums| {

@@ -499,7 +499,9 @@ fn loops(
     let mut mapped = map::map(expanded(logical.clone(), target)?, target)?;
     if target.tiles_spill {
         stream::stream(&mut mapped);
-        stream::ahead(&mut mapped, target);
+        if let Some(nest) = nests.first() {
+            stream::ahead(&mut mapped, &nest.known, target);
+        }
     } else if target.is_simt() {
         stream::keep(&mut mapped, target);
     }

@@ -5,12 +5,14 @@
 //!
 //! A GPU's stores never read. But plain kernels that touch several times its cache are about one per cent faster where the cache lets go last of what they read (measured, decision 97; why, the machine does not say).
 
+use oxyfuel_base::Expr;
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::ir::{
     Access, BufferMode, CacheHint, Index, Op, Param, ParamKind, Phase, Type, Val,
 };
 use oxyfuel_plan::TargetDesc;
 
+use crate::size::Known;
 use crate::tile::far_bytes;
 
 /// Bytes that a kernel touches from which on its results are gone from the caches before they are read.
@@ -52,11 +54,11 @@ pub fn is_far(touched: i64, results: i64) -> bool {
 
 /// Gives the stores of a kernel that touches so much their hint, where half of that is results.
 pub fn stream(program: &mut Program) {
-    let Some(windows) = windows(&program.phases) else {
+    let Some(windows) = windows(&program.phases, &Expr::as_const) else {
         return;
     };
     let touched: Vec<Touched> = (program.params.iter())
-        .filter_map(|param| buffer(param, &windows))
+        .filter_map(|param| buffer(param, &windows, &Expr::as_const))
         .collect();
     let sum = |of: &dyn Fn(&&Touched) -> bool| {
         let bytes = touched.iter().filter(of).map(|t| t.bytes);
@@ -79,12 +81,14 @@ pub fn stream(program: &mut Program) {
 }
 
 /// Gives what a kernel reads and writes in order the hint that the lines further on are asked for, where it touches more than its workers' caches hold.
-pub fn ahead(program: &mut Program, target: &TargetDesc) {
-    let Some(windows) = windows(&program.phases) else {
+pub fn ahead(program: &mut Program, known: &Known, target: &TargetDesc) {
+    // Of sizes that only a call knows a guess will do: asking for little is in vain, and harmless.
+    let size = |extent: &Expr| Some(known.guess(extent));
+    let Some(windows) = windows(&program.phases, &size) else {
         return;
     };
     let touched: Vec<Touched> = (program.params.iter())
-        .filter_map(|param| buffer(param, &windows))
+        .filter_map(|param| buffer(param, &windows, &size))
         .collect();
     let bytes = touched.iter().map(|t| t.bytes);
     if bytes.fold(0, i64::saturating_add) < far_bytes(target) {
@@ -109,10 +113,11 @@ pub fn ahead(program: &mut Program, target: &TargetDesc) {
 
 /// Gives the loads of a GPU's kernel that does little but read and write, several times what its cache holds, the hint that they are let go of last.
 pub fn keep(program: &mut Program, target: &TargetDesc) {
-    let Some(windows) = windows(&program.phases) else {
+    let Some(windows) = windows(&program.phases, &Expr::as_const) else {
         return;
     };
-    let touched = (program.params.iter()).filter_map(|param| buffer(param, &windows));
+    let touched =
+        (program.params.iter()).filter_map(|param| buffer(param, &windows, &Expr::as_const));
     let (mut read, mut written) = (0i64, 0i64);
     for buffer in touched {
         let sum = match buffer.is_read {
@@ -184,12 +189,17 @@ fn writes_tiles(program: &Program, touched: &[Touched]) -> bool {
 /// Whether a window moves along memory line by line: in one run, or in parts of one next to each other (the halves of a rotated embedding).
 fn is_in_order(access: &Access, size: i64) -> bool {
     let dims = || access.shape.iter().zip(&access.strides);
-    let Some((run, _)) = dims().find(|(_, s)| **s == Index::Const(1)) else {
-        return false;
-    };
+    let stride = |n: i64| dims().find(|(_, s)| **s == Index::Const(n));
+    // Elements of one run: rows that follow each other without a gap are one.
+    let mut run = 1;
+    while run < RUN
+        && let Some((n, _)) = stride(run).filter(|(n, _)| **n > 1)
+    {
+        run *= n;
+    }
     let run = run * size;
     let near = |(n, s): (&i64, &Index)| match s {
-        Index::Const(s) if *s > 1 && s * size <= run.saturating_mul(PARTS) => n * s * size,
+        Index::Const(s) if s * size > run && s * size <= run.saturating_mul(PARTS) => n * s * size,
         _ => 0,
     };
     run >= RUN || (run >= PART && dims().any(|dim| near(dim) >= RUN))
@@ -203,13 +213,13 @@ fn is_tile(access: &Access, size: i64) -> bool {
     is_short && dims().any(|(n, s)| *n > 1 && is_far(s))
 }
 
-/// Every window that is read or written, with the elements that all instances have in it; nothing where their number is not known. A window inside a loop counts once.
-fn windows(phases: &[Phase]) -> Option<Vec<(Val, i64)>> {
+/// Every window that is read or written, with the elements that all instances have in it; nothing where `size` does not know their number. A window inside a loop counts once.
+fn windows(phases: &[Phase], size: &dyn Fn(&Expr) -> Option<i64>) -> Option<Vec<(Val, i64)>> {
     let mut windows = Vec::new();
     for phase in phases {
         let mut instances = 1i64;
         for extent in &phase.grid {
-            instances = instances.saturating_mul(extent.as_const()?);
+            instances = instances.saturating_mul(size(extent)?);
         }
         phase.body.walk(&mut |inst| {
             if let Op::Load { access, .. } | Op::Store { access, .. } = &inst.op {
@@ -221,7 +231,11 @@ fn windows(phases: &[Phase]) -> Option<Vec<(Val, i64)>> {
     Some(windows)
 }
 
-fn buffer(param: &Param, windows: &[(Val, i64)]) -> Option<Touched> {
+fn buffer(
+    param: &Param,
+    windows: &[(Val, i64)],
+    extent: &dyn Fn(&Expr) -> Option<i64>,
+) -> Option<Touched> {
     let ParamKind::Buffer(buffer) = &param.kind else {
         return None;
     };
@@ -229,7 +243,7 @@ fn buffer(param: &Param, windows: &[(Val, i64)]) -> Option<Touched> {
     let mine = windows.iter().filter(|(mem, _)| *mem == param.value);
     let elements = mine.map(|(_, n)| *n).fold(0, i64::saturating_add);
     // What several instances read, such as a row of weights, is touched once.
-    let all = buffer.len.as_ref().and_then(|len| len.as_const())?;
+    let all = buffer.len.as_ref().and_then(extent)?;
     let bytes = elements.min(all).saturating_mul(size);
     Some(Touched {
         mem: param.value,

@@ -238,7 +238,10 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
 
 /// Sums of columns that come from memory: some rows at a time, of as many columns as are left for a worker. Rows of a few lines each, a page or more apart, are nothing that the machine's own prefetching follows.
 fn columns(nest: &Nest, target: &TargetDesc) -> Option<(Tiling, usize)> {
-    let (last, workers) = (nest.rank().checked_sub(1)?, i64::from(target.workers.max(1)));
+    let (last, workers) = (
+        nest.rank().checked_sub(1)?,
+        i64::from(target.workers.max(1)),
+    );
     let mut reduced = nest.reduced.iter().filter(|&d| d < nest.rank());
     let (along, None) = (reduced.next()?, reduced.next()) else {
         return None;
