@@ -125,6 +125,10 @@ def linear_residual_norm(x, r, w, b, g, h):
     return F.layer_norm(F.linear(x, w, b) + r, (w.shape[0],), g, h)
 
 
+def norm_linear(x, w, b, g, h):
+    return F.linear(F.layer_norm(x, (x.shape[-1],), g, h), w, b)
+
+
 def mlp(x, w1, b1, w2, b2):
     return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
 

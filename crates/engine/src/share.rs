@@ -146,6 +146,11 @@ impl Painter<'_> {
             "{kind} {:?} {:?} {:?} {:?};",
             group.dims, group.reduced, group.scanned, group.alternatives
         ));
+        if let Some(before) = &group.before {
+            let nodes: Vec<_> = before.nodes.iter().map(|&node| at(node)).collect();
+            self.write(format_args!("{:?} {:?} {nodes:?} ", before.dims, before.reduced));
+            self.number(before.value);
+        }
         for &id in &group.nodes {
             let node = &self.sharing.graph.nodes[id];
             self.write(format_args!("{:?}(", node.op));

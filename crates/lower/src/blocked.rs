@@ -27,7 +27,7 @@ use crate::build::accumulator;
 use crate::deep::{Deep, Sums};
 use crate::direct::{Late, Product, remaining};
 use crate::map::vector;
-use crate::nest::Nest;
+use crate::nest::{self, Nest};
 use crate::outputs::turned;
 use crate::packed::{complete, finish, lay_out, origin, zeros};
 use crate::rows::{Frame, left};
@@ -71,6 +71,8 @@ struct Blocking {
     /// There are as many chunks as a call's depth takes, all of one length; the last is filled with zeros.
     open: bool,
     finish: Finish,
+    /// Elements of the depth that panels of `a` have, which the instance makes itself, row by row, before anything else.
+    made: Option<i64>,
 }
 
 /// When the work on the result is done.
@@ -88,7 +90,12 @@ impl Blocking {
     /// Elements from one row of a panel of `a` to the next: an odd number of cache lines, so that rows do not share a set.
     fn pitch(&self) -> i64 {
         let line = 64 / self.part.size() as i64;
-        (ceil_div(self.chunk, line) | 1) * line
+        (ceil_div(self.made.unwrap_or(self.chunk), line) | 1) * line
+    }
+
+    /// Whether an instance has whole rows of the result.
+    fn is_whole(&self) -> bool {
+        self.finish == Finish::Rows || self.made.is_some()
     }
 
     /// Elements from one row of sums to the next where an instance has whole rows: an odd number of cache lines, too.
@@ -151,6 +158,7 @@ pub fn blocked(
     nest: &Nest,
     params_of: impl Fn(&KernelBuilder) -> Params,
     product: &Product,
+    made: Option<&(Nest, nest::Node)>,
     target: &TargetDesc,
 ) -> Result<Program> {
     let whole = product;
@@ -159,19 +167,21 @@ pub fn blocked(
         true => Finish::Rows,
         false => Finish::Blocks,
     };
-    let mut blocking = choose(whole, target, finish)?;
-    let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP).filter(|_| !by_rows);
+    let is_made = made.is_some();
+    let mut blocking = choose(whole, target, finish, is_made)?;
+    let cut = !blocking.is_whole();
+    let deep = Deep::of(whole, [blocking.rows, blocking.cols], DEEP_STEP).filter(|_| cut);
     let other = turned(whole);
-    let turns = deep.is_none() && !by_rows && is_worth_turning(whole);
+    let turns = deep.is_none() && cut && is_worth_turning(whole);
     let product = match &deep {
         Some(deep) => &deep.product,
         None if turns => &other,
         None => whole,
     };
     if deep.is_some() {
-        blocking = choose(product, target, Finish::Blocks)?;
+        blocking = choose(product, target, Finish::Blocks, false)?;
     } else if turns {
-        blocking = choose(product, target, Finish::Turned)?;
+        blocking = choose(product, target, Finish::Turned, false)?;
     }
     let (geometry, spread) = vector(target.lanes(4));
     let k = KernelBuilder::mapped(&nest.name, geometry);
@@ -186,6 +196,10 @@ pub fn blocked(
             lay_out(&k, &spread, &[1, product.n]);
             k.layout_shape([1], spread.layout(&[1], &[product.n]));
         }
+    }
+    if is_made {
+        lay_out(&k, &spread, &[1, product.k]);
+        k.layout_shape([1], spread.layout(&[1], &[product.k]));
     }
     for deep in [blocking.chunk, blocking.rest(product)] {
         lay_out(&k, &spread, &[rows, deep]);
@@ -206,6 +220,7 @@ pub fn blocked(
         blocking: &blocking,
         parts: parts.as_ref(),
         whole,
+        made,
     };
     let panels: Vec<Mem> = match (product.b.panels, blocking.shared) {
         (Some(_), _) => {
@@ -254,7 +269,12 @@ fn is_worth_turning(product: &Product) -> bool {
     single && float && along == 1 && apart != 1 && product.m.saturating_mul(2) <= product.n
 }
 
-fn choose(product: &Product, target: &TargetDesc, finish: Finish) -> Result<Blocking> {
+fn choose(
+    product: &Product,
+    target: &TargetDesc,
+    finish: Finish,
+    is_made: bool,
+) -> Result<Blocking> {
     let Product { batch, m, n, k, .. } = *product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
     let part = match (product.acc, product.a.dtype, product.b.dtype) {
@@ -325,6 +345,7 @@ fn choose(product: &Product, target: &TargetDesc, finish: Finish) -> Result<Bloc
         shared: product.b.panels.is_some(),
         open,
         finish,
+        made: is_made.then_some(k),
     };
     Ok(cheapest(&blocking, product, target))
 }
@@ -430,7 +451,7 @@ fn cheapest(blocking: &Blocking, product: &Product, target: &TargetDesc) -> Bloc
                 if (product.b.panels.is_some() && !shared) || (blocking.open && shared) {
                     continue;
                 }
-                if blocking.finish == Finish::Rows && parts > 1 {
+                if blocking.is_whole() && parts > 1 {
                     continue;
                 }
                 let shape = Blocking {
@@ -503,7 +524,7 @@ impl Blocking {
         // Those of the first of two products wait for the second.
         let waiting = product.count() - i64::from(!self.keeps());
         let kept = sums * waiting;
-        let least = self.across == 1 || self.finish == Finish::Rows;
+        let least = self.across == 1 || self.is_whole();
         (self.band == 1 && least) || (kept <= l2 / 2 && kept + copied <= l2 / 4 * 3)
     }
 
@@ -561,6 +582,8 @@ struct Work<'a> {
     parts: Option<&'a Sums>,
     /// The product whose result it is.
     whole: &'a Product,
+    /// The rows of `a`, where the kernel makes them.
+    made: Option<&'a (Nest, nest::Node)>,
 }
 
 /// A part of the depth: its number, and how many elements each has.
@@ -778,6 +801,9 @@ impl Work<'_> {
             b,
             sums: (0..self.each.len()).map(sums).collect(),
         };
+        if let Some(made) = self.made {
+            self.make(k, &here, &number, made);
+        }
         let sizes = &self.params.sizes;
         let last = match blocking.open {
             true => Expr::max(&self.exact.k.ceildiv(blocking.chunk), 1) - 1,
@@ -853,7 +879,8 @@ impl Work<'_> {
         // What is turned is read where it lies, but for the last rows.
         let whole = product.m / blocking.rows;
         let lies = blocking.finish == Finish::Turned;
-        if !lies || product.m % blocking.rows > 0 {
+        let copies = !lies || product.m % blocking.rows > 0;
+        if copies && self.made.is_none() {
             k.for_range(0, &here.band, 1, [], |k, i, []| {
                 match lies {
                     false => self.copy_a(k, here, chunk, &i, depth),
@@ -939,6 +966,11 @@ impl Work<'_> {
                         let a = a.shape([length, rows]);
                         a.operand([MmaDim::K, MmaDim::Side])
                     } else {
+                        // All of the depth is there where the rows were made.
+                        let start = match self.made {
+                            Some(_) => start + chunk * blocking.chunk,
+                            None => start,
+                        };
                         let a = here.a.at(moved(start, first)).shape([rows, length]);
                         let a = a.strides([blocking.pitch(), 1]);
                         a.operand([MmaDim::Side, MmaDim::K])
@@ -980,12 +1012,66 @@ impl Work<'_> {
         });
     }
 
+    /// How many rows an instance has.
+    fn height(&self, k: &KernelBuilder, number: &Tile) -> Tile {
+        let height = self.blocking.band * self.blocking.rows;
+        let rows = left(number, height, self.product.m);
+        rows.unwrap_or_else(|| k.constant(DType::I64, height))
+    }
+
+    /// Makes the rows of `a` that an instance has; behind the last one there are zeros, so that every block is whole.
+    fn make(
+        &self,
+        k: &KernelBuilder,
+        here: &Here,
+        number: &Tile,
+        (nest, value): &(Nest, nest::Node),
+    ) {
+        let (product, blocking) = (self.product, self.blocking);
+        let (sizes, pitch) = (&self.params.sizes, blocking.pitch());
+        let height = blocking.band * blocking.rows;
+        let rows = self.height(k, number);
+        let depth = nest.rank() - 1;
+        k.for_range(0, &rows, 1, [], |k, row, []| {
+            let mut at: Vec<Option<Tile>> = vec![None; nest.rank()];
+            let mut rest = number * height + &row;
+            for d in (0..depth).rev() {
+                if d == 0 {
+                    at[d] = Some(rest.clone());
+                } else {
+                    at[d] = Some(sizes.binary(&rest, BinaryOp::Mod, &nest.dims[d]));
+                    rest = sizes.binary(&rest, BinaryOp::FloorDiv, &nest.dims[d]);
+                }
+            }
+            let mut block = vec![1; nest.rank()];
+            block[depth] = product.k;
+            let (tiling, whole) = (Tiling::of(block), vec![None; nest.rank()]);
+            let mut frame = Frame::place(k, self.params, nest, &tiling, at.clone(), at, whole);
+            for node in 0..nest.values.len() {
+                frame.value(node);
+            }
+            let mut tile = frame.get(*value).cast(blocking.part);
+            if tile.shape() != [product.k] {
+                tile = tile.broadcast_to([product.k]);
+            }
+            k.store(here.a.at(&row * pitch).shape([product.k]), &tile);
+            []
+        });
+        if product.m % blocking.rows > 0 {
+            let blocks = &here.band * blocking.rows;
+            k.for_range(&rows, &blocks, 1, [], |k, row, []| {
+                let zero = k.full(blocking.part, [product.k], 0.0);
+                k.store(here.a.at(&row * pitch).shape([product.k]), &zero);
+                []
+            });
+        }
+    }
+
     /// The work on all rows of an instance, one after the other.
     fn rows(&self, k: &KernelBuilder, here: &Here, number: &Tile) {
         let (product, blocking) = (self.product, self.blocking);
         let height = blocking.band * blocking.rows;
-        let rows =
-            left(number, height, product.m).unwrap_or_else(|| k.constant(DType::I64, height));
+        let rows = self.height(k, number);
         k.for_range(0, &rows, 1, [], |k, row, []| {
             let sums = here.sums.iter().flatten();
             let sums = sums.map(|sums| {

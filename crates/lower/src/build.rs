@@ -6,7 +6,7 @@ use std::rc::Rc;
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::{Binary, Category, Graph, Node as GraphNode, NodeId, Op, Scatter, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
-use oxyfuel_schedule::{DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
+use oxyfuel_schedule::{Before, DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
 
 use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
@@ -18,6 +18,8 @@ pub struct Work {
     /// The root value behind each buffer, in argument order.
     pub buffers: Vec<ValueId>,
     pub nests: Vec<Nest>,
+    /// What a product's kernel makes of its first operand's rows: the nest, over rows of the depth, and the value in it that is the operand.
+    pub before: Option<(Nest, Node)>,
 }
 
 /// Builds the nests of a group. For a contraction the nest is the work on its result, whose first value is [`NestOp::Given`] in `acc` dtype.
@@ -37,9 +39,12 @@ pub fn build(graph: &Graph, schedule: &Schedule, group: &Group, name: &str) -> R
         GroupKind::Writes(node) => builder.writes(&graph.nodes[node])?,
         GroupKind::External(node) => return Err(internal(&graph.nodes[node])),
     };
+    let before = group.before.as_ref();
+    let before = before.map(|before| builder.before(before)).transpose()?;
     Ok(Work {
         buffers: builder.roots,
         nests,
+        before,
     })
 }
 
@@ -136,6 +141,25 @@ impl<'a> Builder<'a> {
         Ok(nest)
     }
 
+    /// The work on a product's first operand, over its own domain and the same buffers.
+    fn before(&mut self, before: &Before) -> Result<(Nest, Node)> {
+        let dims = before.dims.iter().map(checked).collect::<Result<Vec<_>>>()?;
+        let mut nest = Nest::new(self.name.clone(), dims, &self.known);
+        nest.buffers = self.buffers.clone();
+        for &dim in &before.reduced {
+            nest.reduced = nest.reduced.with(dim);
+        }
+        self.values.clear();
+        self.loads.clear();
+        for &id in &before.nodes {
+            let node = &self.graph.nodes[id];
+            let value = self.node(&mut nest, id, node)?;
+            self.values.insert(node.out(), value);
+        }
+        let value = self.values[&before.value];
+        Ok((nest, value))
+    }
+
     fn loops(&mut self) -> Result<Nest> {
         let mut nest = self.empty()?;
         for &dim in &self.group.reduced {
@@ -146,7 +170,7 @@ impl<'a> Builder<'a> {
         }
         for &id in &self.group.nodes {
             let node = &self.graph.nodes[id];
-            if self.group.is_widened(id, node.out()) {
+            if self.group.is_widened(id, node.out()) || self.group.is_before(id) {
                 continue;
             }
             let value = self.node(&mut nest, id, node)?;

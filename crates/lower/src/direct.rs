@@ -8,7 +8,7 @@ use oxyfuel_base::{Code, DType, Error, Expr, Result, ensure, err};
 use oxyfuel_graph::{Category, Graph, Node as GraphNode, Op, ValueId};
 use oxyfuel_kernel::builder::{KernelBuilder, Tile};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
-use oxyfuel_schedule::{Group, Schedule};
+use oxyfuel_schedule::{Before, Group, Schedule};
 
 use crate::build::{accumulator, checked, constant};
 use crate::nest::{Dims, Nest, NestOp, NestStore, Window};
@@ -41,6 +41,9 @@ pub struct Late {
     pub a: Operand<Expr>,
     pub b: Operand<Expr>,
 }
+
+/// The buffer of an operand that a kernel makes itself.
+pub const NOWHERE: usize = usize::MAX;
 
 /// Where an operand lies.
 #[derive(Clone, Debug)]
@@ -285,9 +288,10 @@ fn single(
             .map(checked)
             .collect::<Result<Vec<_>>>()?;
         let rank = strides.len();
-        let buffer = buffers
-            .iter()
-            .position(|&r| r == place.root)
+        let made = |before: &Before| before.value == place.root;
+        let nowhere = group.before.as_ref().is_some_and(made).then_some(NOWHERE);
+        let buffer = (buffers.iter().position(|&r| r == place.root))
+            .or(nowhere)
             .ok_or_else(|| Error::new(Code::Internal, "an operand of a product has no buffer"))?;
         Ok(Operand {
             buffer,

@@ -181,6 +181,7 @@ pub fn lower_group(
     if rounding == Rounding::AtStores {
         work.nests = work.nests.iter().map(wide::kept_wide).collect();
     }
+    let made = work.before.as_ref();
     if target.is_simt() && matches!(group.kind, GroupKind::Loops | GroupKind::Writes(_)) {
         work.nests = work.nests.iter().map(wide::kept_narrow).collect();
     }
@@ -200,7 +201,7 @@ pub fn lower_group(
                     fixed => fixed?,
                 };
                 depth = (product.count() * product.k / MULTIPLY_ADDS).max(1);
-                contraction(&work.nests[0], &product, target)?
+                contraction(&work.nests[0], &product, made, target)?
             } else {
                 work.nests = vec![direct::direct(&work.nests[0], group, node.out(), &product)?];
                 loops(&work.nests, strategy, target, name)?
@@ -292,6 +293,7 @@ fn arguments(program: &Program, roots: &[ValueId], sizes: &[Expr]) -> Vec<Argume
 fn contraction(
     nest: &Nest,
     product: &direct::Product,
+    made: Option<&(Nest, nest::Node)>,
     target: &TargetDesc,
 ) -> Result<(Program, Program, Vec<Expr>)> {
     // Those of the kernel that was built are the last ones.
@@ -301,11 +303,11 @@ fn contraction(
         sizes.replace(Some(params.sizes.clone()));
         params
     };
-    let program = if product.b.panels.is_some() || nest.has_reduction() {
-        blocked::blocked(nest, params, product, target)?
+    let program = if product.b.panels.is_some() || nest.has_reduction() || made.is_some() {
+        blocked::blocked(nest, params, product, made, target)?
     } else if product.late.is_some() {
         packed::packed(nest, params, product, target)
-            .or_else(|_| blocked::blocked(nest, params, product, target))?
+            .or_else(|_| blocked::blocked(nest, params, product, None, target))?
     } else if target.is_simt() {
         thin_warps::thin(nest, params, product, target)
             .or_else(|_| warps::warps(nest, params, product, target))
@@ -315,7 +317,7 @@ fn contraction(
             .or_else(|_| packed::packed(nest, params, product, target))
             .or_else(|_| thin::thin(nest, params, product, target))
             .or_else(|_| flat::flat(nest, params, product, target))
-            .or_else(|_| blocked::blocked(nest, params, product, target))?
+            .or_else(|_| blocked::blocked(nest, params, product, None, target))?
     };
     let mapped = expanded(program.clone(), target)?;
     let sizes = sizes.take();

@@ -170,7 +170,10 @@ impl<'a> Search<'a> {
                 group.kind,
                 GroupKind::Contraction(_) | GroupKind::Convolution(_)
             );
-            if !(group.kind == GroupKind::Loops || product) || group.scanned.is_some() {
+            if !(group.kind == GroupKind::Loops || product)
+                || group.scanned.is_some()
+                || group.before.is_some()
+            {
                 continue;
             }
             for &value in &group.outputs {

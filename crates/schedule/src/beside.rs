@@ -183,6 +183,7 @@ fn union(members: Vec<Group>, in_order: bool) -> Group {
         reduced: Vec::new(),
         scanned: None,
         nodes: Vec::new(),
+        before: None,
         maps: Default::default(),
         operand_maps: Default::default(),
         inputs: Vec::new(),

@@ -18,7 +18,7 @@ use oxyfuel_graph::{
 use oxyfuel_plan::TargetDesc;
 
 use crate::destinations::{Destinations, place};
-use crate::group::{DimMap, Group, GroupKind, Schedule};
+use crate::group::{Before, DimMap, Group, GroupKind, Schedule};
 use crate::reuse::reuse;
 use crate::strategy::strategies;
 use crate::views::view_map;
@@ -79,6 +79,7 @@ pub(crate) fn schedule_by(
         fuser.wait_for_readers(id, node);
     }
     fuser.fuse_siblings();
+    fuser.fold_operands();
     let producers = fuser.producer.clone();
     let groups = fuser.finish(target)?;
     let reuse = reuse(graph, &groups, &placements, &overwrites, &destinations);
@@ -109,6 +110,8 @@ pub(crate) struct Draft {
     pub(crate) copies: Option<usize>,
     /// The part of the graph that all of its nodes belong to.
     pub(crate) part: u32,
+    /// The dead group whose work a product does on its first operand, which is the value.
+    pub(crate) before: Option<(usize, ValueId)>,
 }
 
 pub(crate) struct Fuser<'a> {
@@ -304,7 +307,7 @@ impl<'a> Fuser<'a> {
             let reduced: BTreeSet<usize> = dims.iter().filter_map(|&d| map[d]).collect();
             let of_rows = |product| {
                 let last = draft.dims.len().checked_sub(1);
-                reduced.iter().copied().eq(last) && self.reduces_rows(draft, product)
+                reduced.iter().copied().eq(last) && self.has_whole_rows(draft, product)
             };
             let can_reduce = match draft.kind {
                 GroupKind::Loops => true,
@@ -629,6 +632,7 @@ impl<'a> Fuser<'a> {
             overwrites: false,
             copies: self.guide.copy(node.out()),
             part: self.guide.part(id),
+            before: None,
         });
         self.group_of[id.index()] = Some(self.drafts.len() - 1);
         if self.shape(node.out()) == shape {
@@ -726,8 +730,10 @@ impl<'a> Fuser<'a> {
                 }
                 let root = self.placements.root(operand);
                 let widened = self.producer[root.index()].is_some_and(|n| self.is_widened(n));
+                let made = self.drafts[user].before;
+                let made = made.is_some_and(|(_, value)| value == root);
                 let inside = self.group_behind(root) == Some(user)
-                    && (widened || !reads_memory(&node.op, i));
+                    && (widened || made || !reads_memory(&node.op, i));
                 let repeated = self.producer[root.index()].is_some_and(|n| {
                     made_again(&node.op, i, &self.graph.nodes[n].op)
                         && self.group_of[n.index()] != Some(user)
@@ -753,14 +759,24 @@ impl<'a> Fuser<'a> {
         };
         let groups = working.map(|g| {
             let draft = &self.drafts[g];
-            let maps = draft
-                .nodes
+            let before = draft.before.map(|(from, value)| {
+                let work = &self.drafts[from];
+                Before {
+                    dims: work.dims.clone(),
+                    reduced: work.reduced.iter().copied().collect(),
+                    nodes: work.nodes.clone(),
+                    value,
+                }
+            });
+            let work = before.iter().flat_map(|before| &before.nodes);
+            let mut nodes: Vec<NodeId> = work.chain(&draft.nodes).copied().collect();
+            nodes.sort_unstable();
+            let maps = nodes
                 .iter()
                 .flat_map(|&n| &self.graph.nodes[n].outputs)
                 .filter_map(|&v| Some((v, self.maps.get(&v)?.clone())))
                 .collect();
-            let operand_maps = draft
-                .nodes
+            let operand_maps = nodes
                 .iter()
                 .filter_map(|&n| Some((n, self.operand_maps.get(&n)?.clone())))
                 .collect();
@@ -769,7 +785,8 @@ impl<'a> Fuser<'a> {
                 dims: draft.dims.clone(),
                 reduced: draft.reduced.iter().copied().collect(),
                 scanned: draft.scanned,
-                nodes: draft.nodes.clone(),
+                nodes,
+                before,
                 maps,
                 operand_maps,
                 inputs: inputs[g].iter().copied().collect(),

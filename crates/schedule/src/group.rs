@@ -48,8 +48,9 @@ pub struct Group {
     pub reduced: Vec<usize>,
     /// The domain dim that the group's recurrences run along, step by step.
     pub scanned: Option<usize>,
-    /// In an order in which they can be computed.
+    /// In an order in which they can be computed; those of the work before it among them.
     pub nodes: Vec<NodeId>,
+    pub before: Option<Before>,
     /// Dims of every value that the group computes.
     pub maps: BTreeMap<ValueId, DimMap>,
     /// Dims of what a reduction or a copied reshape reads, which the result's dims do not show.
@@ -66,7 +67,24 @@ pub struct Group {
     pub in_order: bool,
 }
 
+/// Work on the first operand of a product, which the product's kernel does row by row.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// Its own domain, which the maps of its values are of: the rows, and the depth last.
+    pub dims: Vec<Expr>,
+    pub reduced: Vec<usize>,
+    pub nodes: Vec<NodeId>,
+    /// The operand.
+    pub value: ValueId,
+}
+
 impl Group {
+    /// Whether a node is part of the work on a product's operand.
+    pub fn is_before(&self, node: NodeId) -> bool {
+        let before = self.before.as_ref();
+        before.is_some_and(|before| before.nodes.contains(&node))
+    }
+
     /// The groups that are one piece of work each.
     pub fn pieces(&self) -> Vec<&Group> {
         match self.members.is_empty() {

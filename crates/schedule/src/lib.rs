@@ -17,6 +17,7 @@
 //! | `inplace.rs` | nodes that write into an input, among the groups |
 //! | `destinations.rs` | parts of a concatenation, computed in their places |
 //! | `pairs.rs` | two products of one operand |
+//! | `folded.rs` | work on an operand that a product does itself |
 //! | `row_work.rs` | reductions along the rows of a product's result |
 //! | `reuse.rs` | results where an operand was |
 //! | `again.rs` | values that are computed again rather than stored |
@@ -29,6 +30,7 @@ mod again;
 mod beside;
 mod buffers;
 mod destinations;
+mod folded;
 mod fuse;
 mod group;
 mod inplace;
@@ -49,7 +51,7 @@ pub use again::schedule_by_bytes;
 pub use beside::{Joinable, Room, beside};
 pub use buffers::{Between, BufferPlan, plan_buffers, span};
 pub use fuse::schedule;
-pub use group::{DimMap, Group, GroupKind, Schedule, Strategy};
+pub use group::{Before, DimMap, Group, GroupKind, Schedule, Strategy};
 pub use oxyfuel_graph::{Placement, Placements, place_views};
 pub use peak::peak;
 pub use thrift::least_bytes;

@@ -16,11 +16,11 @@ use crate::fuse::{Draft, Fuser};
 const ROWS: i64 = 64;
 /// Rows and columns below which kernels that read operands where they lie are faster, or a row is over before its reduction has begun.
 const FEW: i64 = 16;
-const SHORT: i64 = 64;
+pub(crate) const SHORT: i64 = 64;
 
 impl Fuser<'_> {
-    /// Whether the kernel of a product can reduce its rows, too.
-    pub(crate) fn reduces_rows(&self, draft: &Draft, product: NodeId) -> bool {
+    /// Whether the kernel of a product can have instances of whole rows, which it reduces, or makes first.
+    pub(crate) fn has_whole_rows(&self, draft: &Draft, product: NodeId) -> bool {
         let node = &self.graph.nodes[product];
         let (Op::Mm | Op::Bmm | Op::Addmm { .. }) = node.op else {
             return false;
@@ -59,6 +59,6 @@ impl Fuser<'_> {
             && n >= SHORT
             && k >= FEW
             && held(k.saturating_mul(n))
-            && held(n.saturating_mul(ROWS))
+            && held(n.max(k).saturating_mul(ROWS))
     }
 }

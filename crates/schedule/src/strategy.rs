@@ -17,8 +17,10 @@ pub(crate) fn strategies(
     guess: &dyn Fn(&Expr) -> i64,
 ) -> Vec<Strategy> {
     match group.kind {
-        // A plain reduction along the depth leaves no room for another one.
-        GroupKind::Contraction(_) if !group.reduced.is_empty() => vec![Strategy::PackedProduct],
+        // A plain reduction along the depth leaves no room for another one, nor for work on an operand.
+        GroupKind::Contraction(_) if !group.reduced.is_empty() || group.before.is_some() => {
+            vec![Strategy::PackedProduct]
+        }
         GroupKind::Contraction(_) => vec![Strategy::PackedProduct, Strategy::DirectProduct],
         GroupKind::Writes(_) | GroupKind::Attention(_) | GroupKind::Convolution(_) => {
             vec![Strategy::Tiles]

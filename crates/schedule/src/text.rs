@@ -66,6 +66,10 @@ impl Shown<'_> {
                 .map_or_else(String::new, |dim| format!(" scanned {dim}")),
             group.alternatives
         )?;
+        if let Some(before) = &group.before {
+            let (value, dims) = (self.name(before.value), list(&before.dims));
+            writeln!(f, "  makes {value} over [{dims}] reduced {:?}", before.reduced)?;
+        }
         writeln!(f, "  reads {}", self.names(&group.inputs))?;
         for &node in &group.nodes {
             let node = &self.graph.nodes[node];

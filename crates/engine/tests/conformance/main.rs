@@ -154,6 +154,11 @@ fn random_rows_of_products_agree_everywhere() {
 }
 
 #[test]
+fn random_products_of_what_they_make_agree_everywhere() {
+    random_cases(24, false, |choices, _| products::made(choices));
+}
+
+#[test]
 fn random_attention_agrees_everywhere() {
     random_graphs(false, |choices, _| attention::program(choices));
 }

@@ -162,6 +162,50 @@ pub fn reduced(choices: &mut Choices<'_>) -> Result<Graph> {
     b.finish()
 }
 
+/// A random program of a product whose first operand nobody else reads, or somebody does: a norm, a softmax or elementwise work, perhaps seen through a view.
+pub fn made(choices: &mut Choices<'_>) -> Result<Graph> {
+    let mut b = Builder::new("made");
+    let groups = [1, 2, 5][choices.below(3)];
+    let m = [520, 515, 530][choices.below(3)];
+    let [k, n] = [[64, 65, 70][choices.below(3)], [64, 67][choices.below(2)]];
+    let f32 = DType::F32;
+    let shape = match groups {
+        1 => vec![m.into(), k.into()],
+        _ => vec![groups.into(), (m / groups).into(), k.into()],
+    };
+    let rows = m / groups * groups;
+    let x = b.input("x", f32, shape, Device::Cpu)?;
+    let scale = b.input("scale", f32, vec![k.into()], Device::Cpu)?;
+    let right = Side::of(&mut b, choices, "b", f32, [1, k, n], false)?.matrices(&mut b)?;
+    let mut a = match choices.below(5) {
+        0 => b.softmax(x, -1)?,
+        1 => {
+            let weight = choices.flip().then_some(scale);
+            b.native_layer_norm(x, 1, weight, Some(scale), 1e-5)?[0]
+        }
+        2 => {
+            let largest = b.amax(x, &[-1], true)?;
+            b.binary(Binary::Sub, x, largest)?
+        }
+        3 => b.unary(Unary::Tanh, x)?,
+        _ => b.mul(x, scale)?,
+    };
+    if choices.below(4) == 1 {
+        b.output(a);
+    }
+    if groups > 1 {
+        a = b.view(a, &[rows.into(), k.into()])?;
+    }
+    let mut y = b.mm(a, right)?;
+    match choices.below(4) {
+        1 => y = b.unary(Unary::Relu, y)?,
+        2 => y = b.softmax(y, -1)?,
+        _ => {}
+    }
+    b.output(y);
+    b.finish()
+}
+
 /// A random program of a product with a weight of bytes or halves, which is cast for it, and perhaps scaled and turned.
 pub fn widened(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut b = Builder::new("widened");
