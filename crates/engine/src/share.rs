@@ -148,7 +148,10 @@ impl Painter<'_> {
         ));
         if let Some(before) = &group.before {
             let nodes: Vec<_> = before.nodes.iter().map(|&node| at(node)).collect();
-            self.write(format_args!("{:?} {:?} {nodes:?} ", before.dims, before.reduced));
+            self.write(format_args!(
+                "{:?} {:?} {nodes:?} ",
+                before.dims, before.reduced
+            ));
             self.number(before.value);
         }
         for &id in &group.nodes {

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use oxyfuel_base::{Code, DType, Error, Expr, Result, Scalar, err};
 use oxyfuel_graph::{Binary, Category, Graph, Node as GraphNode, NodeId, Op, Scatter, ValueId};
 use oxyfuel_kernel::ir::{BinaryOp, ReduceOp};
-use oxyfuel_schedule::{Before, DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims};
+use oxyfuel_schedule::{
+    Before, DimMap, Group, GroupKind, Placement, Placements, Schedule, view_dims,
+};
 
 use crate::nest::{Dims, Nest, NestBuffer, NestOp, NestScatter, NestStore, Node, Window};
 use crate::pointwise::{Writer, compute_dtype};
@@ -143,7 +145,11 @@ impl<'a> Builder<'a> {
 
     /// The work on a product's first operand, over its own domain and the same buffers.
     fn before(&mut self, before: &Before) -> Result<(Nest, Node)> {
-        let dims = before.dims.iter().map(checked).collect::<Result<Vec<_>>>()?;
+        let dims = before
+            .dims
+            .iter()
+            .map(checked)
+            .collect::<Result<Vec<_>>>()?;
         let mut nest = Nest::new(self.name.clone(), dims, &self.known);
         nest.buffers = self.buffers.clone();
         for &dim in &before.reduced {

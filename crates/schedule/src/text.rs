@@ -68,7 +68,11 @@ impl Shown<'_> {
         )?;
         if let Some(before) = &group.before {
             let (value, dims) = (self.name(before.value), list(&before.dims));
-            writeln!(f, "  makes {value} over [{dims}] reduced {:?}", before.reduced)?;
+            writeln!(
+                f,
+                "  makes {value} over [{dims}] reduced {:?}",
+                before.reduced
+            )?;
         }
         writeln!(f, "  reads {}", self.names(&group.inputs))?;
         for &node in &group.nodes {

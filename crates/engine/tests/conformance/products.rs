@@ -3,7 +3,7 @@
 use oxyfuel_base::{DType, Expr, Result};
 use oxyfuel_graph::builder::Builder;
 use oxyfuel_graph::random::Choices;
-use oxyfuel_graph::{Binary, Device, Graph, Unary, ValueId};
+use oxyfuel_graph::{Binary, Device, Graph, Reduce, Unary, ValueId};
 
 /// The most multiply-adds of a program: the interpreters do them one by one.
 const WORK: i64 = 600_000;
@@ -136,17 +136,19 @@ pub fn reduced(choices: &mut Choices<'_>) -> Result<Graph> {
     }
     let keepdim = choices.flip();
     match choices.below(5) {
-        0 => y = b.softmax(y, -1)?,
+        // Powers magnify what sums in another order leave open, so that scores are small.
+        0 => {
+            y = b.mul(y, 0.0625)?;
+            y = b.softmax(y, -1)?;
+        }
         1 => y = b.log_softmax(y, -1)?,
         2 => {
-            let weight = choices.flip().then_some(bias);
-            let [norm, mean, rstd] = b.native_layer_norm(y, 1, weight, Some(bias), 1e-5)?;
+            let (share, total) = shares(&mut b, y)?;
             // Numbers of the rows beside the rows.
             if choices.flip() {
-                b.output(mean);
-                b.output(rstd);
+                b.output(total);
             }
-            y = norm;
+            y = b.binary(Binary::Add, share, bias)?;
         }
         3 => {
             let largest = b.amax(y, &[-1], true)?;
@@ -180,8 +182,8 @@ pub fn made(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut a = match choices.below(5) {
         0 => b.softmax(x, -1)?,
         1 => {
-            let weight = choices.flip().then_some(scale);
-            b.native_layer_norm(x, 1, weight, Some(scale), 1e-5)?[0]
+            let (share, _) = shares(&mut b, x)?;
+            b.mul(share, scale)?
         }
         2 => {
             let largest = b.amax(x, &[-1], true)?;
@@ -199,11 +201,22 @@ pub fn made(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut y = b.mm(a, right)?;
     match choices.below(4) {
         1 => y = b.unary(Unary::Relu, y)?,
-        2 => y = b.softmax(y, -1)?,
+        2 => {
+            y = b.mul(y, 0.0078125)?;
+            y = b.softmax(y, -1)?;
+        }
         _ => {}
     }
     b.output(y);
     b.finish()
+}
+
+/// Each element by the sum of its row's magnitudes, and those sums: a norm that no order of summation upsets, whatever is in a row.
+fn shares(b: &mut Builder, x: ValueId) -> Result<(ValueId, ValueId)> {
+    let magnitudes = b.unary(Unary::Abs, x)?;
+    let total = b.reduce(Reduce::Sum, magnitudes, &[-1], true)?;
+    let more = b.add(total, 1.0)?;
+    Ok((b.binary(Binary::Div, x, more)?, total))
 }
 
 /// A random program of a product with a weight of bytes or halves, which is cast for it, and perhaps scaled and turned.
