@@ -12,6 +12,8 @@
 //!
 //! A weight that is stored by its outputs (`x @ w.t()`) is the left operand, as it lies, and the few rows of `x` are turned instead: sums are of the result turned, stay in the second-level cache, and are turned as the work on the result reads them.
 //!
+//! Where rows of the result are reduced, or rows of `a` are made by the kernel, an instance has all columns: it makes its rows first, over the whole depth, in place of the panels of `a`, and reduces rows of sums at the end.
+//!
 //! Where many instances use the same columns, `b` is copied once, by a phase of its own, in the order in which it lies. The first copy of an operand is the only time it is read from where it lies; every loop
 //! after that reads in order. Where `b` was cut into panels ahead of time (`mm_panels`), they are what that phase would have written, and it is left out. Sums are added chunk by chunk in the same order whoever computes them: the cut into chunks depends on the caches alone, not
 //! on the threads. A great depth with few blocks is multiplied in parts ([`crate::deep`]). A depth of a few hundred is one chunk, whose panel of `b` is read from the second-level cache. Sums begin at zero at least every [`SUMMED`] elements, and are then added up: a sum of many terms has the errors of few.

@@ -397,6 +397,18 @@ fn parameters_of(k: &KernelBuilder, nests: &[Nest], more: &[&Expr]) -> Params {
     }
 }
 
+/// The chunks in which a nest is walked, if it is. Products are summed in the same order by any number of threads, on which it depends who has how many columns.
+fn chunks(
+    nest: &Nest,
+    strategy: Strategy,
+    target: &TargetDesc,
+    tiling: &tile::Tiling,
+) -> Option<(tile::Tiling, usize)> {
+    let sums = strategy == Strategy::Tiles;
+    let columns = sums.then(|| tile::columns(nest, target)).flatten();
+    columns.or_else(|| tile::chunked(nest, target, tiling))
+}
+
 /// Elementwise work, reductions and writes: every nest is a phase, or two where its reduction is cut. Returns both forms and what the program's sizes stand for.
 fn loops(
     nests: &[Nest],
@@ -486,7 +498,7 @@ fn loops(
             Strategy::Tiles
             | Strategy::SplitReduction { .. }
             | Strategy::PackedProduct
-            | Strategy::DirectProduct => match tile::chunked(nest, target, &tiling) {
+            | Strategy::DirectProduct => match chunks(nest, strategy, target, &tiling) {
                 Some((tiling, along)) => {
                     chunk::emit_chunked(&k, &params, nest, &tiling, along, target);
                 }

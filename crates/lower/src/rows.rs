@@ -131,12 +131,9 @@ fn partial_window(nest: &Nest, buffer: usize, parts: &Expr) -> Window {
 
 /// Whether a value needs the result of a reduction.
 pub fn depends_on_reduction(nest: &Nest, node: Node) -> bool {
-    let op = &nest.values[node].op;
-    matches!(op, NestOp::Reduce(..))
-        || op
-            .operands()
-            .into_iter()
-            .any(|n| depends_on_reduction(nest, n))
+    let behind = nest.behind([node]).into_iter();
+    let mut behind = behind.zip(&nest.values).filter(|(is_behind, _)| *is_behind);
+    behind.any(|(_, value)| matches!(value.op, NestOp::Reduce(..)))
 }
 
 /// The grid: how many blocks each dim has, and which axis counts them.

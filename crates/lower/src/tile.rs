@@ -213,9 +213,6 @@ const COLUMNS_STEP: i64 = 16;
 
 /// A tile that does not fit (into registers; into the scratch of a worker, where values wait for a reduction) is walked in chunks along this reduced dim; the tiling has the chunk as its block.
 pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Tiling, usize)> {
-    if let Some(columns) = columns(nest, target) {
-        return Some(columns);
-    }
     let elements: i64 = tiling.block.iter().product();
     let (most, chunk) = match target.tiles_spill {
         true => (LOOP_MOST, LOOP_CHUNK),
@@ -237,7 +234,7 @@ pub fn chunked(nest: &Nest, target: &TargetDesc, tiling: &Tiling) -> Option<(Til
 }
 
 /// Sums of columns that come from memory: some rows at a time, of as many columns as are left for a worker. Rows of a few lines each, a page or more apart, are nothing that the machine's own prefetching follows.
-fn columns(nest: &Nest, target: &TargetDesc) -> Option<(Tiling, usize)> {
+pub fn columns(nest: &Nest, target: &TargetDesc) -> Option<(Tiling, usize)> {
     let (last, workers) = (
         nest.rank().checked_sub(1)?,
         i64::from(target.workers.max(1)),
@@ -262,10 +259,10 @@ fn columns(nest: &Nest, target: &TargetDesc) -> Option<(Tiling, usize)> {
     let far = total >= far_bytes(target);
     if !target.tiles_spill
         || along == last
-        || !split::applies(nest)
         || !far
         || block < COLUMNS_LEAST
         || rows < COLUMNS_STEP * 4
+        || !split::applies(nest)
     {
         return None;
     }

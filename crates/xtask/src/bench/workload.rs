@@ -63,7 +63,9 @@ impl Family {
             true if file.ends_with("blocks.json") => Some(Self::Block),
             true if file.ends_with("indexer.json") => None,
             true if has(&["= convolution "]) => Some(Self::Convolution),
-            true if body.contains("sdpa %") || has(&["= _softmax "]) => Some(Self::Attention),
+            true if body.contains("sdpa %") => Some(Self::Attention),
+            // Scores and weights are products of a batch; a softmax of a layer's results is not attention.
+            true if has(&["= _softmax "]) && has(&["= bmm ", "= matmul "]) => Some(Self::Attention),
             true => Some(Self::Product),
         }
     }
@@ -124,7 +126,9 @@ pub fn workloads(filter: &str, proofs: bool) -> Result<Vec<Workload>, String> {
 /// The first whose name contains this.
 #[cfg(test)]
 pub fn workload(name: &str) -> Workload {
-    workloads(name, false).unwrap().remove(0)
+    let mut named = workloads(name, false).unwrap();
+    named.retain(|workload| workload.name == name);
+    named.remove(0)
 }
 
 #[cfg(test)]
