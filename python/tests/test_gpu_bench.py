@@ -667,7 +667,7 @@ def test_all_records_lie_in_one_folder(gpu_records: Any, tmp_path: Path, capsys:
     assert f"{programs - 1} passed, 1 failed" in out and "host: 0 passed, 1 failed" in out
     records = {path.name for path in folder.glob("*.json")}
     wanted = {f"h200-{name}.json" for programs in gpu_records.PARTS.values() for name, words in programs if "{json}" in words} - {"h200-rows.json"} | {"h200.json"}
-    assert records == wanted and "h200-training.json" in wanted
+    assert records == wanted | {"h200-tests.json"} and "h200-training.json" in wanted
     assert "--shard 3" in (folder / "test-3.log").read_text()
 
 
@@ -681,6 +681,22 @@ def test_parts_are_taken_by_name(gpu_records: Any, tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit) as refused:
         gpu_records.main(["--parts", "modells"])
     assert refused.value.code == 2 and "there is no part modells; there are tests" in capsys.readouterr().err
+
+
+def test_what_the_shards_close_with_is_a_record(gpu_records: Any, tmp_path: Path) -> None:
+    import json
+
+    folder = tmp_path / "to"
+    assert gpu_records.main(["--to", str(folder), "--parts", "tests"]) == 0
+    record = json.loads((folder / "h200-tests.json").read_text())
+    assert {"gpu", "commit", "driver", "torch", "cuda"} <= set(record)
+    assert {key: record[key] for key in ("shards", "passed", "failed", "silent")} == {"shards": 4, "passed": 4, "failed": 0, "silent": []}
+    # A shard that fails is counted, and one that ends without a word is a failure that has a name.
+    (folder / "test-1.log").write_text("FAIL softmax\n331 passed, 2 failed\n")
+    (folder / "test-3.log").write_text("5 passed, 0 failed\nKilled\n")
+    assert gpu_records.tally(folder) == {"shards": 4, "passed": 333, "failed": 3, "silent": ["test-3"]}
+    (folder / "test-0.log").write_text("")
+    assert gpu_records.tally(folder)["silent"] == ["test-0", "test-3"]
 
 
 def test_without_a_gpu_there_are_no_records(gpu_records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,14 @@
 
 mod args;
 mod bench;
+mod blocks;
 mod cross;
 mod deny;
 mod deps;
 mod disk;
 mod fuzz;
 mod gpu_pack;
+mod gpu_pages;
 mod judge;
 mod links;
 mod lint;
@@ -126,6 +128,12 @@ const COMMANDS: &[Command] = &[
         summary: "one archive with tests and benchmarks for a machine with a GPU",
         help: gpu_pack::HELP,
         run: gpu_pack::run,
+    },
+    Command {
+        name: "gpu-pages",
+        summary: "write the figures of a GPU on the pages from bench/record",
+        help: gpu_pages::HELP,
+        run: gpu_pages::run,
     },
     Command {
         name: "opinfo",

@@ -4,7 +4,7 @@
 
 use super::door;
 use crate::args::Args;
-use crate::{Outcome, workspace};
+use crate::{Outcome, blocks, workspace};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -224,7 +224,7 @@ pub fn update(check: bool) -> Outcome {
     let old = std::fs::read_to_string(&path).map_err(|e| format!("cannot read README.md: {e}"))?;
     let mut new = old.clone();
     for (prefix, figures, markers) in PLACES {
-        new = replaced(&new, markers, &figures(&records(prefix)?))?;
+        new = blocks::replaced("README.md", &new, markers, &figures(&records(prefix)?))?;
     }
     if new == old {
         return Ok(());
@@ -304,16 +304,6 @@ fn microseconds(us: f64) -> String {
     }
 }
 
-fn replaced(page: &str, [begin, end]: [&str; 2], figures: &str) -> Result<String, String> {
-    let (before, rest) = page
-        .split_once(begin)
-        .ok_or_else(|| format!("README.md lacks the line {begin}"))?;
-    let (_, after) = rest
-        .split_once(end)
-        .ok_or_else(|| format!("README.md lacks the line {end}"))?;
-    Ok(format!("{before}{begin}\n\n{figures}\n{end}{after}"))
-}
-
 /// The processor's name for itself.
 pub fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -381,13 +371,12 @@ mod tests {
         let (_, _, markers) = PLACES[0];
         let [begin, end] = markers;
         let page = format!("a\n{begin}\nold\n{end}\nb\n");
-        let new = replaced(&page, markers, &figures(&[report()])).unwrap();
+        let new = blocks::replaced("README.md", &page, markers, &figures(&[report()])).unwrap();
         assert!(new.starts_with("a\n") && new.ends_with("\nb\n") && !new.contains("old"));
         assert!(
             new.contains("| softmax | 1.50 ms | - | 1.00 ms | 1.50 (1.40…1.60) | 50 % |"),
             "{new}"
         );
-        assert!(replaced("nothing", markers, "x").is_err());
     }
 
     #[test]
