@@ -98,3 +98,33 @@ fn tensors_of_other_devices_are_the_host_s_alone() {
         assert_eq!(made.externals.len(), 7, "{name}");
     }
 }
+
+/// Where a sort of all of `shape` goes: nothing where it is ours.
+fn left_to_the_host(shape: &[i64], dtype: &str, device: &str) -> Option<String> {
+    let of = |dtype: &str| {
+        let mut tensor = tensor(shape, device);
+        tensor["type"]["dtype"] = json!(dtype);
+        tensor
+    };
+    let mut x = of(dtype);
+    x["name"] = json!("x");
+    let nodes = json!([{"name": "order", "target": "aten.sort.default", "args": [{"node": "x"}], "results": [of(dtype), of("int64")]}]);
+    let outputs = json!([{"node": "order", "index": 0}, {"node": "order", "index": 1}]);
+    let description =
+        json!({"version": 1, "name": "f", "inputs": [x], "nodes": nodes, "outputs": outputs});
+    let description = read(&description.to_string()).unwrap();
+    let imported = import(&description, &ImportOptions::default()).unwrap();
+    imported.externals.first().map(|e| e.reason.to_string())
+}
+
+#[test]
+fn a_gpu_sorts_what_its_cache_holds() {
+    let ours = |shape: &[i64], dtype, device| left_to_the_host(shape, dtype, device).is_none();
+    assert!(ours(&[4096, 8192], "float32", "cuda:0"));
+    assert!(ours(&[64, 16384], "float32", "cuda:0"));
+    assert!(ours(&[1 << 20], "bfloat16", "cuda:0"));
+    let why = left_to_the_host(&[64, 65536], "float32", "cuda:0").unwrap();
+    assert!(why.contains("long rows"), "{why}");
+    assert!(!ours(&[64, 16384], "int64", "cuda:0"));
+    assert!(ours(&[64, 65536], "float32", "cpu") && ours(&[64, 16384], "int64", "cpu"));
+}

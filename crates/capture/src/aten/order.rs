@@ -56,10 +56,11 @@ enum Wanted<'a> {
     One,
 }
 
-/// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it (decision 101). A length that only the call knows counts as the largest; kernels of ours sort rows of any
-/// length on a GPU, faster than the host's library up to a million elements and slower beyond what the second-level cache holds (decision 110): raising this wants rows counted, too.
+/// Elements of a row up to which a CPU sorts it for a few of its places, and up to which a GPU sorts all of it, however many rows there are (decision 101). A length that only the call knows counts as the largest.
 const FEW_OF_ON_CPU: i64 = 32;
 const WHOLE_ON_GPU: i64 = 8192;
+/// Elements of all rows together, of four bytes at most, up to which a GPU sorts longer ones: they stay in its second-level cache from digit to digit, and more are sorted sooner by the host (decision 110).
+const ALL_ON_GPU: i64 = 1 << 20;
 /// The most places that a GPU chooses of a longer row, and of how many elements each must be one (decision 52).
 const CHOSEN_ON_GPU: i64 = 4096;
 const ONE_OF: i64 = 4;
@@ -72,8 +73,11 @@ fn sorted_here(c: &Call<'_>, x: ValueId, dim: i64, wanted: Wanted<'_>) -> Result
     };
     let gpu = matches!(c.b.ty(x).device, Device::Cuda(_));
     let n = length.as_const().unwrap_or(i64::MAX);
+    let known = |all: i64, extent: &Expr| Some(all.saturating_mul(extent.as_const()?));
+    let all = shape.iter().try_fold(1, known).unwrap_or(i64::MAX);
+    let narrow = c.b.ty(x).dtype.size() <= 4;
     match wanted {
-        Wanted::All if !gpu => Ok(()),
+        Wanted::All if !gpu || (all <= ALL_ON_GPU && narrow) => Ok(()),
         _ if n <= if gpu { WHOLE_ON_GPU } else { FEW_OF_ON_CPU } => Ok(()),
         Wanted::First(k)
             if gpu

@@ -12,6 +12,7 @@ use super::abi::CuStream;
 use super::context::Context;
 use super::library::{CUBLAS_LT, opened};
 use super::module::CudaKernel;
+use super::{Cubins, kernel_of};
 use crate::capture::tape;
 use crate::device::{Grid, Launch, LoadedKernel};
 use oxyfuel_base::{DType, Result, ensure, err};
@@ -390,6 +391,7 @@ pub(super) struct GemmKernel {
     label: Arc<str>,
     /// The plan's own, made when it is first needed.
     ptx: PtxModule,
+    cubins: Option<Cubins>,
     own: OnceLock<Result<CudaKernel>>,
 }
 
@@ -399,6 +401,7 @@ impl GemmKernel {
         context: &Arc<Context>,
         gemm: &Gemm,
         ptx: &PtxModule,
+        cubins: Option<Cubins>,
         label: Arc<str>,
     ) -> Result<Self> {
         let table = library().ok_or_else(|| err!(MissingLibrary, "there is no cuBLASLt"))?;
@@ -411,13 +414,14 @@ impl GemmKernel {
             context: context.clone(),
             label,
             ptx: ptx.clone(),
+            cubins,
             own: OnceLock::new(),
         })
     }
 
     fn own(&self) -> Result<&CudaKernel> {
         let made = self.own.get_or_init(|| {
-            let kernel = CudaKernel::new(&self.context, &self.ptx, None)?;
+            let kernel = kernel_of(&self.context, self.cubins.as_ref(), &self.ptx)?;
             Ok(kernel.called(self.label.clone()))
         });
         made.as_ref().map_err(Clone::clone)

@@ -101,6 +101,33 @@ pub trait CubinStore: std::fmt::Debug + Send + Sync {
     fn put(&self, ptx: &str, tag: &str, cubin: &[u8]);
 }
 
+/// A store, and what the machine code of one device and driver is called there.
+#[derive(Debug)]
+struct Cubins {
+    store: Arc<dyn CubinStore>,
+    tag: String,
+}
+
+/// A kernel from its PTX, through a store where there is one.
+fn kernel_of(
+    context: &Arc<Context>,
+    cubins: Option<&Cubins>,
+    ptx: &PtxModule,
+) -> Result<CudaKernel> {
+    let Some(Cubins { store, tag }) = cubins else {
+        return CudaKernel::new(context, ptx, None);
+    };
+    // A stale or damaged entry is not an error: the PTX is still there.
+    if let Some(cubin) = store.get(&ptx.text, tag)
+        && let Ok(kernel) = CudaKernel::new(context, ptx, Some(&cubin))
+    {
+        return Ok(kernel);
+    }
+    let cubin = module::link(context, &ptx.text)?;
+    store.put(&ptx.text, tag, &cubin);
+    CudaKernel::new(context, ptx, Some(&cubin))
+}
+
 /// A GPU.
 #[derive(Debug)]
 pub struct CudaDevice {
@@ -276,20 +303,14 @@ impl CudaDevice {
 
     /// Loads a kernel, through the store where there is one.
     pub fn load_ptx(&self, ptx: &PtxModule) -> Result<CudaKernel> {
-        let Some(store) = &self.store else {
-            return CudaKernel::new(&self.context, ptx, None);
-        };
+        kernel_of(&self.context, self.cubins().as_ref(), ptx)
+    }
+
+    fn cubins(&self) -> Option<Cubins> {
         let (major, minor) = self.info.capability;
+        let store = self.store.clone()?;
         let tag = format!("sm_{major}{minor} driver {}", self.info.driver_version);
-        // A stale or damaged entry is not an error: the PTX is still there.
-        if let Some(cubin) = store.get(&ptx.text, &tag)
-            && let Ok(kernel) = CudaKernel::new(&self.context, ptx, Some(&cubin))
-        {
-            return Ok(kernel);
-        }
-        let cubin = self.compile(&ptx.text)?;
-        store.put(&ptx.text, &tag, &cubin);
-        CudaKernel::new(&self.context, ptx, Some(&cubin))
+        Some(Cubins { store, tag })
     }
 
     /// Fills memory with a byte, in the order of `stream`.
@@ -397,7 +418,8 @@ impl Device for CudaDevice {
             Artefact::Ptx(ptx) => {
                 let label = launches::label(kernel);
                 if let Some(gemm) = &kernel.gemm
-                    && let Ok(loaded) = GemmKernel::new(&self.context, gemm, ptx, label.clone())
+                    && let Ok(loaded) =
+                        GemmKernel::new(&self.context, gemm, ptx, self.cubins(), label.clone())
                 {
                     return Ok(Box::new(loaded));
                 }
