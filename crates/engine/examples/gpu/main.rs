@@ -27,7 +27,6 @@ mod judge;
 #[expect(dead_code, reason = "host memory is for the conformance suite")]
 mod memory;
 #[path = "../../tests/conformance/products.rs"]
-#[expect(dead_code, reason = "symbolic sizes are for the conformance suite")]
 mod products;
 mod serve;
 

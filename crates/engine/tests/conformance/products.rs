@@ -339,15 +339,15 @@ pub fn symbolic(choices: &mut Choices<'_>) -> Result<Graph> {
     let mut b = Builder::new("symbolic");
     let dtypes = [DType::F32, DType::BF16, DType::F64, DType::F16];
     let dtype = dtypes[choices.below(dtypes.len())];
-    let symbols = [b.symbol("s0", 0, 4096), b.symbol("s1", 0, 4096)];
     // A symbol may be 520.
     let [m, n] = [0; 2].map(|_| SIZES[choices.below(8)].into());
     let known = [Expr::from(2), m, DEPTHS[choices.below(7)].into()];
     // One or two of the batch, the rows and the depth.
     let unknown = [[1, 1], [2, 2], [1, 2], [0, 1], [0, 2]][choices.below(5)];
     let mut sizes = known.clone();
-    for (at, symbol) in unknown.into_iter().zip(symbols) {
-        sizes[at] = symbol;
+    sizes[unknown[0]] = b.symbol("s0", 0, 4096);
+    if unknown[1] != unknown[0] {
+        sizes[unknown[1]] = b.symbol("s1", 0, 4096);
     }
     let [batch, m, k] = sizes;
     let has_batch = unknown.contains(&0) || choices.below(3) == 1;
