@@ -30,6 +30,13 @@ const WRITTEN: i64 = 1 << 10;
 /// How far ahead a loop over what lies in order asks.
 const FURTHER: i64 = 1 << 11;
 
+/// A part of a row: where it starts, in bytes, and which part of the whole it is.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    start: i64,
+    of: i64,
+}
+
 impl<'p> Select<'p, '_> {
     /// Asks for what lies where a window's vector `copy` will be in the next instance.
     pub fn ask_ahead(&mut self, c: &mut Ctx<'_, 'p>, v: Val, w: &Window, copy: u32) -> Result<()> {
@@ -79,13 +86,13 @@ impl<'p> Select<'p, '_> {
         }
         if (again || finally) && apart >= LEAST {
             let near = apart.max(row(&c.nest.staged)) <= NEAR;
-            if again == (later && !near) {
+            let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
+            if again == (later && (!near || self.is_last_heaviest(c))) {
                 return Ok(());
             }
             if finally {
-                return self.ask(c, w, copy, apart, X::PrefetchT1);
+                return self.ask(c, w, copy, apart, how);
             }
-            let how = if near { X::PrefetchT0 } else { X::PrefetchT1 };
             // A stage that hardly computes is over before asking for so much could help.
             return match near || c.nest.cost[c.stage] > LIGHT {
                 true => self.ask(c, w, copy, apart, how),
@@ -184,37 +191,71 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    /// Asks, a stage ahead, for the row that the next stage writes: a store that misses waits for its line, and the last stage, which hardly computes, would wait for every one.
-    pub fn ask_to_write_next(&mut self, c: &mut Ctx<'_, 'p>, copy: u32) -> Result<()> {
+    /// Asks for the row that the last stage writes: a store that misses waits for its line, and a stage that hardly computes would wait for every one.
+    pub fn ask_to_write(&mut self, c: &mut Ctx<'_, 'p>, copy: u32) -> Result<()> {
         let Some(vector) = c.nest.vector.filter(|a| c.nest.staged.contains(a)) else {
             return Ok(());
         };
         if c.tail.is_some() || c.test_bounds {
             return Ok(());
         }
-        for sink in self.staged_sinks(c, c.stage + 1) {
-            let Sink::Effect(
-                inst @ Inst {
-                    op: Op::Store { access, .. },
-                    ..
-                },
-            ) = sink
-            else {
-                continue;
-            };
-            let w = self.window(c, effect_key(inst), access)?;
-            let first = i64::from(copy * c.nest.lanes) * w.size;
-            let row = c.axes.extent[vector] * w.size;
-            let along = w.dims.contains(&(Some(vector), Index::Const(1)));
-            if along
-                && !self.will_stream(c, inst, vector, c.stage + 1)
-                && first % LINE == 0
-                && (WRITTEN..=MOST).contains(&row)
-            {
-                self.ask(c, &w, copy, 0, X::PrefetchW)?;
+        for stage in c.stage..c.nest.stages {
+            for sink in self.staged_sinks(c, stage) {
+                let Sink::Effect(
+                    inst @ Inst {
+                        op: Op::Store { access, .. },
+                        ..
+                    },
+                ) = sink
+                else {
+                    continue;
+                };
+                let w = self.window(c, effect_key(inst), access)?;
+                let first = i64::from(copy * c.nest.lanes) * w.size;
+                let row = c.axes.extent[vector] * w.size;
+                let along = w.dims.contains(&(Some(vector), Index::Const(1)));
+                if along
+                    && !self.will_stream(c, inst, vector, stage)
+                    && first % LINE == 0
+                    && (WRITTEN..=MOST).contains(&row)
+                    && let Some(share) = self.share(c, stage, row, w.size)
+                {
+                    self.ask_share(c, &w, copy, share)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Which part of a row the present stage asks for, where a later one, or this one, writes it.
+    ///
+    /// Where the writing stage computes most, it asks for the second half itself, and those before it share the first: the lines come in one by one while all stages compute. Otherwise the stage before has most to do, and time to ask for all.
+    fn share(&self, c: &Ctx<'_, 'p>, writes: usize, row: i64, size: i64) -> Option<Share> {
+        let before = writes.checked_sub(c.stage)?;
+        let parts = if writes == 1 { 2 } else { 4 };
+        let last = writes + 1 == c.nest.stages;
+        let even = last && row <= NEAR && row % (parts * LINE) == 0 && size % parts == 0;
+        if !even || !self.is_last_heaviest(c) {
+            let all = Share { start: 0, of: 1 };
+            return (before == 1).then_some(all);
+        }
+        match before {
+            0 if writes > 0 => Some(Share {
+                start: row / 2,
+                of: 2,
+            }),
+            1 | 2 => Some(Share {
+                start: row / 2 - before as i64 * row / parts,
+                of: parts,
+            })
+            .filter(|share| share.start >= 0),
+            _ => None,
+        }
+    }
+
+    /// Whether no stage computes more than the last one.
+    fn is_last_heaviest(&self, c: &Ctx<'_, 'p>) -> bool {
+        c.nest.cost.iter().max() == c.nest.cost.last()
     }
 
     /// The same for a window that is written.
@@ -251,6 +292,25 @@ impl<'p> Select<'p, '_> {
             let next = mem.plus(apart as i32);
             self.e.f.inst(how, Width::X, &[next.into()]);
         }
+        Ok(())
+    }
+
+    /// Asks for a share of a row that is going to be written, in step with the loop over all of it.
+    fn ask_share(
+        &mut self,
+        c: &mut Ctx<'_, 'p>,
+        w: &Window,
+        copy: u32,
+        share: Share,
+    ) -> Result<()> {
+        let first = w.copy(c, copy).0 * w.size;
+        if first % (LINE * share.of) != 0 {
+            return Ok(());
+        }
+        let (mut mem, _) = self.place(c, w, copy)?;
+        mem.scale = (w.size / share.of) as u8;
+        let mem = mem.plus((share.start + first / share.of - first) as i32);
+        self.e.f.inst(X::PrefetchW, Width::X, &[mem.into()]);
         Ok(())
     }
 

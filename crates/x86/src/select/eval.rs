@@ -33,6 +33,14 @@ impl<'p> Select<'p, '_> {
         }
     }
 
+    /// Fewer lanes for a quotient or a root that is the same in all of them: one of 64 bytes takes twice as long as one of 16, and what follows waits for it.
+    fn narrow(&self, dtype: DType, lanes: u32) -> Option<u32> {
+        const FEW: u32 = 16;
+        let bytes = lane_bytes(dtype);
+        let float = matches!(dtype, DType::F32 | DType::F64);
+        (float && lanes * bytes == 64).then_some(FEW / bytes)
+    }
+
     /// The outermost level at which a value is known.
     fn level_of(&self, c: &Ctx<'_, 'p>, v: Val) -> usize {
         let deepest = (0..c.levels.len())
@@ -64,6 +72,13 @@ impl<'p> Select<'p, '_> {
         c.at = at;
         self.e.f.leave(back);
         out
+    }
+
+    /// Whether a value changes with every step of the innermost loop and has not been computed in this one.
+    pub fn is_fresh(&self, c: &Ctx<'_, 'p>, v: Val, copy: u32) -> bool {
+        let level = self.level_of(c, v);
+        let known = c.levels[level].memo.contains_key(&(v, copy));
+        self.is_vector(c, v) && level >= c.at && !known
     }
 
     pub fn eval(&mut self, c: &mut Ctx<'_, 'p>, v: Val, copy: u32) -> Result<Reg> {
@@ -153,6 +168,14 @@ impl<'p> Select<'p, '_> {
                 } else {
                     lanes
                 };
+                let slow = matches!(op, UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip);
+                if uniform
+                    && slow
+                    && let Some(few) = self.narrow(from, lanes)
+                {
+                    let r = self.e.unary(*op, from, a, few)?;
+                    return Ok(self.e.splat_lane(r, lane_bytes(from)));
+                }
                 let r = self.e.unary(*op, from, a, lanes)?;
                 Ok(if uniform && dtype.is_bool() && !from.is_bool() {
                     self.e.uniform_mask(r, lane_bytes(from))
@@ -173,6 +196,13 @@ impl<'p> Select<'p, '_> {
                     return Ok(self.e.vec(X::VScaleFPs, w, &[p.into(), k.into()]));
                 }
                 let (a, b) = (self.eval(c, *lhs, copy)?, self.eval(c, *rhs, copy)?);
+                if uniform
+                    && *op == BinaryOp::Div
+                    && let Some(few) = self.narrow(dtype, lanes)
+                {
+                    let r = self.e.binary(*op, dtype, a, b, few)?;
+                    return Ok(self.e.splat_lane(r, lane_bytes(dtype)));
+                }
                 if self.needs_lanes(*op, dtype, b) {
                     return self.binary_by_lanes(*op, dtype, a, b, lanes);
                 }

@@ -695,7 +695,7 @@ impl<'p> Select<'p, '_> {
     fn work(&mut self, c: &mut Ctx<'_, 'p>, copies: u32, work: &Work<'p>) -> Result<()> {
         let ahead = self.read_ahead(c.nest, c.stage, &work.sinks);
         for copy in 0..copies {
-            self.ask_to_write_next(c, copy)?;
+            self.ask_to_write(c, copy)?;
             for v in &work.saves {
                 let r = self.eval(c, *v, copy)?;
                 self.save(c, *v, r, copy)?;

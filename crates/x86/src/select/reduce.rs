@@ -143,6 +143,22 @@ impl<'p> Select<'p, '_> {
         Ok(())
     }
 
+    /// The factors of a product that nobody has computed yet and whose sum is wanted: it is added without being rounded before.
+    fn summed_product(
+        &self,
+        c: &Ctx<'_, 'p>,
+        value: Val,
+        copy: u32,
+        dtype: DType,
+    ) -> Option<(Val, Val)> {
+        let (a, b) = self.binary_of(BinaryOp::Mul, value)?;
+        let whole = c.tail.is_none() || !folds_lanes(c);
+        let float = matches!(dtype, DType::F32 | DType::F64);
+        let saved = c.nest.saved.iter().any(|list| list.contains(&value));
+        let fresh = whole && float && !saved && self.is_fresh(c, value, copy);
+        (fresh && self.scaled(value, a, b).is_none()).then_some((a, b))
+    }
+
     pub fn accumulate(
         &mut self,
         c: &mut Ctx<'_, 'p>,
@@ -153,13 +169,24 @@ impl<'p> Select<'p, '_> {
         let (op, value) = self.reduction(v)?;
         let dtype = self.dtype(value)?;
         let lanes = c.nest.lanes;
-        let mut x = self.eval(c, value, copy)?;
         let acc = c
             .accumulators
             .get(&v)
             .and_then(|a| a.get(copy as usize))
             .copied();
         let acc = acc.ok_or_else(|| err!(Internal, "a reduction without its accumulator"))?;
+        if op == ReduceOp::Sum
+            && let Some((a, b)) = self.summed_product(c, value, copy, dtype)
+        {
+            let (a, b) = (self.eval(c, a, copy)?, self.eval(c, b, copy)?);
+            let bytes = lane_bytes(dtype);
+            let op = if bytes == 8 { X::FmaddPd } else { X::FmaddPs };
+            let sum = acc.value.into();
+            let w = Width::of_bytes(lanes * bytes);
+            self.e.f.inst(op, w, &[sum, a.into(), b.into(), sum]);
+            return Ok(());
+        }
+        let mut x = self.eval(c, value, copy)?;
         // Lanes past a partial vector count only where this reduction folds the vector axis.
         if let Some(tail) = c.tail
             && folds_lanes(c)

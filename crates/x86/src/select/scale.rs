@@ -43,7 +43,7 @@ impl<'p> Select<'p, '_> {
         }
     }
 
-    fn binary_of(&self, wanted: BinaryOp, v: Val) -> Option<(Val, Val)> {
+    pub fn binary_of(&self, wanted: BinaryOp, v: Val) -> Option<(Val, Val)> {
         match self.lazy(v)? {
             Op::Binary { op, lhs, rhs } if *op == wanted => Some((*lhs, *rhs)),
             _ => None,
