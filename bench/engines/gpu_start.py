@@ -40,6 +40,7 @@ def main():
 
 
 def measured(args):
+    import torch
     import torch_door
     import torch_models
 
@@ -47,7 +48,7 @@ def measured(args):
     if not names:
         print(f"no model{' that is trained' if args.training else ''} has `{args.filter}` in its name")
         return 2
-    facts = head()
+    facts = head(torch)
     jobs = [(part, name) for part in args.parts.split(",") for name in names]
     # What the machine reads from its disk for the first time would be the start of whoever comes first.
     with tempfile.TemporaryDirectory() as folder:

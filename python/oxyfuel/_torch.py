@@ -385,6 +385,31 @@ def shared(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: 
 is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
 
 
+# How work of float32 is done on a GPU, whichever of torch's names said so: `tf32`, `ieee` or `none`. `allow_tf32` cannot be read where some of it was said by the newer names.
+_float32_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+
+
+def tf32() -> tuple[bool, bool, bool]:
+    """Whether products, convolutions and recurrent layers of torch's may round float32 to TF32 on a GPU."""
+    return _float32_precision("cuda", "matmul") == "tf32", _float32_precision("cuda", "conv") == "tf32", _float32_precision("cuda", "rnn") == "tf32"
+
+
+def autocast(kind: str) -> torch.dtype | None:
+    """The element type that autocast takes on a kind of device; none where there is no autocast."""
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+@contextlib.contextmanager
+def no_cached_casts() -> Iterator[None]:
+    """Within, autocast casts a parameter wherever it is read, and keeps nothing of it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
 def launch_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
     """What launches a recording: without the layer of Python above it, where that does nothing but call. From torch 2.15 on it tells whoever asked to know of replays."""
     if hasattr(torch.cuda.graphs, "register_graph_replay_start_hook"):

@@ -4,7 +4,7 @@
     y = step(x, cache)                       # the first call of a shape runs as it is, the second is recorded, later ones are launched as one
 
 The rules are those of `mode="reduce-overhead"` (`recorded.py`): arguments that lie where they lay are not copied, others are copied into the recording; arguments that the callable writes have to stay; results stay where they
-were recorded, and while one is held another recording runs. Tensors that the callable holds by itself (parameters of a module) have to stay where they are. Python runs only while it is recorded.
+were recorded, and while one is held another recording runs; with another setting of TF32, and under another autocast, too. Tensors that the callable holds by itself (parameters of a module) have to stay where they are. Python runs only while it is recorded.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class _Kind:
         # Tensors are given at every call, and none is kept.
         self.leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.gradients = torch.is_grad_enabled()
         self.warm = 0
         self.written: set[int] = set()
         self.recorder: Recorder | None = None
@@ -43,7 +44,9 @@ class _Kind:
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = _torch.unflatten(leaves, self.structure)
-        results, self.returned = _torch.flatten(self.graph.function(*args, **kwargs))
+        # As it was called. A cast that was kept from before would be no part of a recording, and one that is recorded is none that anybody else can read.
+        with torch.set_grad_enabled(self.gradients), _torch.no_cached_casts():
+            results, self.returned = _torch.flatten(self.graph.function(*args, **kwargs))
         if any(isinstance(result, torch.Tensor) and result.requires_grad for result in results):
             raise OxyfuelError(
                 errors.INVALID_ARGUMENT,
@@ -86,11 +89,12 @@ class CudaGraph:
                 # A part of what somebody else records.
                 return self.function(*args, **kwargs)
             forms = (structure, *map(_form, leaves))
-            kind = self._kind((engine.stream(), torch.is_grad_enabled(), forms if self.key is None else self.key(*args, **kwargs)), leaves, structure, forms)
+            modes = torch.is_grad_enabled(), _torch.autocast(engine.kind)
+            kind = self._kind((engine.stream(), modes, forms if self.key is None else self.key(*args, **kwargs)), leaves, structure, forms)
             del args, kwargs, leaves
             results = kind.warm_up(tensors, device) if kind.recorder is None else kind.recorder(tensors)
         except RuntimeError as error:
-            faults.say_more(error, self.name, self)
+            faults.say_more(error, self.name, self, device)
             raise
         return _torch.unflatten(results, kind.returned)
 
@@ -137,7 +141,7 @@ def cuda_graph(function: Callable[..., Any] | None = None, *, key: Callable[...,
 
     Recordings are kept for each shape, element type and value of the arguments, or for each `key(*args, **kwargs)`. The first `warmup` calls of a kind run as they are. All recordings of a GPU together take at most
     `memory_limit` bytes (0: a quarter of its memory), those that were not used for longest go first. A call that cannot be recorded is an error: E0702 (no GPU), E0103 (a tensor is elsewhere), E0101 (one key, two shapes), E0109 (a result needs a gradient),
-    E0713 (work that a recording cannot hold, or of another stream).
+    E0713 (work that a recording cannot hold, or of another stream). Where memory runs out, torch's own error says so with E0602.
     """
     if function is None:
         return functools.partial(cuda_graph, key=key, warmup=warmup, memory_limit=memory_limit)

@@ -111,7 +111,7 @@ class SegmentedCode(_torch.BoxedCode):
                 report(part.gm, code.role, seconds / len(self.parts), code.run, None, code.recorder)
             else:
                 names = ", ".join(f"{node.name} ({node.target})" for node in part.gm.graph.nodes if node.op == "call_function")
-                report(part.gm, code.role, 0.0, None, f"not done on the GPU alone, so that calls are recorded in segments around it: {names}")
+                report(part.gm, code.role, 0.0, None, f"not done on the GPU alone, so that calls are recorded in segments around it: {names}", beside=part.beside)
         self.parts = []
 
     def __call__(self, inputs: list[Any]) -> Any:

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from . import _torch
+from . import _torch, config
+from .options import resolve
 from .recompiles import Recompile, doors, noted, recompiles
 from .recorded import Recorder, Recording
 
@@ -34,6 +35,9 @@ CALL = 2.0
 
 # A gain below this is within what the model leaves out.
 LITTLE = 1.1
+
+# Steps that a line names; the data has all of them.
+NAMED = 12
 
 BOUNDS = {"launch": "launches and calls", "memory": "memory", "arithmetic": "arithmetic", "host": "torch's own operators"}
 
@@ -95,6 +99,15 @@ class GraphReport:
     """Why it was not compiled."""
     recording: Recording | None = None
     """Whether its calls are launched as one, and why not; none where the mode asks for no CUDA graphs."""
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Where no plan runs it: its calls by name, and why none of them is recorded."""
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of what a call launches and calls; what is launched several times stands here as often."""
+        if self.said is None:
+            return list(self.beside)
+        return [kernel["name"] for kernel in self.kernels for _ in range(kernel["launches"])] + [call["name"] for call in self.external]
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -129,6 +142,40 @@ class GraphReport:
 
 
 @dataclasses.dataclass(slots=True)
+class Outside:
+    """A step that is not recorded."""
+
+    graph: str
+    step: str
+    reason: str
+
+
+@dataclasses.dataclass(slots=True)
+class Recorded:
+    """How much of a call is launched as one, where the mode asks for that."""
+
+    steps: int
+    """Launches and calls of all graphs."""
+    recorded: int
+    """Those that are recorded, from the second call on."""
+    segments: int
+    """What they are launched in: whole graphs, and segments of graphs that are cut around what is not the GPU's."""
+    outside: list[Outside]
+    """All others."""
+
+    def __str__(self) -> str:
+        where = f" in {_count(self.segments, 'segment')}, each launched as one from its second call on" if self.segments else ""
+        lines = [f"recorded: {self.recorded} of {_count(self.steps, 'step')}{where}"]
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in self.outside:
+            alike.setdefault((one.graph, one.reason), []).append(one.step)
+        for (graph, reason), steps in alike.items():
+            more = f" and {len(steps) - NAMED} more" if len(steps) > NAMED else ""
+            lines.append(f"  not recorded, {graph}: {', '.join(steps[:NAMED])}{more}: {reason}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(slots=True)
 class Explanation:
     """What `explain` found."""
 
@@ -139,6 +186,8 @@ class Explanation:
     """Why the program was cut into several graphs."""
     seconds: float
     """The whole first call, torch's part included."""
+    recorded: Recorded | None = None
+    """Which of the steps are launched as one, and why others are not; none where the mode asks for no CUDA graphs."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -155,6 +204,8 @@ class Explanation:
         lines = [f"{_count(len(self.graphs), 'graph')}; first call {1e3 * self.seconds:.0f} ms, of which compiling in oxyfuel {1e3 * own:.0f} ms"]
         for graph in self.graphs:
             lines.extend(_describe(graph))
+        if self.recorded is not None:
+            lines.append(str(self.recorded))
         lines.extend(f"compiled again: {again}" for again in self.recompiles)
         lines.extend(f"graph break: {reason}" for reason in self.breaks)
         if self.verdict is not None:
@@ -194,7 +245,23 @@ def explain(
     seconds -= sum(asked for _, asked, _ in reports)
     for graph, _, recorder in reports:
         graph.recording = None if recorder is None else recorder.said()
-    return Explanation([graph for graph, _, _ in reports], before + again, breaks, seconds)
+    graphs = [graph for graph, _, _ in reports]
+    asked = resolve(config.current(), mode, options).recorded
+    return Explanation(graphs, before + again, breaks, seconds, _outside(graphs) if asked and graphs else None)
+
+
+def _outside(graphs: list[GraphReport]) -> Recorded:
+    """Sorts the steps of all graphs into those that are recorded and those that are not."""
+    found = Recorded(0, 0, 0, [])
+    for graph in graphs:
+        found.steps += len(graph.steps)
+        reason = "its tensors are not on a GPU" if graph.recording is None else graph.recording.refused
+        if reason is None:
+            found.recorded += len(graph.steps)
+            found.segments += 1
+            continue
+        found.outside += [Outside(graph.role, step, graph.beside.get(step, reason)) for step in graph.steps]
+    return found
 
 
 @contextlib.contextmanager
@@ -207,7 +274,9 @@ def _recorded() -> Iterator[list[tuple[GraphReport, float, Recorder | None]]]:
         _reports.reset(token)
 
 
-def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, cause: str | None, recorder: Recorder | None = None) -> None:
+def report(
+    gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, cause: str | None, recorder: Recorder | None = None, beside: dict[str, str] | None = None
+) -> None:
     """Called for every compile."""
     reports = _reports.get()
     if reports is None:
@@ -215,7 +284,9 @@ def report(gm: torch.fx.GraphModule, role: str, seconds: float, graph: Any, caus
     started = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     said = None if graph is None else json.loads(graph.explain(_request(gm, role, calls, seconds)))
-    reports.append((GraphReport(role, seconds, len(calls), said, cause), time.perf_counter() - started, recorder))
+    if said is None and beside is None:
+        beside = {node.name: "the graph runs uncompiled" for node in calls}
+    reports.append((GraphReport(role, seconds, len(calls), said, cause, beside=beside or {}), time.perf_counter() - started, recorder))
 
 
 def _request(gm: torch.fx.GraphModule, role: str, calls: list[torch.fx.Node], seconds: float) -> str:

@@ -21,10 +21,10 @@ RECORDINGS = 2
 NAMED = 12
 
 
-def say_more(error: RuntimeError, role: str, run: Any) -> None:
-    """What an error of a graph's call does not say by itself: what the plan needs where memory ran out, and who may have faulted where the GPU is lost, which is another error."""
+def say_more(error: RuntimeError, role: str, run: Any, device: str | None = None) -> None:
+    """What an error of a graph's call does not say by itself: what the plan needs where memory ran out, and who may have faulted where the GPU is lost, which is another error. `device` is that of a callable, which has no plan."""
     if isinstance(error, torch.OutOfMemoryError):
-        memory.say_what_is_needed(error, role, run)
+        memory.say_what_is_needed(error, role, run, device)
         return
     lost = _lost(error)
     if lost is None:

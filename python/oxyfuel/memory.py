@@ -33,14 +33,21 @@ def memory_summary(device: torch.device | str | int | None = None) -> str:
     return "\n".join(lines)
 
 
-def say_what_is_needed(error: torch.OutOfMemoryError, role: str, graph: Any) -> None:
-    """Adds to torch's error, which stays what it is, our code, what the plan of a graph needs and what is free."""
-    if getattr(error, "code", None) == errors.OUT_OF_MEMORY or not hasattr(graph, "explain"):
+def say_what_is_needed(error: torch.OutOfMemoryError, role: str, graph: Any, device: str | None = None) -> None:
+    """Adds to torch's error, which stays what it is, our code, what the plan of a graph needs and what is free. Of a callable that is recorded on a device nobody knows what it needs."""
+    if getattr(error, "code", None) == errors.OUT_OF_MEMORY:
         return
-    said = json.loads(graph.explain())
-    need, place = said["memory"]["peak_bytes"], torch.device(said["device"]["id"].replace("null", "cpu"))
-    wanted = "as many bytes as its sizes ask for" if need is None else f"{need} bytes"
-    line = f"error[{errors.OUT_OF_MEMORY}]: the {role} graph needs {wanted} at once for intermediates and results"
+    if hasattr(graph, "explain"):
+        said = json.loads(graph.explain())
+        need, device = said["memory"]["peak_bytes"], said["device"]["id"].replace("null", "cpu")
+        wanted = "as many bytes as its sizes ask for" if need is None else f"{need} bytes"
+        what = f"the {role} graph needs {wanted} at once for intermediates and results"
+    elif device is not None:
+        what = f"memory ran out in a call of {role}, which is to be recorded"
+    else:
+        return
+    line = f"error[{errors.OUT_OF_MEMORY}]: {what}"
+    place = torch.device(device)
     if place.type == "cuda":
         free, total = torch.cuda.mem_get_info(place)
         kept = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)

@@ -6,7 +6,7 @@ A graph of small kernels is bound by its launches. The second call of a graph is
     moved    other inputs that came from elsewhere than at the call before: copied into the recording from then on, where that costs less than launches
 
 Results stay where they were recorded. As long as anybody holds one of them, or a view of it, or autograd keeps it for a backward, a second recording runs instead: nobody's tensor changes under their
-hands, and nothing is copied. A recording belongs to a stream: what two streams do at once, they do in memory of their own. All recordings of a device share a limit of bytes; those that were not used for longest go first.
+hands, and nothing is copied. A recording belongs to a stream: what two streams do at once, they do in memory of their own. It also keeps what torch's operators in it were told of TF32: told otherwise, another one runs. All recordings of a device share a limit of bytes; those that were not used for longest go first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BESIDE = 2
 INSTANCES = 4
 # Recordings that were never used again, after which no more are made, unless many others were.
 WASTED = 8
-# First calls that may run step by step although recordings are required: everything has to have its place first.
+# First calls on a stream, and by a setting of TF32, that may run step by step although recordings are required: everything has to have its place first.
 FIRST = 3
 # Shapes whose last call is remembered.
 REMEMBERED = 256
@@ -214,7 +214,7 @@ def used_last(count: int) -> list[Recorder]:
 
 
 class _Shape:
-    """Calls on one stream with the same numbers among their inputs."""
+    """Calls on one stream, with one setting of TF32 and the same numbers among their inputs."""
 
     def __init__(self) -> None:
         self.instances: list[_Instance] = []
@@ -233,11 +233,14 @@ class Recorder:
         self.missed: str | None = None
         self.calls = self.replayed = self.recorded = 0
         self._engine: Any = engine
-        self.shapes: collections.OrderedDict[tuple[int, ...], _Shape] = collections.OrderedDict()
+        # By stream and TF32, and the numbers among the inputs.
+        self.shapes: collections.OrderedDict[tuple[Any, ...], _Shape] = collections.OrderedDict()
         self._stay = frozenset({*facts.static, *facts.written})
         self._numbers: list[int] | None = None
         self._tensors: list[int] = []
         self._wasted = 0
+        # Until this call, those that are not launched as one are no error.
+        self._until = FIRST
         _recorders.add(self)
         weakref.finalize(self, _forget, facts.device, self.shapes).atexit = False
 
@@ -260,7 +263,7 @@ class Recorder:
                     if instance is not None:
                         self.replayed += 1
                         return instance.replay(inputs)
-        if self.facts.required and (self.refused is not None or self.calls > FIRST) and not self._capturing():
+        if self.facts.required and (self.refused is not None or self.calls > self._until) and not self._capturing():
             raise not_recorded(self.facts.role, self.refused or self.missed or "it was not recorded yet")
         return self.run(inputs)
 
@@ -271,17 +274,22 @@ class Recorder:
             if self._engine is None:
                 self._engine = Engine(self.facts.device)
             if self._sort(inputs):
-                self._new_shape((self._engine.stream(), *(inputs[i] for i in self._numbers or ())), inputs)
+                self._new_shape(self._key(inputs), inputs)
 
     def _capturing(self) -> bool:
         """Somebody else records: what is asked for becomes a part of that."""
         return self._engine is not None and self._engine.capturing()
 
+    def _key(self, inputs: list[Any]) -> tuple[Any, ...]:
+        """What a call has in common with those that its recording can do."""
+        where = (self._engine.stream(), _torch.tf32())
+        return (where, *[inputs[i] for i in self._numbers]) if self._numbers else (where,)
+
     def _find(self, inputs: list[Any]) -> _Instance | None:
         """The recording that does this call, made now where it is time to; none: the call runs step by step."""
         if self._numbers is None and not self._sort(inputs):
             return None
-        key = (self._engine.stream(), *[inputs[i] for i in self._numbers]) if self._numbers else (self._engine.stream(),)
+        key = self._key(inputs)
         shape = self.shapes.get(key)
         if shape is None:
             return self._new_shape(key, inputs)
@@ -311,15 +319,18 @@ class Recorder:
         shape.moved |= moved
         return self._record(shape, inputs, sorted(shape.moved))
 
-    def _new_shape(self, key: tuple[int, ...], inputs: list[Any]) -> _Instance | None:
+    def _new_shape(self, key: tuple[Any, ...], inputs: list[Any]) -> _Instance | None:
         if self.facts.required and self.recorded and any(known[1:] != key[1:] for known in self.shapes):
             before = next(known[1:] for known in self.shapes)
             raise not_recorded(self.facts.role, f"its sizes changed from {list(before)} to {list(key[1:])}", "compile with `dynamic=False`: every shape has a graph of its own then")
+        elsewhere = any(known[1:] == key[1:] for known in self.shapes)
+        if elsewhere:
+            self._until = self.calls + FIRST - 1
         shape = self.shapes[key] = _Shape()
         shape.last = self._places(inputs)
         while len(self.shapes) > REMEMBERED:
             _forget(self.facts.device, dict([self.shapes.popitem(last=False)]))
-        return self._miss("it is the first call of its sizes")
+        return self._miss("it is the first call of its sizes on this stream and with this setting of TF32" if elsewhere else "it is the first call of its sizes")
 
     def _another(self, shape: _Shape, held: _Instance, inputs: list[Any]) -> _Instance | None:
         """One more recording for the places of one whose results are held."""
@@ -374,6 +385,9 @@ class Recorder:
             self._refuse(str(error))
             return None
         except Exception as error:
+            if self.facts.required and isinstance(error, torch.OutOfMemoryError):
+                # It says more than that the call was not recorded, and later there may be memory.
+                raise
             # What was asked for while recording was not done: the call runs step by step.
             self._refuse(f"recording it failed: {str(error).partition(chr(10))[0]}")
             return None

@@ -32,6 +32,8 @@ class Part:
     """Of the whole graph: what it reads."""
     results: list[fx.Node]
     """What later parts and the caller read of it."""
+    beside: dict[str, str]
+    """By name, of its calls that are not the GPU's: why they are not."""
 
 
 def cut(gm: fx.GraphModule, device: torch.device) -> list[Part] | None:
@@ -42,7 +44,7 @@ def cut(gm: fx.GraphModule, device: torch.device) -> list[Part] | None:
     levels = _levels(gm, device)
     if not any(level % 2 == 0 for level in levels.values()):
         return None
-    return [_part(gm, levels, level) for level in sorted(set(levels.values()))]
+    return [_part(gm, levels, level, device) for level in sorted(set(levels.values()))]
 
 
 def _varies(value: Any) -> bool:
@@ -67,6 +69,21 @@ def _is_on(gm: fx.GraphModule, node: fx.Node, device: torch.device) -> bool:
     """Whether a call reads and makes tensors of the device alone, and nobody waits for it."""
     values = [tensor for end in (node, *node.all_input_nodes) for tensor in _tensors(_value(gm, end))]
     return node.target not in READERS and bool(_tensors(node.meta.get("val"))) and all(tensor.device == device for tensor in values)
+
+
+def _why_beside(gm: fx.GraphModule, node: fx.Node, device: torch.device) -> str:
+    """What of a call is not the device's."""
+    if node.target in READERS:
+        return "the host waits for the number that it reads"
+    results = _tensors(node.meta.get("val"))
+    for tensor in results:
+        if tensor.device != device:
+            return f"its result is on {tensor.device}"
+    for source in node.all_input_nodes:
+        for tensor in _tensors(_value(gm, source)):
+            if tensor.device != device:
+                return f"it reads {source.name}, which is on {tensor.device}"
+    return "it is not done on the GPU alone" if results else "its result is no tensor"
 
 
 def _bring_numbers(gm: fx.GraphModule, device: torch.device) -> None:
@@ -111,7 +128,7 @@ def _levels(gm: fx.GraphModule, device: torch.device) -> dict[fx.Node, int]:
     return levels
 
 
-def _part(gm: fx.GraphModule, levels: dict[fx.Node, int], level: int) -> Part:
+def _part(gm: fx.GraphModule, levels: dict[fx.Node, int], level: int, device: torch.device) -> Part:
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     nodes = [node for node, other in levels.items() if other == level]
@@ -129,7 +146,9 @@ def _part(gm: fx.GraphModule, levels: dict[fx.Node, int], level: int) -> Part:
         made[node] = graph.node_copy(node, lambda source: made[source])
     results = [node for node in nodes if any(levels.get(user) != level for user in node.users)]
     graph.output(tuple(made[node] for node in results))
-    return Part(fx.GraphModule(gm, graph), level % 2 == 0, inputs, results)
+    on_gpu = level % 2 == 0
+    beside = {} if on_gpu else {node.name: _why_beside(gm, node, device) for node in nodes}
+    return Part(fx.GraphModule(gm, graph), on_gpu, inputs, results, beside)
 
 
 class Segments:

@@ -34,6 +34,16 @@ if torch.cuda.is_available():
         gate_kernel[(triton.cdiv(x.numel(), 256),)](x, y, out, x.numel(), BLOCK=256)
         return out
 
+    # What a kernel of a user's was given: its shape, its strides, and where it begins. Memory of torch's begins at multiples of 512 bytes.
+    GIVEN: list[Any] = []
+
+    @torch.library.custom_op("oxyfuel_cuda_tests::look", mutates_args=())
+    def look(x: torch.Tensor) -> torch.Tensor:
+        GIVEN.append((tuple(x.shape), x.stride(), x.data_ptr() % 512))
+        return x * 2
+
+    look.register_fake(lambda x: x * 2)
+
 
 def close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -342,6 +352,42 @@ def test_memory_that_runs_out_is_said_with_what_the_plan_needs_and_leaves_nothin
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() == before
         close(fast(x), want)
+
+
+def test_memory_that_runs_out_in_a_recorded_callable_has_its_code_and_leaves_nothing() -> None:
+    x = rand(1024, 1024)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.repeat(64, 1).cumsum(0) * 2, 0) + 1
+
+    want = function(x)
+    # In a call as it is, and in the one that is recorded.
+    for calls in (0, 1):
+        graph = oxyfuel.cuda_graph(function)
+        for _ in range(calls):
+            close(graph(x), want)
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / torch.cuda.mem_get_info()[1])
+        try:
+            for _ in range(2):
+                try:
+                    graph(x)
+                    raise AssertionError("memory was to run out")
+                except torch.OutOfMemoryError as error:
+                    said = str(error)
+                    assert error.code == "E0602", said  # type: ignore[attr-defined]
+                    assert "memory ran out in a call of " in said and " bytes of cuda:0 are free" in said
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        gc.collect()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == before
+        for _ in range(4):
+            close(graph(x), want)
+        (recording,) = graph.recordings()
+        assert recording.refused is None and recording.replayed >= 3, recording
 
 
 def test_a_summary_of_a_gpu_s_memory_has_ours_and_torch_s() -> None:
@@ -782,6 +828,97 @@ def test_tf32_is_used_when_torch_is_told_to_between_calls_and_in_recorded_ones()
         settings.allow_tf32 = before
 
 
+def test_recordings_do_what_torch_is_told_of_tf32_at_the_call() -> None:
+    x, w, a, b = rand(8, 64, 32, 32), rand(64, 64, 3, 3), rand(256, 512), rand(512, 256)
+
+    def folded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(F.conv2d(torch.relu(F.conv2d(x, w, padding=1)), w, padding=1)) * 2
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(a @ b) @ b.t()
+
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32
+    # Dynamo compiles again for products; for convolutions it does not.
+    ways = [
+        (compiled(folded, options={"cudagraphs": "require"}), folded, (x, w), cudnn, cudnn.conv),
+        (oxyfuel.cuda_graph(folded), folded, (x, w), cudnn, cudnn.conv),
+        (oxyfuel.cuda_graph(multiplied), multiplied, (a, b), cuda, cuda),
+    ]
+    try:
+        with torch.no_grad():
+            exact = [function(*(t.double() for t in given)) for _, function, given, _, _ in ways]
+
+            def seen(number: int, allowed: bool) -> None:
+                fast, function, given, _, _ = ways[number]
+                for _ in range(4):
+                    got, want = fast(*given), function(*given)
+                    for y in (got, want):
+                        error = float((y.double() - exact[number]).norm() / exact[number].norm())
+                        assert (error > 1e-5) == allowed, (number, y is got, allowed, error)
+                    del y, got
+
+            for number, (fast, _, _, old, _) in enumerate(ways):
+                for allowed in (False, True, False, True):
+                    old.allow_tf32 = allowed
+                    seen(number, allowed)
+                if number:
+                    (said,) = fast.recordings()
+                    assert (said.calls, said.recorded, said.replayed) == (16, 2, 14), said
+            # By the newer names, after which torch refuses to be asked by the older ones.
+            for number, (_, _, _, _, new) in enumerate(ways[1:], 1):
+                for precision in ("ieee", "tf32"):
+                    new.fp32_precision = precision
+                    seen(number, precision == "tf32")
+    finally:
+        cuda.fp32_precision = cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "none"
+        cuda.allow_tf32, cudnn.allow_tf32 = before
+
+
+def test_a_callable_is_recorded_for_each_autocast_and_casts_its_parameters_anew() -> None:
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda(), rand(8, 64)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return net(x).detach()
+
+    step = oxyfuel.cuda_graph(forward)
+    for _ in range(2):
+        for dtype in (None, torch.bfloat16, torch.float16):
+            with torch.autocast("cuda", dtype, enabled=dtype is not None):
+                # What autocast keeps to its end is no part of a recording.
+                forward(x)
+                for _ in range(3):
+                    y = step(x)
+                    assert y.dtype == (dtype or torch.float32)
+                    torch.testing.assert_close(y, forward(x), rtol=1e-2, atol=1e-2)
+                    del y
+        with torch.no_grad():
+            net[0].weight.mul_(3)
+    assert [(said.recorded, said.replayed) for said in step.recordings()] == [(1, 5)] * 3, step.recordings()
+
+
+def test_a_backward_is_a_part_of_a_recorded_callable() -> None:
+    mine, theirs = layers()
+
+    def gradients(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for parameter in net.parameters():
+            parameter.grad.zero_()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for net in (mine, theirs):
+        for parameter in net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    step = oxyfuel.cuda_graph(lambda x: gradients(mine, x))
+    for _ in range(5):
+        x = rand(8, 64)
+        torch.testing.assert_close(step(x), gradients(theirs, x), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], rtol=1e-3, atol=1e-4)
+    (said,) = step.recordings()
+    assert said.replayed == 4, said
+
+
 def test_products_whose_rows_begin_at_odd_places() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) @ w.t()
@@ -843,6 +980,64 @@ def test_a_triton_kernel_makes_the_memory_that_it_writes() -> None:
             for _ in range(4):
                 x = rand(300, 70)
                 close(fast(x, y), f(x, y))
+
+
+def test_results_of_a_user_s_kernel_that_are_held_stay_and_nothing_is_copied() -> None:
+    from torch.profiler import ProfilerActivity
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        # Written by the kernels alone.
+        return gate(x * 2, y), look(y + 1)
+
+    x, y = rand(300, 70), rand(300, 70)
+    with torch.no_grad():
+        fast = compiled(f, options={"cudagraphs": "require"})
+        (seen,) = recorders(lambda: fast(x, y))
+        held = []
+        for _ in range(4):
+            # It lies where it lay.
+            x.normal_()
+            held.append((fast(x, y), f(x, y)))
+            for got, want in held:
+                close(got, want)
+        said = seen.said()
+        assert said.replayed == said.instances == 4 and said.copied_inputs == 0, said
+        assert len({tensor.data_ptr() for got, _ in held for tensor in got}) == 8
+        last, want = held.pop()
+        del held, got
+        # Other recordings run as long as the last one's results are held.
+        with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(3):
+                other = fast(x, y)
+                assert not {tensor.data_ptr() for tensor in other} & {tensor.data_ptr() for tensor in last}
+                del other
+            torch.cuda.synchronize()
+        names = [row.key for row in profiler.key_averages()]
+        assert any("gate_kernel" in name for name in names) and not any("memcpy" in name.lower() or "copy_kernel" in name for name in names), names
+        close(last, want)
+        assert seen.recorded == 4 and seen.replayed == 7, seen.said()
+
+
+def test_kernels_of_a_user_s_are_given_memory_as_eager_s() -> None:
+    def f(x: torch.Tensor, image: torch.Tensor) -> Any:
+        a, b = torch.softmax(x, -1), (x + 1).exp()
+        parts = [a, b, (x * 2).t(), torch.relu(x + 1)[:, 4:], x[1:], (x.bfloat16() * 3)[:, 1:], torch.cat([a, b], 1), image * 3, (a.cumsum(0) * b.cumsum(1)).cumsum(0), torch.sort(x, dim=1)[0], *(x * 4).chunk(2)]
+        return [look(part) for part in parts], torch.cat([b, a])
+
+    x, image = rand(33, 95), rand(2, 8, 16, 16).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        GIVEN.clear()
+        f(x, image)
+        want = sorted(GIVEN, key=str)
+        assert sum(begins == 0 for _, _, begins in want) >= 7, want
+        for options in ({}, {"cudagraphs": "require"}, {"contractions": "own"}):
+            torch._dynamo.reset()
+            fast = compiled(f, options=options)
+            # Step by step, and while it is recorded; what is launched as one is what was recorded.
+            for _ in range(2):
+                GIVEN.clear()
+                fast(x, image)
+                assert sorted(GIVEN, key=str) == want, options
 
 
 FAULT = """

@@ -313,7 +313,7 @@ def starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captu
 
     processes: list[tuple[str, str, bool]] = []
     monkeypatch.setattr(torch_door, "in_child", in_child)
-    monkeypatch.setattr(gpu_start, "head", lambda: {"gpu": "a GPU"})
+    monkeypatch.setattr(gpu_start, "head", lambda _: {"gpu": "a GPU"})
 
     def call(*words: str) -> tuple[int, str, list[dict[str, Any]], list[tuple[str, str, bool]]]:
         path = tmp_path / "starts.json"
@@ -560,8 +560,8 @@ SHARD = """
 import json, os, sys, time
 def say(line):
     print(json.dumps(line), flush=True)
-good = {"verdicts": {"agree": 2}, "wrong": [], "skipped": [], "more": 0, "calls": {}}
-jobs = {"good": good, "skips": {**good, "verdicts": {"agree": 1, "skip": 1}, "skipped": ["skips #1: eager raises"]}, "crash": None, "raises": {**good, "wrong": ["raises: cannot be judged"]}, "more": {**good, "more": 1}, "slow": good}
+good = {"verdicts": {"agree": 2}, "wrong": [], "skipped": [], "more": {}, "calls": {}}
+jobs = {"good": good, "skips": {**good, "verdicts": {"agree": 1, "skip": 1}, "skipped": ["skips #1: eager raises"]}, "crash": None, "raises": {**good, "wrong": ["raises: cannot be judged"]}, "more": {**good, "more": {"aten.sort.default": 1}}, "slow": good}
 if "never" in sys.argv:
     time.sleep(60)
 jobs = [job for job in jobs.items() if sys.argv[1] in job[0]]
@@ -595,7 +595,7 @@ def test_operators_that_raise_or_lose_their_process_fail_and_skips_are_listed(gp
     assert gpu_ops.main(["--shards", "1", "--json", str(tmp_path / "record.json")]) == 1
     out = capsys.readouterr().out
     assert "3 passed, 3 failed" in out and "FAIL raises: cannot be judged" in out and "FAIL crash: the process ended" in out
-    assert "skipped skips #1: eager raises" in out and "6 of 6 jobs" in out
+    assert "skipped skips #1: eager raises" in out and "6 of 6 jobs" in out and "FAIL more: more calls of torch's than on the CPU, {'aten.sort.default': 1} of {}" in out
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["jobs"], record["reached"], record["failed"], record["skipped"]) == (6, 6, 3, ["skips #1: eager raises"])
     assert gpu_ops.main(["good", "--shards", "2"]) == 0
@@ -604,6 +604,36 @@ def test_operators_that_raise_or_lose_their_process_fail_and_skips_are_listed(gp
     assert gpu_ops.main(["--shards", "1"]) == 1
     out = capsys.readouterr().out
     assert "the process of shard 0 ended between jobs (1): no torch" in out and "0 passed, 1 failed" in out
+
+
+def test_each_operator_of_torch_s_is_compared_by_itself(gpu_ops: Any) -> None:
+    # One that is called less makes up for nothing, whatever they are in all.
+    assert gpu_ops.rises({"aten.sort.default": 1, "aten.mul.Tensor": 1}, {"aten.mul.Tensor": 4}) == {"aten.sort.default": 1}
+    assert gpu_ops.rises({"operator.ge": 2}, {"operator.le": 2}) == {"operator.ge": 2} and gpu_ops.rises({}, {"aten.sort.default": 1}) == {}
+    # Which of the objects of a graph it is says nothing, and neither does whether a bias is added by the product.
+    assert gpu_ops.rises({"object.1": 2, "aten.mm.default": 3}, {"object.0": 1, "object.2": 1, "aten.addmm.default": 3}) == {}
+    # An attention is as many products as it is where none of torch's kernels does it.
+    flash, here = "aten._scaled_dot_product_flash_attention{}.default", "aten._scaled_dot_product_flash_attention_for_cpu{}.default"
+    assert gpu_ops.rises({flash.format(""): 1, flash.format("_backward"): 1}, {here.format(""): 1, here.format("_backward"): 1}) == {}
+    assert gpu_ops.rises({flash.format(""): 1, flash.format("_backward"): 1}, {"aten.bmm.default": 6}) == {}
+    assert gpu_ops.rises({"aten.bmm.default": 3}, {here.format(""): 1}) == {"products": 1}
+    # Convolutions are not products.
+    assert gpu_ops.rises({"aten.convolution.default": 1}, {"aten.mm.default": 1}) == {"aten.convolution.default": 1}
+
+
+def test_each_sample_is_compared_by_itself(gpu_ops: Any) -> None:
+    from types import SimpleNamespace as Fake
+
+    here: list[dict[str, int]] = [{"aten.sort.default": 1}, {}, {"aten.sort.default": 1, "aten.mm.default": 1}, {"aten.topk.default": 1}]
+    there: list[dict[str, int] | None] = [{}, {"aten.sort.default": 5}, {"aten.sort.default": 3, "aten.addmm.default": 1}, None]
+    samples = [Fake(input=0, args=(), kwargs={}, output_process_fn_grad=None) for _ in here]
+    opinfo = Fake(samples=lambda job: (None, samples), case_of=lambda op, sample, index, job: Fake(name="a case", index=index), key=str)
+    verdict = Fake(judge=lambda case, door: Fake(verdict="agree", counts=Fake(external=here[case.index])))
+    first = Fake(compiled=lambda case, door: None if there[case.index] is None else Fake(external=there[case.index]))
+    line = gpu_ops.judged({}, Fake(take_counts=lambda: None), first, opinfo, verdict)
+    # The first sample's is not hidden by the third's; where torch has nothing on the CPU, there is nothing to compare with.
+    assert line["more"] == {"aten.sort.default": 1} and line["verdicts"] == {"agree": 4} and not line["wrong"]
+    assert line["calls"]["cuda"] == {"aten.sort.default": 2, "aten.mm.default": 1} and line["calls"]["cpu"] == {"aten.sort.default": 3, "aten.addmm.default": 1}
 
 
 def test_operators_that_were_not_reached_have_failed(gpu_ops: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

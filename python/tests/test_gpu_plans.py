@@ -91,6 +91,58 @@ def test_where_an_input_begins_is_told() -> None:
     assert aligned(torch.empty(8, 8)) == [64]
 
 
+GIVEN: list[tuple[tuple[int, ...], int]] = []
+
+
+@torch.library.custom_op("oxyfuel_tests::begins", mutates_args=())
+def begins(x: torch.Tensor) -> torch.Tensor:
+    GIVEN.append((tuple(x.shape), x.data_ptr() - x.untyped_storage().data_ptr()))
+    return x.clone()
+
+
+begins.register_fake(lambda x: torch.empty_like(x))
+
+
+def test_operators_of_a_user_s_are_given_memory_that_begins_where_torch_s_does() -> None:
+    """Torch's memory on a GPU begins at multiples of 512 bytes. What such an operator reads is therefore a tensor of its own, never a place in an arena or in another result; a view begins where eager's does."""
+
+    def results(x: torch.Tensor) -> Any:
+        a, b = (x * 2).relu(), (x + 1).exp()
+        return torch.cat([a, b], 1), begins(b), begins(a), torch.stack([a, b, a + b])[1]
+
+    def chains(x: torch.Tensor) -> Any:
+        a = torch.softmax(x, 0)
+        for _ in range(3):
+            a = torch.softmax(a.cumsum(1) * 2, 0).cumsum(0)
+            a = begins(a) + begins(a.cumsum(1)) + 1
+        return (a,)
+
+    def joined(x: torch.Tensor) -> Any:
+        whole = F.pad(torch.cat([x * 2, begins(x + 1)]), (3, 5, 1, 2))
+        return begins(whole), begins(whole[1:, 3:]), whole
+
+    def views(x: torch.Tensor) -> Any:
+        y = x.bfloat16() * 2
+        parts = x, x[1:], (x + 1)[:, 1:], (x + 2).view(-1)[7:], y[1:], x.t().contiguous()[3:], *(x * 3).chunk(2)
+        return [begins(part) for part in parts]
+
+    def written(x: torch.Tensor) -> Any:
+        y = x + 1
+        y[2:].mul_(3)
+        return begins(y), begins(y[2:]), y.cumsum(0)
+
+    for shape in ((33, 5), (515, 1030)):
+        for f in (results, chains, joined, views, written):
+            x = torch.randn(shape)
+            GIVEN.clear()
+            f(x)
+            want = sorted(GIVEN)
+            graph = planned(traced(f, x))
+            GIVEN.clear()
+            graph([x])
+            assert sorted(GIVEN) == want and want, f.__name__
+
+
 def test_products_convolutions_and_attention_are_torch_s() -> None:
     def f(x: torch.Tensor, w: torch.Tensor, image: torch.Tensor, filters: torch.Tensor) -> Any:
         return torch.relu(x @ w) + 1, torch.sigmoid(F.conv2d(image * 2, filters))
@@ -331,6 +383,9 @@ def test_a_graph_is_cut_around_what_is_not_done_on_the_gpu() -> None:
     names = [[str(node.target) for node in part.gm.graph.nodes if node.op == "call_function"] for part in parts]
     assert names[0] == ["aten._to_copy.default"] and names[2] == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default"]
     assert "aten.sum.dim_IntList" in names[1] and "aten.exp.default" in names[1] and names[3] == ["aten.mul.Tensor", "aten.add.Tensor"]
+    assert not parts[1].beside and not parts[3].beside
+    reads, away, there, back = (*parts[0].beside.values(), *parts[2].beside.values())
+    assert reads.startswith("it reads ") and away == there == "its result is on cpu" and back.startswith("it reads add") and all(why.endswith("which is on cpu") for why in (reads, back))
 
     # Every segment is a graph of the GPU alone.
     for part in parts:
@@ -388,6 +443,13 @@ def test_a_graph_in_segments_is_explained_segment_by_segment(monkeypatch: pytest
         code.tell(gm, 0.1)
     assert [report.role for report, _, _ in reports] == ["inference beside the segments", "inference segment 1 of 2", "inference beside the segments", "inference segment 2 of 2"]
     assert "add" in reports[2][0].cause and reports[1][0].kernels and reports[3][0].kernels
+    for report, _, recorder in reports:
+        report.recording = None if recorder is None else recorder.said()
+    # Here both segments are short ones.
+    outside = explain._outside([report for report, _, _ in reports])
+    assert outside.recorded == 0 and outside.steps == len(outside.outside) == sum(len(report.steps) for report, _, _ in reports)
+    reasons = {(one.graph, one.step): one.reason for one in outside.outside}
+    assert reasons[("inference beside the segments", "add")] == "its result is on cpu" and "take less time than" in reasons[("inference segment 1 of 2", reports[1][0].steps[0])]
     # One that has to be launched as one is an error still.
     with pytest.raises(oxyfuel.OxyfuelError):
         compiled.compile_graph(traced(around_the_cpu, torch.randn(4, 4), torch.randn(4, 4), torch.tensor(2.0)), Options(target=H200, cudagraphs="require"), "inference")

@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import gc
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -260,6 +261,125 @@ def test_each_stream_has_recordings_of_its_own() -> None:
     assert run.recorded == 2 and run.replayed == 4
 
 
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """Whatever is said of TF32 is as before afterwards."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "none"
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+class Keeping(Engine):
+    """What is said of TF32 and autocast while it is recorded is what a replay does, as on a GPU."""
+
+    def record(self, run: Any) -> Any:
+        was = said()
+        launch, results, size = super().record(run)
+
+        def replay() -> None:
+            now = said()
+            try:
+                say(was)
+                launch()
+            finally:
+                say(now)
+
+        return replay, results, size
+
+
+def said() -> tuple[Any, ...]:
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+
+def say(what: tuple[Any, ...]) -> None:
+    torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = what[:2]
+    torch.set_autocast_enabled("cpu", what[2])
+    torch.set_autocast_dtype("cpu", what[3])
+
+
+def exactness(inputs: list[Any]) -> Any:
+    """Says how torch would multiply and fold."""
+    products, filters, _, _ = said()
+    return (inputs[0] + (products == "tf32") + 2 * (filters == "tf32"),)
+
+
+def test_each_setting_of_tf32_has_recordings_of_its_own(tf32: None) -> None:
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn
+    x = torch.zeros(3)
+    for required in (False, True):
+        run = Recorder(exactness, Facts("cuda:0", (), (), None, 100, required), Keeping())
+        for _ in range(2):
+            for number, chosen in enumerate([(False, False), (True, False), (False, True), (True, True), (False, False)]):
+                for setting, allowed in zip(settings, chosen, strict=True):
+                    setting.allow_tf32 = allowed
+                for _ in range(3):
+                    assert run([x])[0].tolist() == [chosen[0] + 2.0 * chosen[1]] * 3, (number, chosen)
+        # The first call of each is not recorded, and nothing is recorded again.
+        assert (run.refused, run.recorded, run.calls, run.replayed) == (None, 4, 30, 26)
+    # Said by the newer names, after which torch refuses to say whether TF32 is allowed.
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    with pytest.raises(RuntimeError):
+        settings[0].allow_tf32
+    for _ in range(3):
+        assert run([x])[0].tolist() == [1.0] * 3
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    for _ in range(3):
+        assert run([x])[0].tolist() == [3.0] * 3
+    # Sizes that change are what they were.
+    with pytest.raises(oxyfuel.OxyfuelError, match="no tensor|sizes"):
+        sized = Recorder(lambda inputs: (inputs[0] + inputs[1],), Facts("cuda:0", (), (), None, 100, True), Keeping())
+        for number in (1, 1, 1, 1, 2):
+            sized([x, number])
+
+
+def test_a_callable_has_recordings_for_each_setting_of_tf32_and_for_autocast(tf32: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "Engine", Keeping)
+    net = nn.Linear(4, 4)
+
+    @oxyfuel.cuda_graph
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return net(x), exactness([x])[0]
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for allowed in (False, True, False, True):
+            torch.backends.cudnn.allow_tf32 = allowed
+            for kind in (None, torch.bfloat16, torch.float16):
+                with torch.autocast("cpu", kind, enabled=kind is not None):
+                    for _ in range(3):
+                        y, exact = step(x)
+                        assert y.dtype == (kind or torch.float32) and torch.equal(y, net(x)) and torch.equal(exact, x + 2.0 * allowed)
+                        del y, exact
+        assert len(step._kinds) == 3
+        assert [(r.calls, r.recorded, r.replayed, r.refused) for r in step.recordings()] == [(12, 2, 10, None)] * 3
+
+
+def test_casts_of_parameters_are_a_part_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast keeps them to its end; a recording that read one would read memory that is somebody else's by then, and never see that the parameter changed."""
+    monkeypatch.setattr(recorded, "Engine", Keeping)
+    net, casts = nn.Linear(4, 4), 0
+
+    class Casts(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal casts
+            casts += function is torch.ops.aten._to_copy.default and args[0] is net.weight
+            return function(*args, **(kwargs or {}))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with Casts():
+            return net(x).detach()
+
+    step, x = oxyfuel.cuda_graph(forward), torch.randn(3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        net(x)
+        step(x)
+        step(x)
+        # Of the first call, of what was recorded, and of its replay.
+        assert casts == 3 and torch.is_autocast_cache_enabled()
+
+
 def test_what_fails_while_it_is_recorded_runs_step_by_step() -> None:
     calls = 0
 
@@ -368,6 +488,38 @@ def test_two_forwards_that_live_at_once_and_a_backward_that_runs_twice(recording
     assert all(run.refused is None and run.replayed > 5 for run in recording), oxyfuel.recordings()
 
 
+@torch.library.custom_op("oxyfuel_tests::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+twice.register_fake(lambda x: torch.empty_like(x))
+
+
+def test_results_of_a_user_s_kernel_that_are_held_stay(recording: list[Recorder]) -> None:
+    """Its result is the call's, and no kernel of ours has written it."""
+    fast = compiled(lambda x: (twice(x + 1), twice(x)), options={"mode": "reduce-overhead"})
+    x, held = torch.zeros(6), []
+    with torch.no_grad():
+        for number in range(4):
+            # It lies where it lay: nothing has to be copied.
+            x.fill_(number)
+            held.append(fast(x))
+            assert [(a.tolist(), b.tolist()) for a, b in held] == [([2.0 * n + 2] * 6, [2.0 * n] * 6) for n in range(number + 1)]
+        (run,) = recording
+        # One call as it is; each of the others in memory of its own.
+        assert (run.replayed, run.said().instances, run.said().copied_inputs) == (3, 3, 0)
+        assert len({tensor.data_ptr() for pair in held for tensor in pair}) == 8
+        places = [[tensor.data_ptr() for tensor in pair] for pair in held]
+        view = held[1][0][2:]
+        del held
+        for number in (7, 8):
+            x.fill_(number)
+            a, b = fast(x)
+            assert a.tolist() == [2.0 * number + 2] * 6 and b.tolist() == [2.0 * number] * 6 and [a.data_ptr(), b.data_ptr()] in places[2:]
+        assert view.tolist() == [4.0] * 4 and run.recorded == 3
+
+
 def test_dropout_draws_anew_and_as_without_recordings(recording: list[Recorder]) -> None:
     def drawn(mode: str) -> list[torch.Tensor]:
         torch._dynamo.reset()
@@ -395,7 +547,36 @@ def test_an_explanation_says_what_is_launched_as_one(recording: list[Recorder]) 
     (graph,) = said.graphs
     assert graph.recording is not None and graph.recording.refused is None
     assert "it is the first call" in str(said) and '"refused": null' in said.to_json()
-    assert oxyfuel.explain(f, torch.ones(3, 3), mode="default").graphs[0].recording is None
+    assert said.recorded is not None and (said.recorded.steps, said.recorded.recorded, said.recorded.segments, said.recorded.outside) == (2, 2, 1, [])
+    assert "\nrecorded: 2 of 2 steps in 1 segment, each launched as one from its second call on\n" in str(said)
+    assert json.loads(said.to_json())["recorded"] == {"steps": 2, "recorded": 2, "segments": 1, "outside": []}
+    plain = oxyfuel.explain(f, torch.ones(3, 3), mode="default")
+    assert plain.graphs[0].recording is None and plain.recorded is None and "recorded: " not in str(plain)
+
+
+def test_an_explanation_says_why_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explained(f: Any, **options: Any) -> oxyfuel.Explanation:
+        return oxyfuel.explain(f, torch.ones(3, 3), options={"mode": "reduce-overhead", **options})
+
+    f = lambda x: torch.softmax(x @ x, -1)  # noqa: E731
+    # Of a machine without a GPU, and of graphs of a GPU's.
+    facts = made._facts
+    reasons = {"its tensors are not on a GPU": {}, "it has 2 steps, which take less time": {}, "`launch_blocking` waits": {"launch_blocking": True}}
+    for reason, options in reasons.items():
+        said = explained(f, **options)
+        assert said.recorded is not None and (said.recorded.steps, said.recorded.recorded, said.recorded.segments) == (2, 0, 0)
+        assert [(one.graph, one.reason.startswith(reason)) for one in said.recorded.outside] == [("inference", True)] * 2, said.recorded
+        assert [one.step for one in said.recorded.outside] == said.graphs[0].steps
+        assert "\nrecorded: 0 of 2 steps\n" in str(said) and f"aten.mm.default: {reason}" in str(said)
+        monkeypatch.setattr(made, "_facts", lambda gm, said, *rest: facts(gm, dataclasses.replace(said, device="cuda:0"), *rest))
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(made, "describe", broken)
+    with pytest.warns(oxyfuel.OxyfuelWarning):
+        said = explained(lambda x: (x * 2).sin(), cudagraphs="auto")
+    assert [(one.step, one.reason) for one in said.recorded.outside] == [(name, "the graph runs uncompiled") for name in ("mul", "sin")]  # type: ignore[union-attr]
 
 
 def test_any_callable_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +603,49 @@ def test_any_callable_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert step(x, cache, scale=3.0)["y"].tolist() == [18.0] * 4
         assert step(torch.ones(2), {"sum": torch.zeros(2)}, scale=2.0)["y"].tolist() == [2.0] * 2
         assert len(step._kinds) == 3
+
+
+def test_a_callable_may_hold_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "Engine", Engine)
+    net = model().eval()
+
+    def gradients(x: torch.Tensor) -> Any:
+        return [gradient.clone() for gradient in torch.autograd.grad(net(x).square().mean(), list(net.parameters()))]
+
+    step = oxyfuel.cuda_graph(gradients)
+    for _ in range(4):
+        x = torch.randn(5, 8)
+        torch.testing.assert_close(step(x), gradients(x))
+    (said,) = step.recordings()
+    assert said.replayed == 3 and torch.is_grad_enabled()
+
+
+def test_memory_that_runs_out_in_a_callable_is_said_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "Engine", Engine)
+    full = False
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return x * 2
+
+    # In a call as it is, and in those that are recorded.
+    for before in (0, 1):
+        graph = oxyfuel.cuda_graph(step)
+        for _ in range(before):
+            assert graph(torch.ones(3)).tolist() == [2.0] * 3
+        full = True
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError) as out:
+                graph(torch.ones(3))
+            assert out.value.code == "E0602" and "Tried to allocate 20.00 GiB" in str(out.value) and "help: " in str(out.value)  # type: ignore[attr-defined]
+            assert str(out.value).count("error[E0602]") == 1 and "memory ran out in a call of " in str(out.value) and "step, which is to be recorded" in str(out.value)
+        # There is memory again.
+        full = False
+        for _ in range(4):
+            assert graph(torch.ones(3)).tolist() == [2.0] * 3
+        (said,) = graph.recordings()
+        assert said.refused is None and said.replayed >= 3, said
 
 
 def test_calls_that_cannot_be_recorded_have_codes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,3 +718,9 @@ def test_segments_are_recorded_each_and_what_stands_between_them_is_not(recordin
     assert [seen.facts.role for seen in recording] == ["inference segment 1 of 2", "inference segment 2 of 2"]
     assert all(seen.refused is None and seen.replayed >= 2 for seen in recording), [seen.said() for seen in recording]
     assert recording[1].facts.written and not recording[0].facts.written
+    explained = oxyfuel.explain(f, torch.randn(4, 8), torch.zeros(4, 8), mode="reduce-overhead")
+    between = explained.graphs[1]
+    assert explained.recorded is not None and explained.recorded.segments == 2 and explained.recorded.outside
+    assert [(one.graph, one.step) for one in explained.recorded.outside] == [("inference beside the segments", step) for step in between.steps]
+    assert explained.recorded.steps == explained.recorded.recorded + len(between.steps) == sum(len(graph.steps) for graph in explained.graphs)
+    assert "in 2 segments, each launched as one" in str(explained) and f"not recorded, inference beside the segments: {', '.join(between.steps)}: " in str(explained)
