@@ -27,6 +27,7 @@
 //! | `wide.rs` | narrow values kept in f32 inside of a kernel, and arithmetic on pairs of them |
 //! | `stream.rs` | results that no cache holds, written past them |
 //! | `behind.rs` | such rows, each stored while the next one is reduced |
+//! | `pairs.rs` | short rows, two an instance |
 //! | `join.rs` | programs side by side in one grid |
 //! | `gathered.rs` | programs one after the other in one launch |
 //! | `map.rs`, `aligned.rs` | layouts for every tile, and how many neighbours an access moves |
@@ -59,6 +60,7 @@ mod nest;
 mod online;
 mod outputs;
 mod packed;
+mod pairs;
 mod pointwise;
 mod rare;
 mod rows;
@@ -516,6 +518,7 @@ fn loops(
         if let Some(nest) = nests.first() {
             stream::ahead(&mut mapped, &nest.known, target);
         }
+        pairs::in_pairs(&mut mapped, target);
     } else if target.is_simt() {
         stream::keep(&mut mapped, target);
     }

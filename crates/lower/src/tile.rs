@@ -33,6 +33,8 @@ const SIMT_FLAT: i64 = 1024;
 const LOOP_TILE: i64 = 8192;
 /// Elements of a tile of rows that several passes walk over.
 const LOOP_ROWS: i64 = 2048;
+/// Elements of a row from which on it is a tile of its own.
+const LOOP_ROW: i64 = 256;
 /// Least block of a dim whose extent is not known.
 const SMALL_BLOCK: i64 = 64;
 /// Side of a tile that two windows walk in different directions.
@@ -87,8 +89,11 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         LOOP_TILE.min(share.max(1024))
     };
     if nest.has_reduction() && !target.is_simt() {
-        // Passes over a row want the row to stay in the first-level cache.
-        budget = budget.min(LOOP_ROWS);
+        // Passes over a row want the row to stay in the first-level cache; of longer ones an instance has one, or two at a time (`pairs.rs`).
+        budget = match reduced >= LOOP_ROW {
+            true => 1,
+            false => budget.min(LOOP_ROWS),
+        };
     }
     budget = (budget / reduced.max(1)).max(1);
     if let Some(other) = transposed(nest)

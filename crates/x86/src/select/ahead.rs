@@ -67,7 +67,11 @@ impl<'p> Select<'p, '_> {
                 return self.ask(c, w, copy, further, X::PrefetchT1);
             }
             let own = row(c.nest.vector.as_slice());
-            if (again || c.nest.staged.is_empty()) && (SHORT..=NEAR).contains(&own) {
+            let asks = match later && self.is_last_heaviest(c) {
+                true => finally,
+                false => again || c.nest.staged.is_empty(),
+            };
+            if asks && (SHORT..=NEAR).contains(&own) {
                 self.ask_next_row(c, v, w, copy)?;
             }
             return Ok(());

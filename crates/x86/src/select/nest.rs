@@ -300,7 +300,7 @@ impl<'p> Select<'p, '_> {
             Some(axis) if c.nest.parallel.contains(&axis) => {
                 let bound = self.parallel_bound(c, axis)?;
                 let cost = c.nest.cost.iter().sum();
-                let unroll = self.unroll(c, axis, cost, false);
+                let unroll = self.unroll(c, axis, cost, 0);
                 let all = Stretch::of(bound);
                 self.vector_loop(c, axis, all, unroll, |s, c, copies| s.stages(c, copies))
             }
@@ -428,9 +428,10 @@ impl<'p> Select<'p, '_> {
         c.at = c.levels.len().saturating_sub(1);
     }
 
-    fn unroll(&self, c: &Ctx<'_, 'p>, axis: Axis, cost: usize, reduces: bool) -> u32 {
+    fn unroll(&self, c: &Ctx<'_, 'p>, axis: Axis, cost: usize, folds: usize) -> u32 {
         let registers = match (cost, self.e.avx512()) {
-            (0..=4, true) if reduces => 8,
+            // Each of the accumulators has a register.
+            (0..=4, true) if (1..=2).contains(&folds) => 8,
             (0..=10, _) | (11..=32, true) => 4,
             (11..=32, false) | (33..=64, true) => 2,
             _ => 1,
@@ -574,7 +575,7 @@ impl<'p> Select<'p, '_> {
             };
             if !work.sinks.is_empty() || !work.saves.is_empty() || !folds.is_empty() {
                 let unroll = match staged_vector {
-                    Some(axis) => self.unroll(c, axis, c.nest.cost[stage], !folds.is_empty()),
+                    Some(axis) => self.unroll(c, axis, c.nest.cost[stage], folds.len()),
                     None => copies,
                 };
                 self.open_accumulators(c, &folds, unroll)?;
