@@ -54,10 +54,14 @@ pub fn map(mut program: Program, target: &TargetDesc) -> Result<Program> {
         // Neighbours of a thread that are written in two accesses leave every other 16 bytes to the second one: half of what memory takes at once.
         let vector = (WIDEST_ACCESS / narrowest_access.max(1)).clamp(1, 8);
         let vector = vector.min((WIDEST_ACCESS / widest_store).max(1));
-        let vector = neighbours(&program, &largest, vector);
+        let columns = columns_of_places(&program, &largest, target);
+        let vector = match columns {
+            Some(_) => 1,
+            None => neighbours(&program, &largest, vector),
+        };
         let rows = rows_of_warps(&program, &largest, target, vector);
         let (mut geometry, spread) = match blocks_of(&program, &largest, target) {
-            1 => simt(&largest, target, vector, rows),
+            1 => simt(&largest, target, vector, rows.or(columns)),
             blocks => cluster(&largest, target, vector, blocks),
         };
         geometry.registers = register_bound(&program, &largest, geometry);
@@ -201,6 +205,27 @@ fn rows_of_warps(
     (along_rows && !others && fits && even).then(|| u32::try_from(rows).unwrap_or(1).min(MOST_ROWS))
 }
 
+/// How many warps have columns of their own, where sums go down columns of what is looked up for several rows at once. Lanes next to each other then look into the same part of a table: it takes an access for each line of it, not for each lane.
+fn columns_of_places(program: &Program, largest: &[i64], target: &TargetDesc) -> Option<u32> {
+    let &[_, _, columns] = largest else {
+        return None;
+    };
+    let (mut looks_up, mut down) = (false, true);
+    program.walk(|inst| match &inst.op {
+        Op::Gather { .. } => looks_up = true,
+        Op::Reduce { axes, .. } => down &= axes[..] == [1],
+        _ => {}
+    });
+    let lanes = i64::from(target.warp_lanes);
+    let warps = columns / lanes;
+    (looks_up
+        && down
+        && columns % lanes == 0
+        && (1..=4).contains(&warps)
+        && warps.count_ones() == 1)
+        .then(|| u32::try_from(warps).unwrap_or(1))
+}
+
 /// Ops on whole tiles up to which a kernel of rows is a plain one.
 const PLAIN: usize = 16;
 
@@ -291,7 +316,7 @@ fn simt(
             warps,
             blocks: 1,
             vector,
-            has_rows: rows.is_some(),
+            has_rows: rows.is_some() && largest.len() == 2,
         },
     )
 }

@@ -43,6 +43,10 @@ const SQUARE: i64 = 64;
 /// Elements of a reduced row from which on a warp of its own is worth it.
 const SIMT_ROW: i64 = 256;
 
+/// The most elements of a dim that an instance has whole because others are read again along it, and instances that every multiprocessor keeps then.
+const SIMT_SHARED: i64 = 8;
+const SIMT_FEW: i64 = 8;
+
 /// The largest power of two that is at most `n`, which is at least 1.
 fn power_of_two(n: i64) -> i64 {
     1 << n.max(1).ilog2()
@@ -77,6 +81,15 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         let enough = extent[last] >= lanes * 4 * 2 * i64::from(target.workers.max(1));
         let lanes = lanes * if target.is_simt() && !enough { 1 } else { 4 };
         block[last] = block_of(nest, last, lanes);
+        if let Some(shared) = shared_places(nest).filter(|_| target.is_simt()) {
+            let wide = block_of(nest, last, i64::from(target.lanes(4)) * 4);
+            let instances = (0..last).filter(|&d| d != shared && !nest.reduced.contains(d));
+            let instances = instances.fold(extent[last] / wide, |n, d| n * extent[d]);
+            if instances >= i64::from(target.workers.max(1)) * SIMT_FEW {
+                block[shared] = extent[shared];
+                block[last] = wide;
+            }
+        }
         return Tiling::of(block);
     }
     let total = extent.iter().fold(1, |all: i64, &n| all.saturating_mul(n));
@@ -145,6 +158,18 @@ pub fn choose(nest: &Nest, target: &TargetDesc) -> Tiling {
         }
     }
     Tiling::of(block)
+}
+
+/// A short dim along which elements are looked up at the same places: an instance that has all of it reads them once.
+fn shared_places(nest: &Nest) -> Option<usize> {
+    let last = nest.rank() - 1;
+    let places = nest.values.iter().find_map(|value| match value.op {
+        NestOp::LoadAt { index, .. } => Some(nest.values[index].support),
+        _ => None,
+    })?;
+    let short = |d: &usize| matches!(nest.dims[*d].as_const(), Some(2..=SIMT_SHARED));
+    let mut shared = (0..last).filter(|&d| !nest.reduced.contains(d) && !places.contains(d));
+    shared.find(short).filter(|_| places.contains(last))
 }
 
 /// Whether memory is walked from its beginning to its end, whole rows at a time, and nothing is read again along other rows.

@@ -614,6 +614,17 @@ fn the_null_device_records_everything() {
     );
 }
 
+/// A slice of what has no elements begins anywhere: there is nothing to read behind the end.
+#[test]
+fn nothing_is_read_from_anywhere() {
+    let device = NullDevice::new(0) as Arc<dyn Device>;
+    let storage = device.allocate(0).unwrap();
+    device.copy_in(&[], &storage, 4).unwrap();
+    device.copy_out(&storage, 4, &mut []).unwrap();
+    let refused = device.copy_out(&storage, 0, &mut [0]).unwrap_err();
+    assert_eq!(refused.code, Code::IndexOutOfRange);
+}
+
 /// As a driver refuses what would break a recording, so that what goes wrong on a GPU goes wrong here.
 #[test]
 fn the_null_device_records_work_and_refuses_what_would_break_it() {
