@@ -6,7 +6,7 @@
 //! A large result is checked on a *sample*: the same definition with some sizes made smaller, on every n-th slice of the inputs, must give every n-th slice of the
 //! result. That holds for the sizes a definition's author names there: those along which the computation does not mix elements.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use oxyfuel_base::{DType, Result, err};
 use oxyfuel_graph::{Graph, HostTensor, Op, parse};
@@ -186,9 +186,31 @@ pub fn workload(name: &str) -> Result<Workload> {
     let all = workloads()?;
     let names: Vec<String> = all.iter().map(|w| w.name.clone()).collect();
     all.into_iter().find(|w| w.name == name).ok_or_else(|| {
-        err!(UnknownName, "there is no workload `{name}`")
-            .help(format!("workloads are {}", names.join(", ")))
+        let listed = format!("`oxyfuel bench --list` lists all {}", names.len());
+        let like = alike(name, &names);
+        err!(UnknownName, "there is no workload `{name}`").help(match like.is_empty() {
+            true => listed,
+            false => format!("there is {}; {listed}", like.join(", ")),
+        })
     })
+}
+
+/// How many names an error lists.
+const LISTED: usize = 8;
+
+/// The names that have most words of a wrong one, or of a title.
+fn alike<'a>(wrong: &str, names: &'a [String]) -> Vec<&'a str> {
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_alphanumeric());
+        let words = words.filter(|word| !word.is_empty());
+        words.map(str::to_lowercase).collect()
+    };
+    let wrong = words(wrong);
+    let shared = |name: &str| words(name).intersection(&wrong).count();
+    let most = names.iter().map(|name| shared(name)).max();
+    let best = |name: &&String| most.is_some_and(|most| most > 0 && shared(name) == most);
+    let best = names.iter().filter(best).map(String::as_str);
+    best.take(LISTED).collect()
 }
 
 impl Workload {
@@ -490,6 +512,17 @@ mod tests {
         let w = workload("matmul-1024").unwrap();
         assert_eq!(w.flops(), 2 << 30);
         assert_eq!(w.bytes(), (8 << 20, 4 << 20));
+    }
+
+    /// A title is what people see in the table, and what they try first.
+    #[test]
+    fn a_wrong_name_is_told_those_like_it() {
+        let help = |name: &str| workload(name).unwrap_err().help.unwrap_or_default();
+        let found = help("var_mean over (0, 2), 16x64x4096");
+        assert!(found.starts_with("there is var-mean-0-2, "), "{found}");
+        assert!(found.contains("--list"), "{found}");
+        let found = help("nonsense");
+        assert!(found.starts_with("`oxyfuel bench --list`"), "{found}");
     }
 
     #[test]

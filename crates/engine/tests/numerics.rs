@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oxyfuel_base::{DType, Expr};
-use oxyfuel_engine::{Compiler, Numerics, Options, Target};
+use oxyfuel_engine::{Compiler, Executable, Numerics, Options, Target};
 use oxyfuel_graph::{HostTensor, parse};
 use oxyfuel_plan::Artefact;
 use oxyfuel_runtime::tensor::Tensor;
@@ -278,6 +278,64 @@ graph @f(%a: {dtype}[s0, {k}] cpu, %b: {dtype}[{k}, {n}] cpu) {{
 }
 
 /// A sum of many terms has errors no larger than those of a sum of a few hundred.
+/// An instance may have two rows, where there are many and their number is even (`lower/src/pairs.rs`).
+#[test]
+fn a_row_is_the_same_however_many_there_are() {
+    const NORM: &str = "graph @norm(%x: f32[ROWS, COLS] cpu align 64, %w: f32[COLS] cpu align 64) {
+  %y: f32[ROWS, COLS], %m: f32[ROWS, 1], %r: f32[ROWS, 1] = native_layer_norm %x, %w, %w, rank=1, eps=1e-5
+  return %y
+}";
+    const SOFTMAX: &str =
+        "graph @softmax(%x: f32[ROWS, COLS] cpu align 64, %w: f32[COLS] cpu align 64) {
+  %s: f32[ROWS, COLS] = mul %x, %w
+  %y: f32[ROWS, COLS] = _softmax %s, dim=1
+  return %y
+}";
+    let host = Target::host(&Options::default()).unwrap();
+    for name in ["avx2", "avx512"] {
+        let target = Target::by_name(name).unwrap();
+        if name == "avx512" && !host.name().starts_with("avx512") {
+            continue;
+        }
+        for (text, cols) in [(NORM, 768), (NORM, 1000), (SOFTMAX, 300), (SOFTMAX, 1024)] {
+            let first = |rows: i64, threads: usize| {
+                let text = text.replace("ROWS", &rows.to_string());
+                let text = text.replace("COLS", &cols.to_string());
+                let options = Options {
+                    threads,
+                    ..Options::default()
+                };
+                let mut target = target.clone();
+                target.desc.workers = u32::try_from(threads).unwrap();
+                let graph = parse("test", &text).unwrap();
+                let compiled = oxyfuel_engine::compile(&graph, &target, &options, false).unwrap();
+                let device = oxyfuel_engine::cpu_device(&options);
+                let executable =
+                    Executable::load(compiled.plan, compiled.record, device.clone()).unwrap();
+                let inputs = [
+                    input(DType::F32, &[rows, cols], 5),
+                    input(DType::F32, &[cols], 6),
+                ];
+                let tensors = inputs.map(|host| {
+                    Tensor::from_bytes(device.memory(), &host.data, host.dtype, &host.shape)
+                        .unwrap()
+                });
+                let y = executable.run(&tensors.iter().collect::<Vec<_>>()).unwrap();
+                let values = y[0].to_vec::<f32>().unwrap();
+                let bits = values[..cols as usize].iter().map(|v| v.to_bits());
+                bits.collect::<Vec<_>>()
+            };
+            let alone = first(1, 1);
+            for (rows, threads) in [(63, 1), (64, 1), (64, 2), (65, 2), (256, 3)] {
+                assert!(
+                    alone == first(rows, threads),
+                    "{name}: {rows} rows of {cols}, {threads} threads"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn deep_products_are_summed_in_parts() {
     let (m, k, n) = (64, 6144, 64);

@@ -518,7 +518,7 @@ fn loops(
         if let Some(nest) = nests.first() {
             stream::ahead(&mut mapped, &nest.known, target);
         }
-        pairs::in_pairs(&mut mapped, target);
+        pairs::in_pairs(&mut mapped);
     } else if target.is_simt() {
         stream::keep(&mut mapped, target);
     }

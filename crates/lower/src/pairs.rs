@@ -1,31 +1,31 @@
 //! Two short rows an instance.
 //!
 //! A norm of a short row waits: for a sum across lanes, a quotient, a root, each of which needs the one before, and the next row is too far behind to begin meanwhile. An instance that has two rows takes every step for both, so that one waits while
-//! the other computes. Rows of all instances are those of before, each computed as before.
+//! the other computes. Rows of all instances are those of before, each computed as before: it has as many partial sums alone (`unroll` in `x86/src/select/nest.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use oxyfuel_base::{Expr, Scalar};
 use oxyfuel_kernel::Program;
 use oxyfuel_kernel::ir::{BinaryOp, BufferMode, Inst, Op, ParamKind, Type, Val};
-use oxyfuel_plan::TargetDesc;
 
 /// Bytes of a row: shorter ones share an instance with others anyway, and two longer ones with their results and weights crowd the first-level cache.
 const LEAST: i64 = 1 << 10;
 const MOST: i64 = 1 << 12;
-/// Instances that every worker keeps.
-const EACH: i64 = 16;
+/// Ops on a whole row up to which two of them share a loop.
+const OPS: usize = 64;
+/// The least rows: fewer are no work for several workers, and not many for one.
+const ROWS: i64 = 64;
 
 /// Makes instances of two rows of those of one, where that pays.
-pub fn in_pairs(program: &mut Program, target: &TargetDesc) {
+pub fn in_pairs(program: &mut Program) {
     let [phase] = program.phases.as_slice() else {
         return;
     };
     let [grid] = phase.grid.as_slice() else {
         return;
     };
-    let least = 2 * EACH * i64::from(target.workers.max(1));
-    let Some(count) = grid.as_const().filter(|n| n % 2 == 0 && *n >= least) else {
+    let Some(count) = grid.as_const().filter(|n| n % 2 == 0 && *n >= ROWS) else {
         return;
     };
     if !is_row(program) {
@@ -46,7 +46,7 @@ fn is_row(program: &Program) -> bool {
         ParamKind::Buffer(buffer) => !matches!(buffer.mode, BufferMode::Read | BufferMode::Write),
         ParamKind::Scalar { .. } | ParamKind::TensorMap(_) => true,
     });
-    let (mut row, mut reductions) = (0, 0);
+    let (mut row, mut reductions, mut ops) = (0, 0, 0);
     let mut late: BTreeSet<Val> = BTreeSet::new();
     let mut stores_late = false;
     for inst in &program.phases[0].body.insts {
@@ -74,11 +74,13 @@ fn is_row(program: &Program) -> bool {
             } => stores_late |= late.contains(value) && bytes(*value) >= LEAST,
             _ => return false,
         }
+        ops += usize::from(inst.results.iter().any(|&v| bytes(v) >= LEAST));
         if is_late {
             late.extend(&inst.results);
         }
     }
-    !both && stores_late && reductions > 0 && (LEAST..=MOST).contains(&row)
+    let short = (LEAST..=MOST).contains(&row) && ops <= OPS;
+    !both && stores_late && reductions > 0 && short
 }
 
 /// Every instruction that depends on the instance for its first row and for its second one.

@@ -107,6 +107,10 @@ pub struct Ctx<'n, 'p> {
     leaders: Vec<Window>,
 }
 
+/// Elements of a row of which an instance may have two, and ops of a stage of both up to which its loop is unrolled.
+const SHORT_ROW: i64 = 1024;
+const LONG_STAGE: usize = 128;
+
 impl<'p> Select<'p, '_> {
     fn level(&mut self, axis: Option<Axis>, counter: Reg, pre: Chunk) -> LoopLevel {
         let hoist = self.e.f.hoist_point();
@@ -429,7 +433,12 @@ impl<'p> Select<'p, '_> {
     }
 
     fn unroll(&self, c: &Ctx<'_, 'p>, axis: Axis, cost: usize, folds: usize) -> u32 {
+        // An instance may have two short rows, whose partial sums are as many as where it has one: results do not depend on how many rows there are.
+        let stores = || (1..c.nest.stages).any(|stage| !self.staged_sinks(c, stage).is_empty());
+        let short = folds > 0 && c.axes.extent[axis] <= SHORT_ROW && stores();
         let registers = match (cost, self.e.avx512()) {
+            (0..=LONG_STAGE, true) if short => 4,
+            (0..=LONG_STAGE, false) if short => 2,
             // Each of the accumulators has a register.
             (0..=4, true) if (1..=2).contains(&folds) => 8,
             (0..=10, _) | (11..=32, true) => 4,
